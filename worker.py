@@ -38,7 +38,7 @@ from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.local.build_id import build_id
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
@@ -193,7 +193,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     providers = build_providers(settings)
     async with (
         Stores.of(settings) as stores,
-        chosen_carrier(settings)(client) as partials,
+        carrier_factory(settings)(client) as partials,
         build_toolbox(settings) as tools,
         build_worker(
             client,

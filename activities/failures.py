@@ -113,7 +113,7 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
     return whole if whole.endswith(".") else f"{whole}."
 
 
-_WORKER_STOPPED = "The worker stopped while the model was answering, more often than it is tried again."
+_WORKER_STOPPED = "The worker died while the model was answering, more often than the call is retried."
 
 
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:

@@ -18,7 +18,7 @@ from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.bounds import is_nested_over
-from turnkeeper.models.limits import ANSWER_BYTES, LARGEST_ANSWER_BYTES, MOST_LEVELS, SMALL_TEXT_BYTES
+from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
 from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
@@ -65,7 +65,7 @@ class ModelActivities:
         A second run calls the model again with the same context: it may be billed twice, it is recorded once.
         """
         # The whole answer; what is published of it is smaller.
-        answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), most_bytes=LARGEST_ANSWER_BYTES)
+        answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
         spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
@@ -202,8 +202,8 @@ class ModelActivities:
         Raises `ApplicationError` `too_large` if the response is still too large.
         """
         size = _json_size(response)
-        if size > LARGEST_ANSWER_BYTES:
-            raise _too_large(size, LARGEST_ANSWER_BYTES)
+        if size > MAX_WHOLE_ANSWER_BYTES:
+            raise _too_large(size, MAX_WHOLE_ANSWER_BYTES)
         if size <= min(call.inline_bytes, STATE_INLINE_BYTES):
             return response  # the usual case: no text in it can be large
         for inline_bytes in (call.inline_bytes, SMALL_TEXT_BYTES):
@@ -272,13 +272,13 @@ def _sanitized(response: ModelResponse) -> ModelResponse:
     """
     parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
     state = response.state
-    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MOST_LEVELS)):
+    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MAX_NESTING)):
         state = None
     return response.model_copy(update={"parts": parts, "state": state})
 
 
 def _carriable(call: CallPart) -> CallPart:
-    args = to_json(call.args).decode() if is_nested_over(call.args, MOST_LEVELS) else call.args
+    args = to_json(call.args).decode() if is_nested_over(call.args, MAX_NESTING) else call.args
     return call.model_copy(update={"args": args, "name": call.name[:MAX_CALL_NAME_CHARS]})
 
 

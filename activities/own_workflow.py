@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.errors import REFUSED
+from turnkeeper.models.errors import REFUSED, TurnkeeperError
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +41,7 @@ _FINAL = frozenset(
 """Errors that a retried query would get again."""
 
 
-class WorkflowSilentError(Exception):
+class WorkflowSilentError(TurnkeeperError):
     """The session did not answer in time. That says nothing about its state."""
 
 

@@ -53,8 +53,8 @@ class SummaryActivities:
 
     async def _ask_model(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
         """Return the model's answer, to a shorter request if the first is too long for it."""
-        for most_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
-            request = summary_request(evicted.messages, has_earlier=call.has_earlier, most_chars=most_chars)
+        for max_chars in (PROMPT_CHARS, PROMPT_CHARS // 2, PROMPT_CHARS // 4):
+            request = summary_request(evicted.messages, has_earlier=call.has_earlier, max_chars=max_chars)
             try:
                 return await self._model_client.answer(call.model, request, number=call.request, spending=spending)
             except ModelError as error:

@@ -10,7 +10,8 @@ from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
-from turnkeeper.models.limits import MOST_LEVELS, TOOL_LIST_BYTES
+from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
 from turnkeeper.models.session.tool_list import carried_bytes, digest_of
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -18,7 +19,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 _log = logging.getLogger(__name__)
 
 
-class ServerLostError(Exception):
+class ServerLostError(TurnkeeperError):
     """The server was lost during a call that may be repeated. `result` is for the last attempt."""
 
     def __init__(self, result: ToolResult) -> None:
@@ -92,8 +93,8 @@ def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:
     """Return the first tools, as many as a session can carry from run to run (SES-16)."""
     room, carried_tools = TOOL_LIST_BYTES, list[ToolSpec]()
     for tool in tools:
-        if is_nested_over(tool.input_schema, MOST_LEVELS):
-            _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MOST_LEVELS)
+        if is_nested_over(tool.input_schema, MAX_NESTING):
+            _log.warning("the tool %s is left out: its schema is nested over %d levels", tool.name, MAX_NESTING)
             continue
         room -= carried_bytes(tool)
         if room < 0:

@@ -33,7 +33,7 @@ from turnkeeper.api.routes import (
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import connect, outage_logged
 
@@ -59,7 +59,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
     process. The caller closes it.
     """
-    stores, carrier = Stores.of(settings), chosen_carrier(settings)
+    stores, carrier = Stores.of(settings), carrier_factory(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

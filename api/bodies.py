@@ -18,7 +18,7 @@ from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.limits import LEAST_STATE_BYTES, LimitsChange
+from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.session import Configure, EndSession, ModelName, SystemPrompt, Title, UserName
 from turnkeeper.models.session.task import HandOffReport
@@ -85,7 +85,7 @@ class _StrictNumbers(BaseModel):
 class LimitsBody(_StrictNumbers, LimitsChange):
     """Limits to change. The others keep their values."""
 
-    max_state_bytes: int = Field(1_000_000, ge=LEAST_STATE_BYTES, le=1_000_000)
+    max_state_bytes: int = Field(1_000_000, ge=MIN_STATE_BYTES, le=1_000_000)
 
 
 class HistoryBody(_StrictNumbers, HistoryChange):

@@ -25,6 +25,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from turnkeeper.api import problems
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.recent_texts import RecentTexts
 
 MAX_TEXTS = 64
@@ -56,7 +57,7 @@ _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th":
 _MAX_LANGUAGE_CHARS = len("language-") + 40
 
 
-class UnrenderableError(Exception):
+class UnrenderableError(TurnkeeperError):
     """A text took too long, or is nested so deeply that the parser would drop some of it."""
 
 
@@ -64,7 +65,7 @@ class MarkdownRenderer:
     """Renders texts in a thread, one at a time."""
 
     def __init__(self, *, cached_chars: int = CACHED_CHARS) -> None:
-        self._cache = RecentTexts(most_chars=cached_chars)
+        self._cache = RecentTexts(max_chars=cached_chars)
         self._rendering = asyncio.Lock()
         # A thread of its own: a store that hangs in the loop's default threads must not delay rendering.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="markdown")

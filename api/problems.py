@@ -30,7 +30,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.api.problem_texts import ProblemName
-from turnkeeper.models.errors import RefusalReason, Refused, TaskValidationError, shown
+from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, TurnkeeperError, preview
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -67,7 +67,7 @@ class Problem(BaseModel):
     errors: list[FieldError] | None = None
 
 
-class ProblemError(Exception):
+class ProblemError(TurnkeeperError):
     """Ends a request with a problem."""
 
     def __init__(
@@ -93,13 +93,13 @@ class ProblemError(Exception):
 
 def foreign_host(host: str | None) -> ProblemError:
     """403: `host` is not a name of the gateway. `None`: the request has no `Host`, or several."""
-    name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=shown(host))
+    name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=preview(host))
     return ProblemError(403, "foreign-host", texts.FOREIGN_HOST.format(host=name))
 
 
 def foreign_origin(origin: str | None) -> ProblemError:
     """403: a page of another site sent the request. `None`: the browser doesn't say which."""
-    page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=shown(origin))
+    page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=preview(origin))
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
@@ -202,7 +202,7 @@ def renderer_busy() -> ProblemError:
     return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
 
 
-REJECTIONS: dict[RefusalReason, tuple[int, ProblemName]] = {
+REJECTIONS: dict[RejectionReason, tuple[int, ProblemName]] = {
     "invalid": (422, "invalid"),
     "blank": (422, "invalid"),
     "too_long": (422, "invalid"),
@@ -218,7 +218,7 @@ REJECTIONS: dict[RefusalReason, tuple[int, ProblemName]] = {
 }
 
 
-def rejected(reason: RefusalReason, message: str, *, field: str | None = None) -> ProblemError:
+def rejected(reason: RejectionReason, message: str, *, field: str | None = None) -> ProblemError:
     status, name = REJECTIONS[reason]
     errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
     return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
@@ -243,7 +243,14 @@ MEDIA_TYPE = "application/problem+json"
 
 def install(app: FastAPI) -> None:
     """Make `app` respond to every error with a problem."""
-    for kind in (ProblemError, Refused, TaskValidationError, StoreUnavailableError, RequestValidationError, Exception):
+    for kind in (
+        ProblemError,
+        RejectedError,
+        TaskValidationError,
+        StoreUnavailableError,
+        RequestValidationError,
+        Exception,
+    ):
         app.add_exception_handler(kind, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
 
@@ -266,7 +273,7 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
     match error:
         case ProblemError():
             return error
-        case Refused():
+        case RejectedError():
             return rejected(error.reason, error.message, field=error.field)
         case TaskValidationError():
             return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
@@ -282,7 +289,7 @@ def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
     # The path begins with the part of the request. For JSON that can't be parsed, a character position follows.
     path = [] if error["type"] == "json_invalid" else error["loc"][1:]
-    value = shown(error["input"]) if is_of_task else None
+    value = preview(error["input"]) if is_of_task else None
     return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
 
 

@@ -25,7 +25,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.ports import LOOPBACK
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_toolbox, build_worker
 from turnkeeper.workflows.hosting.connection import connect, prepare
@@ -152,7 +152,7 @@ async def bench_environment() -> AsyncIterator[BenchEnvironment]:
         tools = await stack.enter_async_context(build_toolbox(settings))
         providers = build_providers(settings)
         stores = await stack.enter_async_context(Stores.of(settings))
-        partials = await stack.enter_async_context(chosen_carrier(settings)(client))
+        partials = await stack.enter_async_context(carrier_factory(settings)(client))
         await stack.enter_async_context(
             build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials)
         )

@@ -27,7 +27,7 @@ from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, RespondPart
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_toolbox, build_worker
@@ -125,13 +125,13 @@ def _setups(settings: Settings, servers: ExitStack) -> list[CarrierSetup]:
     """Return every carrier that this machine has."""
     shared = InProcessCarrier()
     setups = [
-        CarrierSetup("heartbeats", chosen_carrier(settings)),
+        CarrierSetup("heartbeats", carrier_factory(settings)),
         CarrierSetup("in process", lambda _: shared),
     ]
     if program := find_redis():
         server = servers.enter_context(running(program))
         redis_settings = settings.model_copy(update={"redis_url": server.url})
-        setups.append(CarrierSetup("redis", chosen_carrier(redis_settings)))
+        setups.append(CarrierSetup("redis", carrier_factory(redis_settings)))
     return setups
 
 

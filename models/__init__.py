@@ -1,1 +1,1 @@
-"""What is true, and the rules that follow from data alone: no clock, no network, no chance."""
+"""Plain data and pure rules: no clock, no network, no randomness."""

@@ -1,6 +1,6 @@
-"""What the gateway answers beyond the session's own models; its Python client reads the same.
+"""Responses of the gateway beyond the session's own models; the Python client reads them too.
 
-A client leaves fields that a newer gateway adds aside, and does without those that an earlier one lacks.
+A client ignores the fields of a newer gateway and has defaults for those of an older one.
 """
 
 from typing import Literal
@@ -23,7 +23,7 @@ from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 
 
 class ApprovalDecided(Frozen):
-    """The decision that stands for a tool call."""
+    """The recorded decision on a tool call."""
 
     workflow_id: str
     call_id: str
@@ -31,14 +31,14 @@ class ApprovalDecided(Frozen):
 
 
 class SessionStarted(Frozen):
-    """A session exists. `message_id` is its first prompt's, where one was given."""
+    """A session exists. `message_id` is the id of its first prompt, if it has one."""
 
     workflow_id: str
     message_id: str | None = None
 
 
 class PromptAccepted(Frozen):
-    """A prompt is safe. `position` counts the queue from 1; 0: its turn has started; null: no worker has said."""
+    """A prompt is stored. `position` counts from 1; 0: its turn has started; null: no worker has answered yet."""
 
     workflow_id: str
     message_id: str
@@ -46,9 +46,9 @@ class PromptAccepted(Frozen):
 
 
 class PromptFate(Frozen):
-    """What became of a prompt, or that it waits. `turn_id` is the turn that it started or was taken up by.
+    """The fate of a prompt, or that it is waiting. `turn_id` is the turn that it started or joined.
 
-    `position` counts the queue from 1; null: it does not wait, or Temporal has it and no worker has taken it yet.
+    `position` counts from 1; null: the prompt is not waiting, or no worker has received it from Temporal yet.
     """
 
     workflow_id: str
@@ -59,11 +59,11 @@ class PromptFate(Frozen):
     reason: str | None = None
     """Why it was rejected or discarded."""
     at: UtcDatetime | None = None
-    """When that was decided, where it is known."""
+    """When that was decided, if known."""
 
 
 class ChatAccepted(Frozen):
-    """A prompt is safe, in a session that may be new."""
+    """A prompt is stored, in a session that may be new."""
 
     workflow_id: str
     message_id: str
@@ -77,22 +77,22 @@ class ConversationAnswer(Frozen):
 
 
 class PageLinks(Frozen):
-    """Where the neighbouring pages are; `older` is null on the oldest."""
+    """Links to the neighbouring pages; `older` is null on the oldest page."""
 
     older: str | None = None
 
 
 class FullConversation(ConversationState):
-    """A page of the whole transcript, oldest first, about 1 MB; a turn that alone is longer is sent whole.
+    """A page of the transcript, oldest turn first, of about 1 MB; a longer turn is sent whole, on a page of its own.
 
-    An ended turn has all its steps: with `steps_omitted` they are in the archive, and it can't be read now.
+    An ended turn has all its steps. With `steps_omitted`, the rest is in the archive, which can't be read now.
     """
 
     links: PageLinks = PageLinks()
 
 
 class SessionLinks(Frozen):
-    """Where else a session can be seen: `chat` is the chat page."""
+    """Links to a session; `chat` is the chat page."""
 
     conversation: str
     chat: str | None = None
@@ -100,7 +100,7 @@ class SessionLinks(Frozen):
 
 
 class SessionDescription(Frozen):
-    """What a session is and does. Of one that is `stuck`, less is known."""
+    """A session and its status. Fewer fields are known while it is `stuck`."""
 
     workflow_id: str
     title: str | None = None
@@ -110,7 +110,7 @@ class SessionDescription(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again."""
     waiting_reason: str | None = None
-    """Why it is not asked before."""
+    """Why it is not asked earlier."""
     created_at: UtcDatetime | None = None
     turn_count: int | None = None
     queue_length: int | None = None
@@ -118,12 +118,12 @@ class SessionDescription(Frozen):
     archived_count: int | None = None
     """How many of the oldest turns are in the archive only."""
     archive: ArchiveReport | None = None
-    """How the archive has served the session; null while it is `stuck`."""
+    """The archive's health for this session; null while the session is `stuck`."""
     links: SessionLinks
 
 
 class ListedSession(Frozen):
-    """A session in a list, as Temporal's visibility knows it: a moment behind, and coarse."""
+    """A session in a list. It comes from Temporal's visibility store: a moment behind, with a coarser status."""
 
     workflow_id: str
     title: str | None = None
@@ -150,10 +150,10 @@ class Cancelling(Frozen):
 
 
 class DeletionReceipt(Frozen):
-    """What a deletion removes. `runs` counts the workflow executions of the session, `remaining` those not gone yet.
+    """The progress of a deletion. `runs` counts the session's workflow executions, `remaining` those still there.
 
-    `archived_turns` counts the turns that the archive had of it. All three are null while no worker answers.
-    `deleted`: none of it is left anywhere, nor any of the session's large texts.
+    `archived_turns` counts its turns in the archive. All three are null while no worker answers. `deleted`: nothing of
+    the session is left in Temporal, the archive or the store of large texts.
     """
 
     workflow_id: str

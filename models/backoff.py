@@ -1,10 +1,10 @@
-"""How long to pause before something that failed is tried again."""
+"""Pauses between retries."""
 
 from collections.abc import Iterator
 
 
 def growing_pauses(first: float, longest: float) -> Iterator[float]:
-    """Yield pauses in seconds without end: `first`, then each twice the one before, up to `longest`.
+    """Yield pauses in seconds, endlessly: `first`, then each twice the one before, up to `longest`.
 
     >>> pauses = growing_pauses(0.5, 3.0)
     >>> [next(pauses) for _ in range(5)]

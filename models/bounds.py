@@ -1,6 +1,6 @@
-"""Text that may enter the history: encodable, and within bounds (CTX-14, SES-16).
+"""Bounds for text that enters the history: encodable, and not too long (CTX-14, SES-16).
 
-Tools cut their own output where it means something; what is here is the last guard, for those that don't.
+Tools cut their own output where that makes sense; these functions are the last guard, for tools that don't.
 """
 
 import re
@@ -14,7 +14,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def encodable_text(text: str) -> str:
-    r"""Return `text` with NUL and lone surrogates replaced: what neither UTF-8 nor every database can keep.
+    r"""Return `text` with NUL and lone surrogates replaced, which UTF-8 or some databases can't store.
 
     >>> encodable_text("a\x00b\ud800c") == "a\ufffdb\ufffdc"
     True
@@ -23,7 +23,7 @@ def encodable_text(text: str) -> str:
 
 
 def count_unencodable(text: str) -> int:
-    r"""Return how many characters of `text` `encodable_text` would replace.
+    r"""Count the characters of `text` that `encodable_text` would replace.
 
     >>> count_unencodable("a\x00b\ud800c")
     2
@@ -47,7 +47,7 @@ def encodable(value: JsonValue) -> JsonValue:
 
 
 def is_nested_over(value: JsonValue, levels: int) -> bool:
-    """Return whether lists and objects are nested in `value` over so many levels.
+    """Return whether lists and objects are nested in `value` more than `levels` deep.
 
     >>> is_nested_over({"a": [1]}, 2), is_nested_over({"a": [[1]]}, 2)
     (False, True)
@@ -70,7 +70,7 @@ def head_within(text: str, max_bytes: int) -> str:
     >>> head_within("naïve", 3), head_within("naïve", 4)
     ('na', 'naï')
     """
-    # A character has at least one byte: no more than `max_bytes` of them need to be encoded.
+    # A character has at least one byte, so at most `max_bytes` characters need encoding.
     return text[: max(0, max_bytes)].encode()[: max(0, max_bytes)].decode(errors="ignore")
 
 
@@ -84,10 +84,10 @@ def tail_within(text: str, max_bytes: int) -> str:
 
 
 def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
-    r"""Return `text` encodable and within both bounds: its head and its tail, and between them how much is gone.
+    r"""Return `text` encodable and within both bounds: its head and tail, and a mark that counts what is left out.
 
-    `max_bytes` counts UTF-8. The mark counts towards the bounds too; where they leave no room for it, only the
-    beginning is kept. What is within the bounds stays as it is.
+    `max_bytes` counts UTF-8. The mark counts towards the bounds; if it does not fit, only the head stays. A text
+    within the bounds is returned unchanged.
 
     >>> bound_text("short", 100, 100)
     'short'
@@ -97,7 +97,7 @@ def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
     text = encodable_text(text)
     if len(text) <= max_chars and _fits(text, max_bytes):
         return text
-    # The mark is never longer than with everything gone. It is ASCII: as many bytes as characters.
+    # The mark is longest when it counts the whole text. It is ASCII: as many bytes as characters.
     mark_size = len(_mark(len(text), len(text)))
     chars, octets = max_chars - mark_size, max_bytes - mark_size
     if min(chars, octets) <= 0:
@@ -108,23 +108,23 @@ def bound_text(text: str, max_chars: int, max_bytes: int) -> str:
 
 
 def bound_json(text: str, max_chars: int, max_bytes: int) -> str:
-    r"""Return `text` within both bounds, `max_bytes` counted as JSON, which is how it is kept (SES-16).
+    r"""Return `text` within both bounds, `max_bytes` counted as JSON, as histories store it (SES-16).
 
     >>> len(to_json(bound_json('"' * 1000, 1_000, 400))), len(to_json(bound_json("" * 1000, 1_000, 400))) <= 400
     (378, True)
     """
     room = max_bytes
     bounded = bound_text(text, max_chars, room)
-    while room and (size := len(to_json(bounded))) > max_bytes:  # a few times: the share that is escaped changes little
+    while room and (size := len(to_json(bounded))) > max_bytes:  # few rounds: the share of escapes hardly changes
         room = min(room - 1, room * max_bytes // size)
         bounded = bound_text(text, max_chars, room)
     return bounded
 
 
 def _fits(text: str, max_bytes: int) -> bool:
-    # No character has more than four bytes: most texts need not be encoded to be measured.
+    # A character has at most four bytes, so most texts need no encoding to be measured.
     return len(text) * 4 <= max_bytes or len(text.encode()) <= max_bytes
 
 
-def _mark(gone: int, total: int) -> str:
-    return f"\n[... {gone:,} of {total:,} characters left out ...]\n"
+def _mark(left_out: int, total: int) -> str:
+    return f"\n[... {left_out:,} of {total:,} characters left out ...]\n"

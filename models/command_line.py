@@ -1,4 +1,4 @@
-"""How a person types our own command, in the shell and the folder that they are in."""
+"""How to type our command in the current shell and folder."""
 
 import os
 import shlex
@@ -9,13 +9,13 @@ from pathlib import Path
 NAME = "turnkeeper"
 
 MODULE = "turnkeeper.cli"
-"""What is run where no script was installed."""
+"""Runs where no script is installed."""
 
 
 def command_line(*arguments: str) -> str:
-    """Return the line to type or paste: `turnkeeper …` where the shell finds this installation by that name.
+    """Return the line to type or paste: `turnkeeper …` if the shell finds this installation on its `PATH`.
 
-    Elsewhere it begins with the path of the program, relative if it lies below the working directory.
+    Otherwise it begins with the path of the program, relative if that is below the working directory.
     """
     return " ".join([_program(), *map(shlex.quote, arguments)])
 
@@ -31,7 +31,7 @@ def _program() -> str:
 
 
 def _installed() -> Path | None:
-    """Return the script that started this process, else the one beside the interpreter; None: there is none."""
+    """Return the script that started this process, or the one beside the interpreter; `None`: there is none."""
     scripts = [Path(sys.argv[0]), Path(sys.executable).parent / NAME]
     return next((script for script in scripts if script.name == NAME and script.is_file()), None)
 

@@ -1,4 +1,4 @@
-"""Deleting a session: what the workflow `DeleteSession` is asked for, what it finds, and its receipt (API-1)."""
+"""Deleting a session: input, intermediate results and progress of the workflow `DeleteSession` (API-1)."""
 
 from turnkeeper.models.wire import Compact, UtcDatetime
 
@@ -6,7 +6,7 @@ SUFFIX = "/delete"
 
 
 def deletion_id(workflow_id: str) -> str:
-    """Return the id of the workflow that deletes a session. No session has it: their ids have no slash.
+    """Return the id of the workflow that deletes a session. No session can have it: session ids have no slash.
 
     >>> deletion_id("chat-1")
     'chat-1/delete'
@@ -15,7 +15,7 @@ def deletion_id(workflow_id: str) -> str:
 
 
 def deleted_session(workflow_id: str) -> str:
-    """Return the session that a deletion is of; a session's own id as it is.
+    """Return the session that a deletion deletes; a session's own id is returned unchanged.
 
     >>> deleted_session("chat-1/delete"), deleted_session("chat-1")
     ('chat-1', 'chat-1')
@@ -24,30 +24,30 @@ def deleted_session(workflow_id: str) -> str:
 
 
 class DeletionOrder(Compact):
-    """Which session to delete, of those that had the id one after the other."""
+    """Which session to delete, since several can have had the id one after the other."""
 
     first_run_id: str = ""
-    """Of the session. Empty: Temporal has forgotten it, and only the stores have something of it."""
+    """Run id of the session's first run. Empty: Temporal no longer has the session, only the stores do."""
 
 
 class StoppedSession(Compact):
-    """What there is of a session, once it can do nothing more."""
+    """A session after it was stopped."""
 
     runs: list[str] = []
-    """The ids of all its runs that Temporal has, oldest first."""
+    """Run ids that Temporal still has, oldest first."""
     archived_turns: int = 0
     busy_at: UtcDatetime | None = None
-    """When it ended, unless nothing was under way then: an activity may write for some time more."""
+    """When it ended, if an activity was running then, which may still write for a while; else `None`."""
 
 
 class SessionRuns(Compact):
-    """Runs of a session, by their ids, oldest first."""
+    """Run ids of a session, oldest first."""
 
     runs: list[str] = []
 
 
 class DeletionProgress(Compact):
-    """How far a deletion is: counts, and nothing of the conversation. `None`: not known yet."""
+    """Progress of a deletion. `None`: not known yet."""
 
     runs: int | None = None
     remaining: int | None = None

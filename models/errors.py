@@ -1,13 +1,19 @@
-"""Everything that can go wrong, told apart by who can mend it.
+"""Everything that can go wrong, sorted by who can fix it. All our exceptions derive from `TurnkeeperError`.
 
-the caller    Refused                 nothing enters the session; the gateway answers 4xx
+the caller    RejectedError           nothing enters the session; the gateway answers 4xx
                                       (`models/session/queue/prompts.py`, validators of updates)
               TaskValidationError     no task is created; the gateway answers 422 (TSK-1)
-the world     ErrorType               judged once, in `activities/failures.py`; a turn ends with it, the session
-                                      goes on (AGT-9); within the workflow it is a `TurnFailed`, one of the three
-                                      ways in which a turn leaves its loop without an answer (`TurnExit`)
-a tool        ToolResult.status       a result the model sees, never a failed turn (AGT-7)
+the operator  SettingsError           the process does not start (`models/settings/settings.py`)
+the world     ErrorType               judged once, in `activities/failures.py`: the turn ends, not the session (AGT-9)
+a tool        ToolResult.status       a result that the model sees, never a failed turn (AGT-7)
 us            any other exception     the workflow task fails, stays visible, and resumes after the fix (SES-10)
+
+Inside a workflow a turn leaves its loop without an answer in one of three ways:
+
+TurnExitError
+    TurnFailedError     it ends with an `ErrorType`
+    TurnStoppedError    somebody or something stopped it
+    TurnPausedError     the next run continues it
 """
 
 import json
@@ -34,14 +40,18 @@ ErrorType = Literal[
 """The closed set of a turn's `error_type` (AGT-9)."""
 
 RETRYABLE: frozenset[ErrorType] = frozenset({"rate_limited", "overloaded", "provider_error", "connection", "timeout"})
-"""Failures that the same request may survive later."""
+"""Failures after which the same request may succeed later."""
 
 
-class TurnExit(Exception):
-    """A turn leaves its loop without an answer. Each of the three ways out is raised in one place."""
+class TurnkeeperError(Exception):
+    """Base class of our exceptions."""
 
 
-class TurnFailed(TurnExit):
+class TurnExitError(TurnkeeperError):
+    """A turn leaves its loop without an answer. Each of the three subclasses is raised in one place."""
+
+
+class TurnFailedError(TurnExitError):
     """The turn ends with an `error_type` and a sentence for people. Raised by `fail`."""
 
     def __init__(self, error_type: ErrorType, sentence: str) -> None:
@@ -50,7 +60,7 @@ class TurnFailed(TurnExit):
         self.sentence = sentence
 
 
-class TurnStopped(TurnExit):
+class TurnStoppedError(TurnExitError):
     """The turn ends as cancelled, for a `reason` from outside. Raised by `TurnContext.check_stop`."""
 
     def __init__(self, reason: str) -> None:
@@ -58,16 +68,16 @@ class TurnStopped(TurnExit):
         self.reason = reason
 
 
-class TurnPaused(TurnExit):
-    """The turn goes on in the session's next run. Raised by `Turn._check_next_step`."""
+class TurnPausedError(TurnExitError):
+    """The turn continues in the session's next run. Raised by `Turn._check_next_step`."""
 
 
 def fail(error_type: ErrorType, sentence: str) -> NoReturn:
-    """End the running turn with `error_type`, and a `sentence` that says what happened and what can be done."""
-    raise TurnFailed(error_type, sentence)
+    """End the running turn with `error_type`; the `sentence` says what happened and what to do next."""
+    raise TurnFailedError(error_type, sentence)
 
 
-RefusalReason = Literal[
+RejectionReason = Literal[
     "invalid",
     "blank",
     "too_long",
@@ -81,22 +91,23 @@ RefusalReason = Literal[
     "not_awaiting",
     "other_arguments",
 ]
-"""Why the session refused something a caller sent; the `type` of the refusal on the wire."""
+"""Why a session rejected something; the `type` of the failure on the wire."""
 
 
 REFUSED = "Refused: "
-"""How the text of a refusal begins where only its text arrives."""
+"""Prefix of a rejection's message. A failed query returns its text only; this tells it from a bug of ours."""
 
 ARCHIVE_UNAVAILABLE = "archive_unavailable"
+"""`type` of an activity's failure when the archive is down: it is retried later."""
+
 DELETION_REFUSED = "deletion_refused"
-"""`type` of an activity's failure that is the archive's: it is tried again later."""
 
 
-class Refused(Exception):
-    """The caller's to mend: nothing was done. `field` names where, the message says what is allowed."""
+class RejectedError(TurnkeeperError):
+    """A caller sent something wrong, and nothing was done. The message says what is allowed."""
 
-    def __init__(self, reason: RefusalReason, message: str, *, field: str | None = None) -> None:
-        """Keep `reason` (machine-readable), `message` (a sentence) and `field` (a path, where one is to blame)."""
+    def __init__(self, reason: RejectionReason, message: str, *, field: str | None = None) -> None:
+        """`reason` is for programs, `message` is a sentence, `field` the path of the wrong field, if it is one."""
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -106,11 +117,11 @@ class Refused(Exception):
 TaskErrorType = Literal["type_error", "missing_field", "invalid_value", "too_long"]
 
 
-class TaskValidationError(Exception):
-    """A parameter of a task is wrong, which the caller can mend: no task is created (CTX-10, TSK-1)."""
+class TaskValidationError(TurnkeeperError):
+    """A parameter of a task is wrong, and no task is created (CTX-10, TSK-1)."""
 
     def __init__(self, field: str, reason: str, value: str, error_type: TaskErrorType) -> None:
-        """Keep the `field` as a path, the `reason` as what is wrong and allowed, and the `value` as `shown`."""
+        """`field` is a path; `reason` says what is wrong and what is allowed; `value` comes from `preview`."""
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
@@ -118,12 +129,12 @@ class TaskValidationError(Exception):
         self.error_type = error_type
 
 
-def shown(value: object) -> str:
-    """Return what an error repeats of a caller's value: one short line of ASCII, whatever it is.
+def preview(value: object) -> str:
+    """Return a caller's value as one short line of ASCII, for an error message.
 
-    >>> shown("system"), shown(None), shown([1, 2]), shown("x" * 5_000)[-24:]
+    >>> preview("system"), preview(None), preview([1, 2]), preview("x" * 5_000)[-24:]
     ("'system'", 'null', 'an array of 2', "xx' ... 5,000 characters")
-    >>> shown(True), shown(17), shown(10**5_000)
+    >>> preview(True), preview(17), preview(10**5_000)
     ('true', '17', 'a huge number')
     """
     if isinstance(value, str):
@@ -138,4 +149,4 @@ def shown(value: object) -> str:
 
 
 _HUGE = 2**63
-"""Python itself refuses to write numbers of some thousand digits."""
+"""Python itself raises for numbers of some thousand digits."""

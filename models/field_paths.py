@@ -1,4 +1,4 @@
-"""Where in what a caller sent something is wrong: the one form of such paths, in every error and warning."""
+"""Paths of wrong fields in a caller's input: one form for every error and warning."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,10 @@ MAX_NAME_CHARS = 60
 
 
 def field_path(location: Iterable[int | str]) -> str:
-    r"""Return the path of a field, an index in brackets; an empty text for all that was sent.
+    r"""Return the path of a field, with indexes in brackets; empty for the whole input.
 
-    A caller's own key can be anything, a lone surrogate too, which no answer could carry: what is no printable ASCII
-    is escaped, and long keys are cut.
+    Keys are the caller's: those that are not printable ASCII are escaped, since a lone surrogate could not be sent
+    back, and long ones are cut.
 
     >>> field_path(["history_policy", "roles", 0]), field_path([0, "role"]), field_path([])
     ('history_policy.roles[0]', '[0].role', '')

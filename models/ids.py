@@ -10,7 +10,7 @@ ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
 
 def is_id(value: object) -> bool:
-    r"""Return whether `value` may name a session or a prompt.
+    r"""Return whether `value` is a valid id of a session or a prompt.
 
     >>> is_id("a-1"), is_id(""), is_id("a/b"), is_id("a\n"), is_id(7)
     (True, False, False, False, False)
@@ -19,7 +19,7 @@ def is_id(value: object) -> bool:
 
 
 def call_id(turn: int, step: int, index: int) -> str:
-    """Our own id of a tool call, unique in the session; turns and steps count from 1, calls from 0 (SES-6).
+    """Return our id of a tool call, unique in its session; turns and steps count from 1, calls from 0 (SES-6).
 
     >>> call_id(3, 2, 0)
     '3.2.0'

@@ -1,6 +1,6 @@
-"""What is wrong with a value, in our own words: the one place that reads pydantic's errors (API-2, OPS-4).
+"""Reasons why a value is invalid: the one place that reads pydantic's errors (API-2, OPS-4).
 
-A reason follows the name of its field: `limits.max_steps: must be at least 1`. It says what is allowed, and never
+A reason follows the name of its field: `limits.max_steps: must be at least 1`. It says what is allowed and never
 repeats the value.
 """
 
@@ -12,7 +12,7 @@ from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
 CALL_ID_RULE = "a call's id, as turn.step.index"
 
 _PATTERNS = {ID_PATTERN: ID_RULE, CALL_ID_PATTERN: CALL_ID_RULE}
-"""What a pattern demands, for people."""
+"""Patterns in words."""
 
 _KINDS = {
     "bool_": "true or false",
@@ -33,13 +33,13 @@ _KINDS = {
     "tuple_": "a list",
     "url_": "an address, as https://example.org",
 }
-"""What a value must be, by how the name of pydantic's error begins: `int_parsing` and `int_type` are one to us."""
+"""What a value must be, by the prefix of pydantic's error type: `int_parsing` and `int_type` mean the same to us."""
 
 Context = Mapping[str, Any]
 
 
 def reason_of(error: Mapping[str, Any]) -> str:
-    """Return what is wrong, of one of the details that `ValidationError.errors()` has.
+    """Return the reason for one item of `ValidationError.errors()`.
 
     >>> reason_of({"type": "int_parsing", "msg": "Input should be a valid integer, unable to parse …"})
     'must be a whole number'
@@ -53,15 +53,15 @@ def reason_of(error: Mapping[str, Any]) -> str:
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind in _REASONS:
         return _REASONS[kind](context)
-    known = next((value for prefix, value in _KINDS.items() if kind.startswith(prefix)), None)
-    if known is not None:
-        return f"must be {known}"
+    expected = next((value for prefix, value in _KINDS.items() if kind.startswith(prefix)), None)
+    if expected is not None:
+        return f"must be {expected}"
     message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
     return message[:1].lower() + message[1:] if message.startswith("Input") else message
 
 
 def unknown_name(allowed: str) -> str:
-    """Return what is wrong with a name that nothing here has; `allowed` lists the names."""
+    """Return the reason for an unknown field; `allowed` lists the known ones."""
     return f"unknown field (allowed: {allowed or 'none'})"
 
 

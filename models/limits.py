@@ -1,8 +1,8 @@
-"""The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), and what each keeps within Temporal's own.
+"""The limits of a session (AGT-1, SES-5, SES-6, SES-14 to SES-16), each well within Temporal's own limits.
 
-Temporal ends a session for good, or retries it for ever, past 2 MB a payload, 4 MB a gRPC message and 50 MB or
-51,200 events a run; so everything that could grow has a bound here that is reached first. The sizes hang together:
-whoever lowers `max_state_bytes`, for a server with smaller limits, lowers them all in proportion.
+Temporal fails a session, or retries a task for ever, past 2 MB per payload, 4 MB per gRPC message, and 50 MB or 51,200
+events per run. So everything that can grow has a lower bound here. The sizes scale together: a smaller
+`max_state_bytes`, for a server with smaller limits, lowers all of them in proportion.
 """
 
 from pydantic import Field
@@ -10,50 +10,50 @@ from pydantic import Field
 from turnkeeper.models.wire import Change, Strict
 
 PROMPT_BYTES = 128 * 1024
-"""Most bytes of one prompt's text as UTF-8 (SES-5)."""
+"""Maximum of a prompt's text, as UTF-8 (SES-5)."""
 
 ANSWER_BYTES = 200_000
-"""Most JSON bytes of one model response, once its large texts are kept by reference; a longer one ends the turn as
-`too_large` (SES-16)."""
+"""Maximum of a model response, as JSON with its large texts by reference; more ends the turn as `too_large`
+(SES-16)."""
 
-LARGEST_ANSWER_BYTES = 1_000_000
-"""Most JSON bytes of one model response with all its texts, wherever they are kept."""
+MAX_WHOLE_ANSWER_BYTES = 1_000_000
+"""Maximum of a model response, as JSON with all its texts."""
 
 LARGE_TEXT_BYTES = 8 * 1024
-"""A text of more JSON bytes is kept by reference (SES-15)."""
+"""A text with more JSON bytes is stored by reference (SES-15)."""
 
 TURN_INLINE_BYTES = 256 * 1024
-"""Once the running turn holds so much, texts over `SMALL_TEXT_BYTES` already are kept by reference (SES-15)."""
+"""Size of the running turn from which texts over `SMALL_TEXT_BYTES` are stored by reference (SES-15)."""
 
 SMALL_TEXT_BYTES = 512
 
 LARGE_RESULT_BYTES = 120_000
-"""Most bytes of any tool result, also of one kept by reference: 30,000 characters of four bytes."""
+"""Maximum of a tool result, by reference or not: 30,000 characters of four bytes."""
 
 TOOL_LIST_BYTES = 150_000
-"""Most JSON bytes of a session's tools, which are carried from run to run."""
+"""Maximum of a session's tools as JSON, which are carried from run to run."""
 
-LEAST_STATE_BYTES = 32_000
-"""With less, a session would be full before it has begun."""
+MIN_STATE_BYTES = 32_000
+"""Minimum of `max_state_bytes`: with less, a new session would already be full."""
 
-MOST_LEVELS = 100
-"""Most levels of lists and objects in a call's arguments and in a tool's schema: JSON readers give up at about 200, and
-what a session carries nests them some ten levels deeper."""
+MAX_NESTING = 100
+"""Maximum levels of lists and objects in a call's arguments and in a tool's schema. JSON readers give up at about 200,
+and a session's carried state nests them about ten levels deeper."""
 
 EARLIER_HISTORY_EVENTS = 2_000
 """Default of `max_history_events` for sessions that were started under rules 1."""
 
 LAST_HISTORY_EVENTS = 40_000
-"""Temporal ends a run at 51,200 events or 50 MB; what is under way then needs some."""
+"""Temporal ends a run at 51,200 events or 50 MB; pending activities still need some of them."""
 
 LAST_HISTORY_BYTES = 40_000_000
 
 STEPS_SHOWN = 50
-"""Of a running turn, queries show so many steps, the newest (SES-15)."""
+"""How many steps of a running turn queries show, the newest ones (SES-15)."""
 
 
 class Limits(Strict):
-    """Bounds of one session. Every one is named in the error it causes; times are in seconds, sizes as named."""
+    """Limits of one session. An error names the limit that caused it. Times are in seconds."""
 
     max_prompt_chars: int = Field(100_000, ge=1, le=100_000)
     max_queued_prompts: int = Field(100, ge=1, le=500)
@@ -64,9 +64,10 @@ class Limits(Strict):
     max_tokens_per_turn: int | None = Field(None, ge=1)
     """Input and output of all model calls of a turn, cached tokens and summaries included; `None`: no limit."""
     max_cost_per_turn: float | None = Field(None, gt=0)
-    """In US dollars, summaries included; `None`: no limit. A turn does not go on with a model of unknown price."""
+    """In US dollars, summaries included; `None`: no limit. With a limit, a turn ends if the model's price is
+    unknown."""
     turn_timeout: float = Field(3_600, ge=1, le=7 * 86_400)
-    """Without the time in which the turn waits for a person's decision (AGT-8)."""
+    """Not counting the time in which the turn waits for a person's decision (AGT-8)."""
     approval_timeout: float = Field(86_400, ge=0.1, le=30 * 86_400)
     model_timeout: float = Field(600, ge=1, le=86_400)
     tool_timeout: float = Field(300, ge=1, le=86_400)
@@ -77,13 +78,13 @@ class Limits(Strict):
     max_tasks: int = Field(25, ge=0, le=200)
     """How many tasks the session may start in all, those of its tasks included."""
     max_state_bytes: int = Field(1_000_000, ge=4_096, le=1_000_000)
-    """At least `LEAST_STATE_BYTES` for a new session; earlier releases took less."""
+    """At least `MIN_STATE_BYTES` for a new session; earlier releases allowed less."""
     max_history_events: int = Field(500, ge=50, le=10_000)
-    """A replay of them takes 0.2 s of a processor, and 2 s where eight others want it (OPS-10)."""
+    """Replaying 500 takes 0.2 s of CPU, and 2 s on a CPU that eight processes share (OPS-10)."""
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
 
     def with_earlier_defaults(self) -> "Limits":
-        """Return the limits of a session that was started while other defaults held (SES-19).
+        """Return the limits of a session that was started under earlier defaults (SES-19).
 
         >>> Limits().with_earlier_defaults().max_history_events
         2000
@@ -94,7 +95,7 @@ class Limits(Strict):
 
     @property
     def last_history_events(self) -> int:
-        """A run that has so many events goes on in the next one, whatever can't be handed over (SES-15, SES-16)."""
+        """Events after which a run continues as new even if some prompts can't be carried over (SES-15, SES-16)."""
         return min(LAST_HISTORY_EVENTS, self.max_history_events * 20)
 
     @property
@@ -104,81 +105,81 @@ class Limits(Strict):
 
     @property
     def page_bytes(self) -> int:
-        """About the most JSON bytes a query answers (SES-11): over 2 MB Temporal fails it."""
+        """Approximate maximum of a query's answer as JSON (SES-11): over 2 MB Temporal fails the query."""
         return self.max_state_bytes
 
     @property
     def prompt_bytes(self) -> int:
-        """Most bytes of one prompt's text as UTF-8 (SES-5)."""
+        """Maximum of a prompt's text, as UTF-8 (SES-5)."""
         return min(PROMPT_BYTES, self.max_state_bytes // 7)
 
     @property
     def queued_bytes(self) -> int:
-        """Most JSON bytes of all texts that wait (SES-6)."""
+        """Maximum of all waiting prompts' texts, as JSON (SES-6)."""
         return min(self.max_queued_bytes, self.max_state_bytes * 27 // 100)
 
     @property
     def answer_bytes(self) -> int:
-        """Most JSON bytes of one model response (SES-16)."""
+        """Maximum of a model response, as JSON (SES-16)."""
         return min(ANSWER_BYTES, self.max_state_bytes // 3)
 
     @property
     def turn_bytes(self) -> int:
-        """A running turn that holds more hands its oldest steps to the archive."""
+        """Size from which a running turn moves its oldest steps to the archive."""
         return self.max_state_bytes // 2
 
     @property
-    def least_turn_bytes(self) -> int:
-        """With less room than this no further turn is begun: the session is full (SES-15)."""
+    def min_turn_bytes(self) -> int:
+        """Room that a new turn needs: with less, the session is full (SES-15)."""
         return self.max_state_bytes // 8
 
     @property
     def archive_above_bytes(self) -> int:
-        """Once the ended turns take more, the oldest are moved to the archive, down to half of it (SES-15)."""
+        """Size of the ended turns from which the oldest are moved to the archive, down to half of it (SES-15)."""
         return self.max_state_bytes * 3 // 10
 
     @property
     def view_bytes(self) -> int:
-        """What the model view may take when it is carried; beyond it the oldest messages are evicted."""
+        """Maximum of the carried model view; beyond it the oldest messages are evicted."""
         return self.max_state_bytes * 15 // 100
 
     @property
     def small_text_bytes(self) -> int:
-        """Most JSON bytes of a text that stays where many are kept."""
+        """Maximum of a text, as JSON, that stays inline among many others."""
         return min(SMALL_TEXT_BYTES, self.max_state_bytes // 250)
 
     @property
     def turn_inline_bytes(self) -> int:
-        """Once the running turn holds so much, texts over `small_text_bytes` already go by reference (SES-15)."""
+        """Size of the running turn from which texts over `small_text_bytes` go by reference (SES-15)."""
         return min(TURN_INLINE_BYTES, self.max_state_bytes // 3)
 
     @property
     def ids_bytes(self) -> int:
-        """Most JSON bytes of the ids a session remembers: by default 1,000 of the longest (SES-6)."""
+        """Maximum of the ids a session remembers, as JSON: by default enough for 1,000 of the longest (SES-6)."""
         return self.max_state_bytes * 14 // 100
 
     @property
     def parked_bytes(self) -> int:
-        """Most JSON bytes of what names parked prompts: by default 1,000 with the longest ids (SES-6)."""
+        """Maximum of references to parked prompts, as JSON: by default enough for 1,000 of the longest (SES-6)."""
         return self.max_state_bytes * 16 // 100
 
     @property
     def leaving_bytes(self) -> int:
-        """Most JSON bytes of the fates that a session carries on their way to the archive (SES-6)."""
+        """Maximum of the carried fates that wait for the archive, as JSON (SES-6)."""
         return self.max_state_bytes * 4 // 100
 
     @property
     def fates_bytes(self) -> int:
-        """Most JSON bytes of the fates a session remembers (SES-6)."""
+        """Maximum of the fates a session remembers, as JSON (SES-6)."""
         return self.max_state_bytes * 8 // 100
 
-    def inline_bytes(self, held_bytes: int) -> int:
-        """Most JSON bytes of a text that stays in a turn which holds `held_bytes`; a longer one goes by reference.
+    def inline_bytes(self, turn_bytes: int) -> int:
+        """Return the maximum, as JSON, of an inline text in a turn of `turn_bytes`; a longer one goes by reference.
 
         >>> Limits().inline_bytes(0), Limits().inline_bytes(300_000)
         (8192, 512)
         """
-        if held_bytes < self.turn_inline_bytes:
+        if turn_bytes < self.turn_inline_bytes:
             return min(LARGE_TEXT_BYTES, self.max_state_bytes // 100)
         return self.small_text_bytes
 

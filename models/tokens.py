@@ -1,4 +1,4 @@
-"""How large messages are, without asking a vendor: characters, and a quarter of them as tokens (CTX-6)."""
+"""Sizes of messages, estimated locally: characters, and a quarter of them as tokens (CTX-6)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pydantic_core import to_jsonable_python
 
 CHARS_PER_TOKEN = 4
-"""A rule of thumb for English and code, within about 20 %: fit for deciding and logging, never for billing (seed 2)."""
+"""A rule of thumb for English and code, within about 20 %: good enough to decide and to log, not to bill."""
 
 _COMPACT_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=to_jsonable_python)
 
 
 def field_of(message: object, name: str) -> object:
-    """Read what `message`, a mapping or an object, holds under `name`; None where it holds nothing.
+    """Return the field `name` of `message`, a mapping or an object; `None` if it has none.
 
     >>> field_of({"role": "user"}, "role"), field_of({"role": "user"}, "content")
     ('user', None)
@@ -23,8 +23,8 @@ def field_of(message: object, name: str) -> object:
 def count_chars(message: object) -> int:
     """Count the characters of `content` and of `tool_calls`; role and other fields count nothing (CTX-6).
 
-    A string counts as it is, null nothing, anything else as compact JSON with non-ASCII unescaped. No calls count
-    nothing, whether the list is empty or absent, so that a message weighs the same in every form.
+    A string counts its own length, null counts 0, anything else counts as compact JSON with non-ASCII unescaped. An
+    empty list of calls counts 0, like an absent one, so that a message has the same size in every form.
 
     >>> count_chars({"role": "user", "content": "héllo"})
     5
@@ -36,7 +36,7 @@ def count_chars(message: object) -> int:
 
 
 def estimate_tokens(messages: Iterable[object]) -> int:
-    """Estimate how many tokens `messages` are: their characters / 4, rounded up once over the sum (CTX-6).
+    """Estimate the tokens of `messages`: the sum of their characters / 4, rounded up (CTX-6).
 
     Within about 20 % of what a vendor counts.
 
@@ -49,7 +49,7 @@ def estimate_tokens(messages: Iterable[object]) -> int:
 
 
 def tokens_of(chars: int) -> int:
-    """Estimate how many tokens so many characters are, rounded up.
+    """Estimate the tokens of a text of `chars` characters, rounded up.
 
     >>> tokens_of(0), tokens_of(4), tokens_of(5)
     (0, 1, 2)

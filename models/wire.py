@@ -1,9 +1,8 @@
-"""The two base classes of everything that crosses a boundary.
+"""Base classes of everything that is serialised.
 
-`Frozen` models are values: they are replaced, never changed. `Compact` models travel inside Temporal's history,
-where every byte is kept for months: fields that hold their default are left out of the JSON and come back when it
-is read. Both refuse unknown keys only where a person writes them (`Strict`); what older or newer code wrote is read
-leniently, since these models are public API of running sessions (SES-19).
+`Frozen` models are values: they are replaced, never changed. `Compact` models are stored in Temporal's history for
+months, so their JSON leaves out fields with default values. Only `Strict` models, which people write, reject unknown
+keys; the others ignore them, since older and newer code reads the data of running sessions (SES-19).
 """
 
 from datetime import UTC, datetime
@@ -31,29 +30,29 @@ from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.invalid_values import unknown_name
 
 MAX_KEYS = 200
-"""Most keys of an object that a person writes; ours have under 30. A validator notes every unknown one of them: with
-100,000 it would take seconds, and so would its errors."""
+"""Maximum keys of an object that a person writes; ours have under 30. A validator reports every unknown key: with
+100,000 of them that would take seconds."""
 
 NO_NUL_PATTERN = r"^[^\u0000]*$"
-"""For schemas: a text without NUL."""
+"""JSON schema pattern: a text without NUL."""
 
 REASON_CHARS = 500
-"""Most characters of a reason that a person gives."""
+"""Maximum length of a person's reason."""
 
 NOT_BLANK_PATTERN = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
-"""For schemas: a text without NUL that has more than spaces."""
+"""JSON schema pattern: a text without NUL that is not blank."""
 
 Item = TypeVar("Item")
 
 Items = Annotated[list[Item], Field(fail_fast=True)]
-"""A list that is refused at its first wrong item: the errors of all of them would take seconds."""
+"""A list whose validation stops at the first wrong item: the errors of all of them could take seconds."""
 
 MAX_CARRIED_ITEMS = 50_000
-"""More than what a session carries under 1 MB can have of anything; it bounds the time a validator takes."""
+"""Maximum items of any list in a carried state: more than fit in 1 MB. It bounds the time of validation."""
 
 
 def _as_utc(moment: datetime) -> datetime:
-    """Raise `ValueError`, not `OverflowError`, for moments whose UTC lies before year 1 or after year 9999."""
+    """Return `moment` in UTC. Raises `ValueError`, not `OverflowError`, outside the years 1 to 9999."""
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
@@ -61,12 +60,12 @@ def _as_utc(moment: datetime) -> datetime:
 
 
 UtcDatetime = Annotated[AwareDatetime, AfterValidator(_as_utc)]
-"""A timezone-aware moment, kept in UTC (SES-1)."""
+"""A timezone-aware time, converted to UTC (SES-1)."""
 
 
 def _storable(reason: str) -> str:
     if count_unencodable(reason):
-        raise ValueError("may hold no NUL and no lone surrogate")
+        raise ValueError("may not contain NUL or a lone surrogate")
     return reason
 
 
@@ -76,28 +75,28 @@ Reason = Annotated[
     AfterValidator(_storable),
     WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
 ]
-"""Why a person did something, in that person's own words."""
+"""Why a person did something, in their own words."""
 
 
 class Frozen(BaseModel):
-    """A value: compared by content, replaced and never changed in place. Its JSON leaves no field out."""
+    """An immutable value, compared by content. Its JSON has every field."""
 
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 class Strict(Frozen):
-    """A value that people write by hand: an unknown key is an error that names it, over `MAX_KEYS` are one error."""
+    """A value that people write: an unknown key is an error that names it; more than `MAX_KEYS` keys are one error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_many_keys(cls, value: object) -> object:
+    def _check_key_count(cls, value: object) -> object:
         return few_keys(value)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_what_is_allowed(cls, value: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
+    def _name_allowed_keys(cls, value: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return validate(value)
         except ValidationError as error:
@@ -121,21 +120,21 @@ def _without_defaults(schema: dict[str, Any]) -> None:
 
 
 class Change(Strict):
-    """What is to change of a value: the fields that are given; the others stay. Serialised, it has only those.
+    """A partial update: fields that are set replace those of a value. Only they are serialised.
 
-    A model of changes derives from this class and from the value's own model.
+    Derive it from the value's model and this class.
     """
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
 
     @model_serializer(mode="wrap")
-    def _only_what_is_given(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _only_set_fields(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         dumped: dict[str, Any] = serialise(self)
         return {key: value for key, value in dumped.items() if key in self.model_fields_set}
 
 
 def _with_allowed_names(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """Return the same error, with the fields of `model` named where one of its own keys is unknown."""
+    """Return the same error; those about unknown keys of `model` itself list its fields."""
     names = ", ".join(model.model_fields)
     details = error.errors(include_url=False)
     lines = [_with_names(detail, names) for detail in details]
@@ -146,8 +145,8 @@ def _with_names(detail: ErrorDetails, names: str) -> InitErrorDetails:
     kind, context = detail["type"], detail.get("ctx") or {}
     line = InitErrorDetails(type=kind, loc=detail["loc"], input=detail["input"], ctx=context)
     if kind == "extra_forbidden" and len(detail["loc"]) == 1:
-        told = {"reason": unknown_name(names), "allowed": names}
-        return {**line, "type": PydanticCustomError("extra_forbidden", "{reason}", told)}
+        context = {"reason": unknown_name(names), "allowed": names}
+        return {**line, "type": PydanticCustomError("extra_forbidden", "{reason}", context)}
     try:
         PydanticKnownError(kind, context or None)  # type: ignore[arg-type]  # a literal of pydantic's own
     except KeyError:
@@ -156,7 +155,7 @@ def _with_names(detail: ErrorDetails, names: str) -> InitErrorDetails:
 
 
 class Compact(Frozen):
-    """A value in workflow history: fields that hold their default take no bytes.
+    """A value in workflow history: its JSON leaves out fields with default values.
 
     >>> class Point(Compact):
     ...     x: int
@@ -169,7 +168,7 @@ class Compact(Frozen):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Describe the fields. Of a model with a serialiser, pydantic describes what the serialiser returns."""
+        """Describe the fields: pydantic would describe the return value of the serialiser instead."""
         described = dict(core_schema)
         described.pop("serialization", None)
         return handler(cast(CoreSchema, described))

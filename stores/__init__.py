@@ -1,1 +1,1 @@
-"""What is kept outside of Temporal: archived turns, large texts, parked prompts, partial output."""
+"""Storage outside of Temporal: archived turns, large texts, parked prompts, partial output."""

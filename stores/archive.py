@@ -1,8 +1,8 @@
-"""The archive: turns that a session no longer holds, and the early steps of its long turns (SES-15).
+"""The archive: the oldest turns of sessions, and early steps of long turns (SES-15).
 
-Theory of operation. A session drops turns once they are here, so what is here is the only copy, and it has no holes:
-turns are numbered from 1, steps of a turn from 0, and nothing is written unless all before it is there. A file that is
-new, or another session's place, so refuses the tail of a transcript instead of swallowing it.
+Theory of operation. A session drops turns after they are stored, so the archive has the only copy, without gaps: turns
+are numbered from 1, steps of a turn from 0, and nothing is written unless everything before it is there. So an empty or
+wrong database rejects the tail of a transcript instead of accepting it.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import Step
-from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import STEPS, TURNS
 
-LEAST_TURN_BYTES = 256
-"""A turn's JSON, as it is shown, never has less: names alone take more."""
+MIN_TURN_BYTES = 256
+"""Minimum of a turn's JSON: its field names alone need more."""
 
 _STEP: TypeAdapter[Step] = TypeAdapter(Step)
 
 
 class ArchiveGapError(StoreUnavailableError):
-    """The archive does not hold all that comes before: it is not the one this session was moved to."""
+    """Earlier turns or steps are missing: this is not the archive that the session uses."""
 
 
 class ArchiveConflictError(StoreUnavailableError):
-    """The archive holds other turns of this session in these places: it is not the one it was moved to."""
+    """Other turns or steps are in these places: this is not the archive that the session uses."""
 
 
 class ArchivedTurn(Frozen):
-    """A turn, and its place in the session's whole transcript, from 1."""
+    """A turn and its number in the session's transcript, from 1."""
 
     number: int = Field(ge=1)
     turn: ConversationMessage
@@ -50,13 +50,13 @@ class Archive:
         self._database = database
 
     async def put_turns(self, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
-        """Have all of `turns`, which follow each other, or none; a second run changes nothing.
+        """Store all of these consecutive turns, or none; a repetition changes nothing.
 
-        Raises `ValueError` where they don't follow each other.
+        Raises `ValueError` if they are not consecutive.
 
         Raises:
-            ArchiveGapError: The turns before them are not all here.
-            ArchiveConflictError: Another turn is here in the place of one of them.
+            ArchiveGapError: An earlier turn is missing.
+            ArchiveConflictError: Another turn has the number of one of them.
         """
         if any(later.number != earlier.number + 1 for earlier, later in pairwise(turns)):
             raise ValueError(f"turns numbered {[archived.number for archived in turns]!r:.80} do not follow each other")
@@ -66,67 +66,67 @@ class Archive:
     async def page(
         self, session_id: str, *, before: int | None, limit: int | None, max_bytes: int
     ) -> list[ArchivedTurn]:
-        """Return the newest turns with a number below `before` (None: of all) that fit, oldest first.
+        """Return the newest turns with a number below `before` (`None`: of all), oldest first.
 
-        That are at most `limit` turns (None: any number) whose JSON, as they are shown, has at most `max_bytes`
-        together; but always one, if there is any.
+        At most `limit` turns (`None`: any number) with at most `max_bytes` of JSON together, but at least one if there
+        is any.
         """
         read = partial(_read_page, session_id=session_id, before=before, limit=limit, max_bytes=max_bytes)
         return [_archived(row) for row in await self._database.read(read)]
 
     async def find(self, session_id: str, turn_id: str) -> ArchivedTurn | None:
-        """Return the newest turn with this id; None: it is not here."""
-        wanted = select(TURNS.c.number, TURNS.c.turn).where(_is_turn(session_id, turn_id))
-        wanted = wanted.order_by(TURNS.c.number.desc()).limit(1)
-        row = await self._database.read(lambda connection: connection.execute(wanted).one_or_none())
+        """Return the newest turn with this id, or `None`."""
+        query = select(TURNS.c.number, TURNS.c.turn).where(_is_turn(session_id, turn_id))
+        query = query.order_by(TURNS.c.number.desc()).limit(1)
+        row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else _archived(row)
 
     async def number_of(self, session_id: str, turn_id: str) -> int | None:
-        """Return the place of the newest turn with this id in the transcript, from 1; None: it is not here."""
-        wanted = select(func.max(TURNS.c.number)).where(_is_turn(session_id, turn_id))
-        return await self._database.read(lambda connection: connection.scalar(wanted))
+        """Return the number of the newest turn with this id, from 1, or `None`."""
+        query = select(func.max(TURNS.c.number)).where(_is_turn(session_id, turn_id))
+        return await self._database.read(lambda connection: connection.scalar(query))
 
     async def count(self, session_id: str) -> int:
         return await self._database.read(lambda connection: _count(connection, TURNS, _is_of(TURNS, session_id)))
 
     async def put_steps(self, session_id: str, turn_number: int, first: int, steps: Sequence[Step]) -> None:
-        """Have all of `steps` of the turn `turn_number`, or none, the first at the position `first`, from 0.
+        """Store all of `steps` of turn `turn_number`, or none, at positions from `first` on, counted from 0.
 
-        A second run changes nothing.
+        A repetition changes nothing.
 
         Raises:
-            ArchiveGapError: The steps before them are not all here.
-            ArchiveConflictError: Another step is here in the place of one of them.
+            ArchiveGapError: An earlier step is missing.
+            ArchiveConflictError: Another step has the position of one of them.
         """
         if steps:
             rows: list[dict[str, object]] = [
                 {"session_id": session_id, "turn_number": turn_number, "position": position, "step": _step_json(step)}
                 for position, step in enumerate(steps, start=first)
             ]
-            mine = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
-            await self._database.write(partial(_insert_steps, mine=mine, first=first, rows=rows))
+            is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
+            await self._database.write(partial(_insert_steps, is_own=is_own, first=first, rows=rows))
 
     async def steps(self, session_id: str, turn_number: int, *, first: int = 0, count: int | None = None) -> list[Step]:
         """Return the archived steps of a turn from the position `first` on, at most `count` (None: all)."""
-        mine = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
-        wanted = select(STEPS.c.step).where(mine, STEPS.c.position >= first).order_by(STEPS.c.position).limit(count)
-        found = await self._database.read(lambda connection: connection.scalars(wanted).all())
-        return [_step(step) for step in found]
+        is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
+        query = select(STEPS.c.step).where(is_own, STEPS.c.position >= first).order_by(STEPS.c.position).limit(count)
+        steps = await self._database.read(lambda connection: connection.scalars(query).all())
+        return [_step(step) for step in steps]
 
     async def delete(self, session_id: str) -> int:
-        """Have no turn and no step of the session; return how many turns there were."""
+        """Delete all turns and steps of the session; return the number of turns."""
         await delete_rows(self._database, STEPS, session_id)
         return await delete_rows(self._database, TURNS, session_id)
 
 
 def _insert_turns(connection: Connection, *, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
     first, last = turns[0].number, turns[-1].number
-    mine = _is_of(TURNS, session_id)
-    _require_all_before(connection, TURNS, mine & (TURNS.c.number < first), expected=first - 1)
+    is_own = _is_of(TURNS, session_id)
+    _require_all_before(connection, TURNS, is_own & (TURNS.c.number < first), expected=first - 1)
     insert_missing(connection, TURNS, [_row_of(session_id, archived) for archived in turns])
-    held = select(TURNS.c.number, TURNS.c.turn_id).where(mine, TURNS.c.number.between(first, last))
+    stored = select(TURNS.c.number, TURNS.c.turn_id).where(is_own, TURNS.c.number.between(first, last))
     places = {archived.number: archived.turn.id for archived in turns}
-    if {row.number: row.turn_id for row in connection.execute(held)} != places:
+    if {row.number: row.turn_id for row in connection.execute(stored)} != places:
         raise ArchiveConflictError(
             f"The archive holds other turns of this session at {first} to {last}: "
             "it is not the one the session was moved to."
@@ -134,22 +134,22 @@ def _insert_turns(connection: Connection, *, session_id: str, turns: Sequence[Ar
 
 
 def _insert_steps(
-    connection: Connection, *, mine: ColumnElement[bool], first: int, rows: list[dict[str, object]]
+    connection: Connection, *, is_own: ColumnElement[bool], first: int, rows: list[dict[str, object]]
 ) -> None:
-    _require_all_before(connection, STEPS, mine & (STEPS.c.position < first), expected=first)
+    _require_all_before(connection, STEPS, is_own & (STEPS.c.position < first), expected=first)
     insert_missing(connection, STEPS, rows)
-    held = select(STEPS.c.step).where(mine, STEPS.c.position.between(first, first + len(rows) - 1))
-    if connection.scalars(held.order_by(STEPS.c.position)).all() != [row["step"] for row in rows]:
+    stored = select(STEPS.c.step).where(is_own, STEPS.c.position.between(first, first + len(rows) - 1))
+    if connection.scalars(stored.order_by(STEPS.c.position)).all() != [row["step"] for row in rows]:
         raise ArchiveConflictError(
             "The archive holds other steps of this turn: it is not the one the session was moved to."
         )
 
 
 def _require_all_before(connection: Connection, table: Table, before: ColumnElement[bool], *, expected: int) -> None:
-    held = _count(connection, table, before)
-    if held != expected:
+    count = _count(connection, table, before)
+    if count != expected:
         raise ArchiveGapError(
-            f"The archive holds {held} earlier {table.name} where there are {expected}: "
+            f"The archive holds {count} earlier {table.name} where there are {expected}: "
             "it is not the one the session was moved to."
         )
 
@@ -157,20 +157,20 @@ def _require_all_before(connection: Connection, table: Table, before: ColumnElem
 def _read_page(
     connection: Connection, *, session_id: str, before: int | None, limit: int | None, max_bytes: int
 ) -> Sequence[Row[Any, Any]]:
-    mine = _is_of(TURNS, session_id)
-    older = mine if before is None else mine & (TURNS.c.number < before)
-    most = max(0, max_bytes) // LEAST_TURN_BYTES + 1
+    is_own = _is_of(TURNS, session_id)
+    older = is_own if before is None else is_own & (TURNS.c.number < before)
+    max_turns = max(0, max_bytes) // MIN_TURN_BYTES + 1
     newest_first = (
         select(TURNS.c.number, TURNS.c.shown_bytes)
         .where(older)
         .order_by(TURNS.c.number.desc())
-        .limit(most if limit is None else max(1, min(limit, most)))
+        .limit(max_turns if limit is None else max(1, min(limit, max_turns)))
     )
     fitting = _that_fit(connection.execute(newest_first).all(), max_bytes)
     if not fitting:
         return []
-    wanted = select(TURNS.c.number, TURNS.c.turn).where(mine, TURNS.c.number.between(fitting[-1], fitting[0]))
-    return connection.execute(wanted.order_by(TURNS.c.number)).all()
+    query = select(TURNS.c.number, TURNS.c.turn).where(is_own, TURNS.c.number.between(fitting[-1], fitting[0]))
+    return connection.execute(query.order_by(TURNS.c.number)).all()
 
 
 def _that_fit(newest_first: Sequence[Row[Any, Any]], max_bytes: int) -> list[int]:
@@ -200,7 +200,7 @@ def _row_of(session_id: str, archived: ArchivedTurn) -> dict[str, object]:
         "session_id": session_id,
         "number": archived.number,
         "turn_id": archived.turn.id,
-        "shown_bytes": shown_size(archived.turn),
+        "shown_bytes": visible_size(archived.turn),
         "turn": to_json(archived.turn.without_defaults()).decode(),
     }
 

@@ -1,4 +1,4 @@
-"""The store of large texts, each kept once in a session under the SHA-256 of its UTF-8 (SES-15)."""
+"""The store of large texts, by session and SHA-256 of the UTF-8 text (SES-15)."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -11,7 +11,7 @@ from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import BLOBS
 
 READ_AT_ONCE = 500
-"""Texts asked for in one statement: databases bound its parameters."""
+"""Texts read by one statement, since databases limit the number of parameters."""
 
 
 class Blobs:
@@ -21,9 +21,9 @@ class Blobs:
         self._database = database
 
     async def put(self, session_id: str, texts: Iterable[str]) -> None:
-        """Have every one of `texts` kept, or none. A second run changes nothing."""
+        """Store all of `texts`, or none. A repetition changes nothing."""
         contents = {sha256(content).hexdigest(): content for content in map(str.encode, texts)}
-        # In one order everywhere: two that lock the same rows in different orders would wait for each other.
+        # Sorted: two transactions that lock the same rows in different orders would deadlock.
         rows: list[dict[str, object]] = [
             {"session_id": session_id, "hash": name, "content": contents[name]} for name in sorted(contents)
         ]
@@ -31,28 +31,28 @@ class Blobs:
             await self._database.write(lambda connection: insert_missing(connection, BLOBS, rows))
 
     async def get(self, session_id: str, hashes: Iterable[str]) -> dict[str, str]:
-        """Return by their hashes those of the texts that are kept."""
-        wanted = sorted(set(hashes))
-        return await self._database.read(lambda connection: _read(connection, session_id, wanted)) if wanted else {}
+        """Return the stored texts by hash; missing ones are left out."""
+        names = sorted(set(hashes))
+        return await self._database.read(lambda connection: _read(connection, session_id, names)) if names else {}
 
     async def delete(self, session_id: str) -> int:
-        """Have no text of the session kept; return how many there were."""
+        """Delete all texts of the session; return their number."""
         return await delete_rows(self._database, BLOBS, session_id)
 
 
-def _read(connection: Connection, session_id: str, wanted: Sequence[str]) -> dict[str, str]:
+def _read(connection: Connection, session_id: str, hashes: Sequence[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
-    remaining = iter(wanted)
+    remaining = iter(hashes)
     while some := list(islice(remaining, READ_AT_ONCE)):
-        found = select(BLOBS.c.hash, BLOBS.c.content).where(BLOBS.c.session_id == session_id, BLOBS.c.hash.in_(some))
-        texts.update((row.hash, row.content.decode()) for row in connection.execute(found))
+        query = select(BLOBS.c.hash, BLOBS.c.content).where(BLOBS.c.session_id == session_id, BLOBS.c.hash.in_(some))
+        texts.update((row.hash, row.content.decode()) for row in connection.execute(query))
     return texts
 
 
 def opaque_owner(session_id: str) -> str:
-    """Return the owner of a session's opaque vendor state, out of reach of whoever reads the session's texts (AGT-3).
+    """Return the owner id of a session's opaque provider state, which readers of its texts can't reach (AGT-3).
 
-    No session has that id, since none has a slash.
+    No session can have that id: session ids have no slash.
 
     >>> opaque_owner("s1")
     's1/opaque'

@@ -1,4 +1,4 @@
-"""A dictionary that forgets: what was used longest ago makes way for what is new."""
+"""A dictionary with a maximum size, which drops its oldest entries."""
 
 from collections import OrderedDict
 from typing import TypeVar
@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 
 class BoundedDict(OrderedDict[Key, Value]):
-    """At most `max_entries`: setting a key, also one that is there already, makes it the newest.
+    """A dictionary of at most `max_entries`. Setting a key makes it the newest.
 
     >>> ages = BoundedDict[str, int](max_entries=2)
     >>> ages["Ann"], ages["Bob"] = 40, 50

@@ -1,7 +1,7 @@
-"""Prompts that wait outside of their session, and the fates of those that a session no longer remembers (SES-6).
+"""Parked prompts, and fates that sessions no longer remember (SES-6).
 
-A session numbers the prompts that it parks, and never gives a number twice. It keeps their order itself: here they lie
-in the order of their numbers. Rows of prompts that have gone back to the session stay until it has recorded that.
+A session gives each parked prompt a new number. Only the session knows the order of its queue; here prompts are ordered
+by number. A prompt that the session has fetched stays here until the session has recorded that.
 """
 
 from collections.abc import Sequence
@@ -17,40 +17,40 @@ from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.rows import delete_rows, put_rows
 from turnkeeper.stores.database.tables import FATES, PARKED
 
-Kept = TypeVar("Kept", bound=BaseModel)
+Stored = TypeVar("Stored", bound=BaseModel)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Prompts:
-    """Parked prompts and fates of all sessions. Every method raises `StoreUnavailableError`; a second run is safe."""
+    """Parked prompts and fates of all sessions. Every method raises `StoreUnavailableError` and can be repeated."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put_fates(self, session_id: str, fates: Sequence[Fate]) -> None:
-        """Keep all of `fates`, or none; of an id that has one already, the later of the two stays."""
-        # In one order everywhere: two that lock the same rows in different orders would wait for each other.
+        """Store all of `fates`, or none; if an id already has one, the later fate stays."""
+        # Sorted: two transactions that lock the same rows in different orders would deadlock.
         rows = [_fate_row(session_id, fate) for fate in sorted(fates, key=lambda fate: fate.id)]
         if rows:
             await self._database.write(lambda connection: put_rows(connection, FATES, rows, newest_by="decided_at"))
 
     async def fate_of(self, session_id: str, message_id: str) -> Fate | None:
-        """Return what became of a prompt; `None` where no fate is kept here: it started, waits, or was never sent."""
-        wanted = select(FATES.c.fate).where(_is_of(FATES, session_id), FATES.c.message_id == message_id)
-        found = await self._database.read(lambda connection: connection.scalar(wanted))
-        return None if found is None else _read(Fate, found)
+        """Return the fate of a prompt; `None` if none is stored: it started, is waiting, or was never sent."""
+        query = select(FATES.c.fate).where(_is_of(FATES, session_id), FATES.c.message_id == message_id)
+        text = await self._database.read(lambda connection: connection.scalar(query))
+        return None if text is None else _read(Fate, text)
 
     async def park(self, session_id: str, *, first: int, prompts: Sequence[Prompt]) -> None:
-        """Keep `prompts` under the numbers from `first` on, all or none."""
+        """Store all of `prompts`, or none, under numbers from `first` on."""
         rows = [_parked_row(session_id, number, prompt) for number, prompt in enumerate(prompts, start=first)]
         if rows:
             await self._database.write(lambda connection: put_rows(connection, PARKED, rows))
 
     async def parked(self, session_id: str, *, first: int, max_prompts: int, max_bytes: int) -> list[Prompt]:
-        """Return the parked prompts from number `first` on, in the order of their numbers.
+        """Return the parked prompts from number `first` on, by number.
 
-        They are at most `max_prompts`, with at most `max_bytes` of JSON text together, but one if there is any.
+        At most `max_prompts`, with at most `max_bytes` of JSON text together, but at least one if there is any.
         """
         rows = await self._database.read(
             lambda connection: _read_parked(connection, session_id, first, max_prompts, max_bytes)
@@ -68,10 +68,10 @@ class Prompts:
 def _read_parked(
     connection: Connection, session_id: str, first: int, max_prompts: int, max_bytes: int
 ) -> Sequence[Row[Any, Any]]:
-    mine = _is_of(PARKED, session_id)
+    is_own = _is_of(PARKED, session_id)
     sizes = (
         select(PARKED.c.number, PARKED.c.text_bytes)
-        .where(mine, PARKED.c.number >= first)
+        .where(is_own, PARKED.c.number >= first)
         .order_by(PARKED.c.number)
         .limit(max_prompts)
     )
@@ -83,8 +83,8 @@ def _read_parked(
         last = number
     if last is None:
         return []
-    wanted = select(PARKED.c.prompt).where(mine, PARKED.c.number.between(first, last)).order_by(PARKED.c.number)
-    return connection.execute(wanted).all()
+    query = select(PARKED.c.prompt).where(is_own, PARKED.c.number.between(first, last)).order_by(PARKED.c.number)
+    return connection.execute(query).all()
 
 
 def _is_of(table: Table, session_id: str) -> ColumnElement[bool]:
@@ -110,7 +110,7 @@ def _parked_row(session_id: str, number: int, prompt: Prompt) -> dict[str, objec
     }
 
 
-def _read(model: type[Kept], text: str) -> Kept:
+def _read(model: type[Stored], text: str) -> Stored:
     try:
         return model.model_validate_json(text)
     except ValidationError:

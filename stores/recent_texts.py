@@ -1,14 +1,14 @@
-"""The texts that were read or written last, kept in memory: a text never changes under its hash (SES-15)."""
+"""A cache of large texts; a text never changes under its hash (SES-15)."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
 
 class RecentTexts:
-    """Texts by owner and hash, at most so many characters together; the oldest are forgotten first."""
+    """Texts by owner and hash, with at most `max_chars` together; the oldest are dropped first."""
 
-    def __init__(self, *, most_chars: int) -> None:
-        self._most_chars = most_chars
+    def __init__(self, *, max_chars: int) -> None:
+        self._max_chars = max_chars
         self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._chars = 0
 
@@ -19,6 +19,6 @@ class RecentTexts:
         for name, text in texts.items():
             self._chars += len(text) - len(self._texts.pop((owner, name), ""))
             self._texts[owner, name] = text
-        while self._chars > self._most_chars:
+        while self._chars > self._max_chars:
             _, forgotten = self._texts.popitem(last=False)
             self._chars -= len(forgotten)

@@ -12,7 +12,7 @@ from turnkeeper.stores.prompts import Prompts
 
 @dataclass(frozen=True)
 class Stores:
-    """The archive of turns, large texts and prompts, in one database. To be closed after use: `async with`."""
+    """The archive of turns, large texts and prompts, in one database. Use it with `async with`."""
 
     database: Database
     archive: Archive
@@ -24,7 +24,7 @@ class Stores:
         """Return the stores that the settings name; nothing is opened yet.
 
         Raises:
-            SettingsError: What `archive_url` names needs a package that is not installed.
+            SettingsError: `archive_url` needs a package that is not installed.
         """
         try:
             url, file = settings.archive_url, settings.state_dir / "archive.db"
@@ -34,7 +34,7 @@ class Stores:
         return cls(database, Archive(database), Blobs(database), Prompts(database))
 
     async def delete(self, session_id: str) -> int:
-        """Have nothing of the session kept any more; returns how many turns there were."""
+        """Delete everything of the session; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)

@@ -1,23 +1,23 @@
-"""A version that grows, and a wait for a later one: how all who wait in this process learn of a change."""
+"""A version counter that tasks of this process can wait on."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class VersionCounter:
-    """Counts changes. Nothing is queued: a waiter that is slow goes on from the newest version."""
+    """Counts changes. Nothing is queued: a slow waiter sees the newest version only."""
 
     def __init__(self) -> None:
         self.version = 0
         self._notified = asyncio.Event()
 
     def advance(self) -> None:
-        """Count a change, and wake everyone who waits."""
+        """Increment the version and wake all waiters."""
         self.version += 1
         self.notify()
 
     def notify(self) -> None:
-        """Make everyone who waits check their condition again; the version stays."""
+        """Make all waiters check their condition again, without a new version."""
         self._notified.set()
         self._notified = asyncio.Event()
 
@@ -28,7 +28,7 @@ class VersionCounter:
     async def wait_for(self, condition: Callable[[], bool], *, until: float | None = None) -> bool:
         """Wait until `condition` holds. Returns `False` when the loop's clock reaches `until` first.
 
-        It is checked at once and with every `notify`: whoever changes what it reads has to notify.
+        It is checked at once and after every `notify`, which must follow each change of what it reads.
         """
         while not condition():
             try:

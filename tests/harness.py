@@ -40,7 +40,7 @@ from turnkeeper.models.transcript.model_call import (
 )
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -61,7 +61,7 @@ LONG_PAUSE = 0.2
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
     for module in ("activities.failures", "workflows.turn.model_calls"):
-        monkeypatch.setattr(f"turnkeeper.{module}.LONGEST_RETRY_DELAY", seconds)
+        monkeypatch.setattr(f"turnkeeper.{module}.MAX_RETRY_DELAY", seconds)
 
 
 def says(text: str) -> ModelResponse:
@@ -382,7 +382,7 @@ async def stage(
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
         chosen = Settings(**{**defaults, **settings})
-        carrier = nullcontext(partials) if partials else chosen_carrier(chosen)(client)
+        carrier = nullcontext(partials) if partials else carrier_factory(chosen)(client)
         async with carrier as opened, _stage(client, chosen, limits or {}, providers, toolbox, opened) as staged:
             yield staged
 

@@ -1,1 +1,1 @@
-"""Where a prompt is kept and processed."""
+"""The Temporal workflows: a session, and the deletion of a session."""

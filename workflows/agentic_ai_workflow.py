@@ -1,14 +1,13 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
-Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; the main loop
-alone acts: it takes the next prompt, leads its turn to the end (`workflows/turn/turn.py`), and hands everything over to
-a new run when the history has grown (SES-14), if need be in the middle of a turn. So prompts can arrive at any moment
-and are processed one at a time, and no handler can be caught in the middle by a continue-as-new. Beside that loop, the
-oldest turns are moved to the archive (`workflows/archiving.py`), and prompts that a run can't hand over are parked
-there (`workflows/parking.py`).
+Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; only the main
+loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn.py`), and continues as new when the
+history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a
+time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
+(`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
 
-What callers send is read here and nowhere earlier: a signal of the wrong shape would be dropped in silence, or fail
-the workflow task for ever, if Temporal were to read it for us (SES-5).
+Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for
+ever (SES-5).
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.context_view import ContextView
-    from turnkeeper.models.errors import Refused, TurnPaused
+    from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
@@ -65,7 +64,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.last_change import LastChange
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
-    from turnkeeper.workflows.refusals import report_refusals
+    from turnkeeper.workflows.rejections import report_rejections
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
     from turnkeeper.workflows.tasks.task_texts import with_whole_answer
@@ -80,38 +79,38 @@ class AgenticAIWorkflow:
     @workflow.init
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
-        # A run that began under earlier rules is replayed by them, and goes on by them; its next run takes these up.
+        # A run keeps the rules that it began with, also on replay; its next run gets the present ones.
         rules = next((number for number in (4, 3, 2) if workflow.patched(f"rules-{number}")), 1)
-        start, self._refused_start = _read_start(start, extra_arguments=len(rest), rules=rules)
+        start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
         self._session = session = Session(
             workflow.info().workflow_id, start, now=workflow.now(), rules=rules, on_revision=self._last_change.note
         )
         self._web_ui = WebUi(session)
         growth = HistoryGrowth(session)
-        self._archiving = Archiving(session, on_change=self._web_ui.show)
-        self._parking = Parking(session, self._archiving, has_grown=growth.is_due, on_change=self._web_ui.show)
+        self._archiving = Archiving(session, on_change=self._web_ui.update)
+        self._parking = Parking(session, self._archiving, has_grown=growth.is_due, on_change=self._web_ui.update)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
         self._new_run = NewRun(session, growth, self._archiving, self._parking, self._reporter)
-        # A turn that the run before handed over can be stopped before `run` goes on with it.
+        # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
         if first is None and start.task and start.task.context:
             first = first_prompt(start.task.context)
         if first is not None:
             self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
-        self._web_ui.show()
+        self._web_ui.update()
 
     @workflow.run
     async def run(self, start: Any = None, *rest: Any) -> SessionEnd:
-        """Process prompts, first in first out, until the session is ended. `start` is a `SessionInput`, or nothing."""
-        if self._refused_start:
-            raise ApplicationError(self._refused_start.message, type=self._refused_start.reason, non_retryable=True)
+        """Process prompts, first in first out, until the session ends. `start` is a `SessionInput`, or nothing."""
+        if self._rejected_start:
+            raise ApplicationError(self._rejected_start.message, type=self._rejected_start.reason, non_retryable=True)
         try:
             await self._process_prompts()
         except asyncio.CancelledError:
-            # Also raised when this worker only forgets the session; then there is no reason, and nothing to do.
+            # Also raised when this worker evicts the workflow; then there is no reason, and nothing to do.
             if workflow.cancellation_reason() is not None:
                 await self._close("cancelled", "The session was cancelled.", copy_patience=timedelta())
             raise
@@ -126,7 +125,7 @@ class AgenticAIWorkflow:
         self._reporter.begin()
         if self._turn:
             self._archiving.begin_if_due()
-            await self._lead(self._turn)
+            await self._run_to_end(self._turn)
         while True:
             self._archiving.begin_if_due()
             await self._wait_for_work()
@@ -134,7 +133,7 @@ class AgenticAIWorkflow:
                 self._new_run.begin()
             if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
-                await self._archiving.make_room()
+                await self._archiving.wait_for_room()
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
@@ -161,33 +160,33 @@ class AgenticAIWorkflow:
         return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()
 
     def _is_over(self) -> bool:
-        """Return whether the session is ended and has processed all that waited, parked prompts included."""
+        """Return whether the session is ending and has processed all prompts, also parked ones."""
         return self._session.facts.ending is not None and not len(self._session.queue)
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
         self._web_ui.publish("open")
         self._turn = self._new_turn()
-        self._web_ui.show()
-        await self._lead(self._turn)
+        self._web_ui.update()
+        await self._run_to_end(self._turn)
 
     def _new_turn(self) -> Turn:
         return Turn(
             self._session,
             self._archiving,
             self._sub_tasks,
-            on_change=self._web_ui.show,
+            on_change=self._web_ui.update,
             is_due_for_new_run=self._new_run.is_due,
         )
 
-    async def _lead(self, turn: Turn) -> None:
-        """Lead the running turn to its end, in this run or, once the history has grown, in the next ones."""
+    async def _run_to_end(self, turn: Turn) -> None:
+        """Run the turn to its end, or continue as new if the history has grown."""
         while True:
             self._turn = turn
             try:
-                await turn.finished()
-            except TurnPaused:
-                # While its last calls ran, more prompts may have come than can be handed over: then it goes on here.
+                await turn.run_to_end()
+            except TurnPausedError:
+                # Prompts that arrived meanwhile may be too many to carry over: then the turn continues in this run.
                 if self._session.rules < 2 or self._new_run.is_due():
                     self._new_run.begin()
             else:
@@ -199,7 +198,7 @@ class AgenticAIWorkflow:
     async def _close(self, status: Any, reason: str, *, copy_patience: timedelta) -> SessionEnd:
         self._session.close(status, reason=reason, now=workflow.now())
         self._web_ui.publish("ended")
-        self._web_ui.show()
+        self._web_ui.update()
         await self._sub_tasks.cancel_all()
         await self._reporter.send()
         outcome = self._session.task_outcome
@@ -208,26 +207,26 @@ class AgenticAIWorkflow:
         await self._archiving.copy_all(patience=copy_patience)
         return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None, task=outcome)
 
-    # ---- messages in
+    # ---- signals and updates
 
     @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, sent_at?, mode?}.")
     def prompt(self, p: Any = None, *rest: Any) -> None:
-        """Queue a prompt; whatever was sent gets a fate (SES-5)."""
+        """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            interrupted = "Interrupted by a new prompt."
-            self._turn.stop(interrupted if self._session.rules >= 2 else f"Interrupted by the prompt {accepted.id}.")
-        self._web_ui.show()
+            reason = "Interrupted by a new prompt."
+            self._turn.stop(reason if self._session.rules >= 2 else f"Interrupted by the prompt {accepted.id}.")
+        self._web_ui.update()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
         return self._session.receive(
             raw, extra_arguments=extra_arguments, new_id=str(workflow.uuid4()), now=workflow.now()
         )
 
-    @workflow.signal(description="How a task of this session goes on. For our own sub-tasks.")
+    @workflow.signal(description="The progress of a task of this session. For our own sub-tasks.")
     def task_changed(self, change: Any = None, *rest: Any) -> None:
-        """Record it; what came of a task in the background becomes a prompt (TSK-5)."""
-        with suppress(Refused):
+        """Record a change of a task; the answer of a background task becomes a prompt (TSK-5)."""
+        with suppress(RejectedError):
             self._change_sub_task(parse(TaskChange, change))
 
     def _change_sub_task(self, change: TaskChange) -> None:
@@ -236,103 +235,105 @@ class AgenticAIWorkflow:
             number = before.task_id.rpartition(".")[2]
             prompt = {"id": f"{number}.answer-{change.turn}", "text": result_prompt(before, change)}
             self._receive(prompt, extra_arguments=0)
-        self._web_ui.show()
+        self._web_ui.update()
 
-    @workflow.signal(description="End the session after its queue: nothing, a reason, or {reason?, discard_queue?}.")
+    @workflow.signal(
+        description="End the session after its queued prompts: nothing, a reason, or {reason?, discard_queue?}."
+    )
     def end_chat(self, request: Any = None, *rest: Any) -> None:
-        """End the session as `end_session` does; what can't be read as a request ends it all the same."""
+        """End the session like `end_session`; invalid input ends it too."""
         try:
-            given = parse(EndSession, {"reason": request} if isinstance(request, str) else request)
-        except Refused:
-            wants_to_discard = isinstance(request, dict) and request.get("discard_queue") is True
-            given = EndSession(discard_queue=wants_to_discard)
-        self._end(given)
+            end = parse(EndSession, {"reason": request} if isinstance(request, str) else request)
+        except RejectedError:
+            discards = isinstance(request, dict) and request.get("discard_queue") is True
+            end = EndSession(discard_queue=discards)
+        self._end(end)
 
-    @workflow.update(description="Take back a prompt that has not started: {id}.")
+    @workflow.update(description="Withdraw a prompt that has not started: {id}.")
     def withdraw_prompt(self, request: Any = None, *rest: Any) -> None:
-        """Give the waiting prompt the fate `withdrawn` (SES-8)."""
+        """Withdraw a waiting prompt (SES-8)."""
         self._session.queue.withdraw(parse(WithdrawPrompt, request).id, at=workflow.now())
-        self._web_ui.show()
+        self._web_ui.update()
 
     @withdraw_prompt.validator
     def _check_withdraw(self, request: Any = None, *rest: Any) -> None:
-        with report_refusals():
+        with report_rejections():
             self._session.queue.check_waiting(parse(WithdrawPrompt, request).id)
 
     @workflow.update(description="Stop the running turn: {message_id, reason?}.")
     def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
-        """Cancel that turn if it is still running; a late stop has no effect on the next one (SES-8)."""
-        given = parse(CancelTurn, request)
+        """Stop this turn if it is still running; a late call has no effect on the next turn (SES-8)."""
+        cancel = parse(CancelTurn, request)
         running = self._session.turn
-        if self._turn is None or running is None or running.message.id != given.message_id:
+        if self._turn is None or running is None or running.message.id != cancel.message_id:
             return CancelReceipt(cancelling=False)
-        self._turn.stop(given.reason or "Stopped by the user.")
+        self._turn.stop(cancel.reason or "Stopped by the user.")
         return CancelReceipt(cancelling=True)
 
     @cancel_turn.validator
     def _check_cancel(self, request: Any = None, *rest: Any) -> None:
-        with report_refusals():
+        with report_rejections():
             parse(CancelTurn, request)
 
     @workflow.update(description="Decide on a tool call: {call_id, args_digest, decision, reason?}.")
     def resolve_approval(self, request: Any = None, *rest: Any) -> ApprovalReceipt:
-        """Take a person's decision; the same one twice is one (AGT-8)."""
+        """Record a person's decision; repeating it changes nothing (AGT-8)."""
         receipt = self._session.resolve_approval(parse(ResolveApproval, request), now=workflow.now())
-        self._web_ui.show()
+        self._web_ui.update()
         return receipt
 
     @resolve_approval.validator
     def _check_decision(self, request: Any = None, *rest: Any) -> None:
-        with report_refusals():
+        with report_rejections():
             check_decision(self._session.transcript, parse(ResolveApproval, request), now=workflow.now())
 
     @workflow.update(
-        description="Change the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
+        description="Configure the session from its next turn on: {title?, model?, limits?, history?, tool_policy?}."
     )
     def configure(self, request: Any = None, *rest: Any) -> None:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
-        self._web_ui.show()
-        if self._session.rules >= 3:  # earlier, lists learned a title with the next turn
+        self._web_ui.update()
+        if self._session.rules >= 3:  # earlier rules update the title with the next turn
             self._web_ui.publish_open()
 
     @configure.validator
     def _check_configure(self, request: Any = None, *rest: Any) -> None:
-        with report_refusals():
+        with report_rejections():
             configured(self._session.config, parse(Configure, request))
 
-    @workflow.update(description="End the session after its queue: {reason?, discard_queue?}.")
+    @workflow.update(description="End the session after its queued prompts: {reason?, discard_queue?}.")
     def end_session(self, request: Any = None, *rest: Any) -> None:
-        """Take no further prompts, process or discard those that wait, then close (SES-8)."""
+        """Accept no more prompts, process or discard the waiting ones, then end (SES-8)."""
         self._end(parse(EndSession, request))
 
     @end_session.validator
     def _check_end(self, request: Any = None, *rest: Any) -> None:
-        with report_refusals():
+        with report_rejections():
             parse(EndSession, request)
 
     def _end(self, request: EndSession) -> None:
         self._session.end(
             request.reason or "ended by the user", discard_queue=request.discard_queue, now=workflow.now()
         )
-        self._web_ui.show()
+        self._web_ui.update()
 
-    # ---- messages out
+    # ---- queries
 
-    @workflow.query(description="The newest complete picture, about 1 MB at most: nothing, or {before?, limit?}.")
+    @workflow.query(description="The newest turns, about 1 MB at most: nothing, or {before?, limit?}.")
     def get_conversation_state(self, request: Any = None) -> ConversationState:
-        """Return the newest turns and what the session is (SES-11)."""
+        """Return the newest turns and the session's status (SES-11)."""
         with self._answering_query():
-            given = parse(StateRequest, request)
-            if given.before is not None and given.before not in self._session.transcript:
-                raise Refused("invalid", f"before: no turn {given.before!r} is held.", field="before")
-        return self._last_change.stamp(state_of(self._session, given))
+            page = parse(StateRequest, request)
+            if page.before is not None and page.before not in self._session.transcript:
+                raise RejectedError("invalid", f"before: this session has no turn {page.before!r}.", field="before")
+        return self._last_change.stamp(state_of(self._session, page))
 
     @workflow.query(
         description="What is new: nothing, a message id, or {last_seen_message_id?, since_revision?, limit?}."
     )
     def get_conversation_updates(self, request: Any = None) -> ConversationUpdate:
-        """Return what changed since a client's cursor (SES-12)."""
+        """Return the changes since a client's cursor (SES-12)."""
         with self._answering_query():
             cursor = parse_cursor(request)
         return self._last_change.stamp(updates_of(self._session, cursor))
@@ -341,83 +342,84 @@ class AgenticAIWorkflow:
         description="The waiting prompts and the last 200 fates: nothing, or {message_id} or {message_ids}."
     )
     def get_queue(self, request: Any = None) -> QueueView:
-        """Return what waits and what became of the rest (SES-6)."""
+        """Return the waiting prompts and the last fates (SES-6)."""
         with self._answering_query():
-            given = parse(QueueRequest, request)
-        return self._last_change.stamp(queue_of(self._session, *(given.ids or [])))
+            prompts = parse(QueueRequest, request)
+        return self._last_change.stamp(queue_of(self._session, *(prompts.ids or [])))
 
     @workflow.query(description="The tool calls that wait for a decision, about 1 MB at most.")
     def get_pending_approvals(self, request: Any = None) -> PendingApprovals:
-        """Return what people are asked to decide, with what a decision has to name (AGT-8)."""
+        """Return the calls that wait for a decision, with the digests that a decision needs (AGT-8)."""
         with self._answering_query():
             parse(NoArgument, request)
         return self._last_change.stamp(approvals_of(self._session))
 
     @workflow.query(description="What the model still sees, turn by turn: nothing, or {before?, limit?} turn numbers.")
     def get_context_view(self, request: Any = None) -> ContextView:
-        """Return for each turn how the model sees it now, and what is sent with every request (CTX-8)."""
+        """Return how the model sees each turn now, and the fixed part of every request (CTX-8)."""
         with self._answering_query():
-            given = parse(ContextRequest, request)
-        return self._last_change.stamp(context_of(self._session, given))
+            page = parse(ContextRequest, request)
+        return self._last_change.stamp(context_of(self._session, page))
 
     @workflow.query(
         description="The conversation as replay text, about 1 MB at most: nothing, max_history, or {max_history?}. "
         "Archived steps of an unfinished turn are counted in a thought; the gateway's /context has them."
     )
     def get_replay_context(self, request: Any = None) -> str:
-        """Return HISTORY and CURRENT as far as the session itself holds them (CTX-12, SES-11).
+        """Return HISTORY and CURRENT, as far as the session has them (CTX-12, SES-11).
 
-        Of an unfinished turn whose early steps are in the archive, CURRENT begins, after its prompt, with a thought
-        that counts them. The gateway's `/context` puts them back.
+        If early steps of an unfinished turn are in the archive, a thought after its prompt counts them. The gateway's
+        `/context` restores them.
         """
         with self._answering_query():
-            wanted = parse_replay_request(request).max_history
-        return replay_turns_of(self._session, wanted).text(wanted, most_bytes=self._session.config.limits.page_bytes)
+            max_history = parse_replay_request(request).max_history
+        turns = replay_turns_of(self._session, max_history)
+        return turns.text(max_history, max_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
     def get_replay_turns(self, request: Any = None) -> ReplayTurns:
-        """Return what the gateway completes from the archive; no more than is carried to the next run (CTX-13)."""
+        """Return the turns in the session; the gateway adds those in the archive (CTX-13)."""
         with self._answering_query():
-            wanted = parse_replay_request(request).max_history
-        return self._last_change.stamp(replay_turns_of(self._session, wanted))
+            max_history = parse_replay_request(request).max_history
+        return self._last_change.stamp(replay_turns_of(self._session, max_history))
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:
-        """Return the context of the open request, unchanged since it was opened (AGT-2)."""
-        opened = self._turn.open_request if self._turn else None
+        """Return a page of the open request, which does not change while it is open (AGT-2)."""
+        pending = self._turn.open_request if self._turn else None
         with self._answering_query():
-            given = parse(ModelRequestQuery, request)
-            if opened is None or opened.number != given.request:
-                raise Refused("not_open", f"Model request {given.request} is not open.")
-        return opened.page(given.offset, page_bytes=self._session.config.limits.page_bytes)
+            page = parse(ModelRequestQuery, request)
+            if pending is None or pending.number != page.request:
+                raise RejectedError("not_open", f"Model request {page.request} is not open.")
+        return pending.page(page.offset, page_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="Turns on their way to the archive: {move}. For our own activities.")
     def get_archive_move(self, request: Any = None) -> ArchiveMove:
-        """Return what a move to the archive that is under way consists of (AGT-2, SES-15)."""
+        """Return the content of a pending move to the archive (AGT-2, SES-15)."""
         with self._answering_query():
-            given = parse(ArchiveMoveQuery, request)
-            move = self._archiving.open_move(given.move)
+            number = parse(ArchiveMoveQuery, request).move
+            move = self._archiving.open_move(number)
             if move is None:
-                raise Refused("not_open", f"Move {given.move} is not under way.")
+                raise RejectedError("not_open", f"Move {number} is not pending.")
         return move
 
     @contextmanager
     def _answering_query(self) -> Iterator[None]:
         self._last_change.note_query()
-        with report_refusals():
+        with report_rejections():
             yield
 
 
-def _read_start(raw: Any, *, extra_arguments: int, rules: int) -> tuple[SessionInput, Refused | None]:
-    """Return the input, or why it is refused: one that Temporal could not read would fail the workflow task for ever.
+def _read_start(raw: Any, *, extra_arguments: int, rules: int) -> tuple[SessionInput, RejectedError | None]:
+    """Return the input and why it is rejected, if it is; a rejected input becomes the default one.
 
-    A session of the input that is refused begins with the defaults.
+    It is parsed here, since input that Temporal can't parse would fail the workflow task for ever.
     """
     try:
-        start = read_start(raw, extra_arguments=extra_arguments, takes_apostrophes=rules >= 3)
-        # What a run before this one carries over is its own; a contradiction in it is our bug, for a deploy to fix.
+        start = read_start(raw, extra_arguments=extra_arguments, allows_apostrophes=rules >= 3)
+        # The state of an earlier run is our own; a contradiction in it is a bug, which a deployment can fix.
         if rules >= 2 and workflow.info().continued_run_id is None:
             check_outside_start(start, now=workflow.now())
-    except Refused as refusal:
-        return SessionInput(), refusal
+    except RejectedError as rejection:
+        return SessionInput(), rejection
     return start, None

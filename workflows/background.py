@@ -1,4 +1,4 @@
-"""Work beside a session's main loop."""
+"""Background tasks of a session."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,21 +6,21 @@ from temporalio import workflow
 
 
 async def run_in_background(work: Callable[[], Awaitable[None]], *, rules: int) -> None:
-    """Do the work of a task that nobody awaits; an error in it, which is a bug, fails the workflow task (SES-10).
+    """Run a background task; an error in it is a bug and fails the workflow task (SES-10).
 
-    By rules before 3 it only ends this task, unseen.
+    Under rules 1 and 2 an error only ends the background task.
     """
     try:
         await work()
     except Exception as error:
         if rules < 3:
             raise
-        failure = error  # `error` is gone after this block
+        failure = error  # `error` is unbound after this block
 
         def fail() -> bool:
-            # As this type: some errors of Temporal's would fail the session instead.
-            raise RuntimeError("Work beside the session's main loop failed.") from failure
+            # `RuntimeError`, since some of Temporal's errors would fail the workflow.
+            raise RuntimeError("A background task of the session failed.") from failure
 
-        # The SDK only logs the error of such a task; that of a condition fails the workflow task, also when nothing
-        # wakes the main loop.
+        # The SDK only logs an error in a task; an error in a condition fails the workflow task, even if nothing wakes
+        # the main loop.
         await workflow.wait_condition(fail)

@@ -1,4 +1,4 @@
-"""What a session says of itself in the Temporal Web UI (SES-17): Markdown, made with every change, never stored."""
+"""A session's details in the Temporal Web UI (SES-17): Markdown, rendered with every change, never stored."""
 
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
@@ -8,7 +8,7 @@ from turnkeeper.models.transcript.trajectory import Usage, dollars
 
 
 def render_current_details(session: Session) -> str:
-    """Say at a glance who, what, how far, and what is waiting."""
+    """Return user, model, progress, and what is waiting."""
     parts = (_facts(session), _running(session), _approvals(session), _tasks(session), _queue(session))
     heading = f"### {_plain(session.config.title or 'New session')}"
     return "\n".join([heading, "", *(line for part in parts for line in part)])
@@ -16,15 +16,15 @@ def render_current_details(session: Session) -> str:
 
 def _facts(session: Session) -> list[str]:
     config = session.config
-    known = session.tools.specs is not None
-    tools = ", ".join(tool.name for tool in session.offered_tools) if known else "read at the first turn"
+    is_loaded = session.tools.specs is not None
+    tools = ", ".join(tool.name for tool in session.offered_tools) if is_loaded else "loaded at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
         f"- **Usage:** {_used(session.facts.usage)}",
-        f"- **Conversation:** {_seen(session)}",
+        f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
     ]
     if config.task and config.task.parent:
@@ -36,12 +36,12 @@ def _facts(session: Session) -> list[str]:
 
 
 def _used(usage: Usage) -> str:
-    told = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return told if usage.cost is None else f"{told}, {dollars(usage.cost)}"
+    tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return tokens if usage.cost is None else f"{tokens}, {dollars(usage.cost)}"
 
 
-def _seen(session: Session) -> str:
-    """Say what the model sees: how much, what of it is a summary, and what went wrong with that."""
+def _context(session: Session) -> str:
+    """Return the size of the model view, its summary, and problems with either."""
     context = session.context
     parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) before the model"]
     if context.view.summary:
@@ -58,7 +58,7 @@ def _seen(session: Session) -> str:
 
 
 def _archive(session: Session) -> list[str]:
-    """Say what went wrong with the archive, also once it is over: a person may wonder about the gap."""
+    """Return the archive's last problem, also after it is over."""
     report = session.archive.report
     lines = []
     if report.failing_since:
@@ -108,23 +108,23 @@ def _approvals(session: Session) -> list[str]:
     waiting = approvals_of(session)
     if not waiting.approvals:
         return []
-    shown = [
+    lines = [
         f"- `{pending.tool}` (call {pending.call_id}), until {pending.expires_at:%Y-%m-%d %H:%M:%S} UTC: "
         f"{_plain(str(pending.args) if pending.args else 'no arguments that fit here')}"
         for pending in waiting.approvals[:10]
     ]
-    left_out = len(waiting.approvals) - len(shown) + waiting.omitted
+    left_out = len(waiting.approvals) - len(lines) + waiting.omitted
     more = [f"… and {left_out} more"] if left_out else []
-    return ["", "**Waits for approval**", *shown, *more]
+    return ["", "**Waits for approval**", *lines, *more]
 
 
 def _tasks(session: Session) -> list[str]:
     tasks = session.tasks.state.tasks
     if not tasks:
         return []
-    shown = [f"- {_task(session, task)}" for task in tasks[-10:]]
-    more = [f"… and {len(tasks) - len(shown)} before them"] if len(tasks) > len(shown) else []
-    return ["", f"**Tasks** ({session.tasks.state.started} started)", *shown, *more]
+    lines = [f"- {_task(session, task)}" for task in tasks[-10:]]
+    more = [f"… and {len(tasks) - len(lines)} before them"] if len(tasks) > len(lines) else []
+    return ["", f"**Tasks** ({session.tasks.state.started} started)", *lines, *more]
 
 
 def _task(session: Session, task: SubTask) -> str:
@@ -140,15 +140,15 @@ def _queue(session: Session) -> list[str]:
     length = len(session.queue)
     if not length:
         return []
-    shown = [
+    lines = [
         f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.row.first(10), start=1)
     ]
-    more = [f"… and {length - len(shown)} more"] if length > len(shown) else []
-    return ["", f"**Queue** ({length})", *shown, *more]
+    more = [f"… and {length - len(lines)} more"] if length > len(lines) else []
+    return ["", f"**Queue** ({length})", *lines, *more]
 
 
 def _plain(text: str) -> str:
-    """One short line that no Markdown of a user's can break out of."""
+    """Return a text as one short line with its Markdown escaped."""
     line = " ".join(text.split())
     escaped = "".join(f"\\{char}" if char in r"\`*_{}[]<>()#+-!|" else char for char in line[:120])
     return f"{escaped}…" if len(line) > 120 else escaped

@@ -1,14 +1,14 @@
-"""`DeleteSession`: one workflow deletes one session for good (API-1, docs/decisions/0042).
+"""`DeleteSession`: one workflow deletes one session permanently (API-1, docs/decisions/0042).
 
-Theory of operation. Its id, `<session>/delete`, is the lock: there is one deletion of a session at a time, however many
-gateways ask for it. Its progress is the receipt, by query while it runs and as its result afterwards. Nothing of the
-conversation is in its history.
+Theory of operation. The workflow id, `<session>/delete`, is the lock: only one deletion of a session can run, whichever
+gateway starts it. Its progress is the receipt, as a query while it runs and as its result afterwards. Its history has
+nothing of the conversation.
 
-A session's id is free for another one once Temporal has forgotten the last run, and what the stores have under an id
-then is that session's. So the stores are cleared first, while the terminated session still holds its id, and the newest
-run is deleted last. An activity that was under way when the session was terminated may still write: it learns of the
-termination with its next heartbeat, or has a short timeout. So the stores are cleared at once, and again after
-`DELETION_QUIET`; where nothing was under way, once is enough.
+A session's id can be used again when Temporal has deleted the last run; from then on, data under it in the stores
+belongs to the new session. So the stores are cleared first, while the terminated session still has its id, and the
+newest run is deleted last. An activity that was running may still write: it learns of the termination with its next
+heartbeat, or has a short timeout. So the stores are cleared at once, and again after `DELETION_QUIET` if an activity
+was running.
 """
 
 from temporalio import workflow
@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn
 class DeleteSession:
-    """The deletion of a session; it goes on until nothing is left."""
+    """The deletion of a session; it runs until nothing is left."""
 
     def __init__(self) -> None:
         self._progress = DeletionProgress()
@@ -34,27 +34,27 @@ class DeleteSession:
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
         await self._clear_stores(order)
         if session.busy_at:
-            # Always a timer, however late it is: what is recorded must not depend on how long the quiet is.
+            # Always a timer, even a late one: the recorded commands must not depend on the constants.
             await workflow.sleep(max(DELETION_PAUSE, session.busy_at + DELETION_QUIET - workflow.now()))
             await self._clear_stores(order)
         await self._delete_runs(SessionRuns(runs=session.runs))
         return self._progress
 
-    @workflow.query(description="How far the deletion is; takes no argument. For our own gateway.")
+    @workflow.query(description="The progress of the deletion; takes no argument. For our own gateway.")
     def get_receipt(self) -> DeletionProgress:
         return self._progress
 
     async def _clear_stores(self, order: DeletionOrder) -> None:
         archived_turns = await workflow.execute_activity_method(DeletionActivities.clear_stores, order, **DELETION)
-        most = max(archived_turns, self._progress.archived_turns or 0)
-        self._progress = self._progress.model_copy(update={"archived_turns": most})
+        count = max(archived_turns, self._progress.archived_turns or 0)
+        self._progress = self._progress.model_copy(update={"archived_turns": count})
 
     async def _delete_runs(self, session: SessionRuns) -> None:
-        begun_at = workflow.now()
+        started_at = workflow.now()
         while True:
             session = await workflow.execute_activity_method(DeletionActivities.delete_runs, session, **DELETION)
             self._progress = self._progress.model_copy(update={"remaining": len(session.runs)})
             if not session.runs:
                 return
-            # Asked for less and less often: a history has room for months of this.
-            await workflow.sleep(max(DELETION_PAUSE, (workflow.now() - begun_at) / 8))
+            # Growing pauses: the history has room for months of this.
+            await workflow.sleep(max(DELETION_PAUSE, (workflow.now() - started_at) / 8))

@@ -1,4 +1,4 @@
-"""When a session goes on in a new run, and how (SES-14)."""
+"""Continue-as-new: when a session does it, and how (SES-14)."""
 
 from typing import NoReturn
 
@@ -12,9 +12,9 @@ with workflow.unsafe.imports_passed_through():
 
 
 class HistoryGrowth:
-    """How much a run's history has grown since the run began.
+    """Growth of a run's history since the run began.
 
-    What the run was handed over is in its first event: that does not count, since it would never shrink.
+    The carried state in its first event does not count, since it would never shrink.
     """
 
     def __init__(self, session: Session) -> None:
@@ -28,7 +28,7 @@ class HistoryGrowth:
         return over_budget or workflow.info().is_continue_as_new_suggested()
 
     def is_overdue(self) -> bool:
-        """Return whether the run can't wait for the archive any longer."""
+        """Return whether the run can no longer wait for the archive."""
         limits, (events, size) = self._session.config.limits, self._since_start()
         return events >= limits.last_history_events or size >= limits.last_history_bytes
 
@@ -51,13 +51,13 @@ class NewRun:
         self._reporter = reporter
 
     def is_due(self) -> bool:
-        """Return whether to hand over now: nothing is on its way to archive or parent, and all can be carried."""
+        """Return whether to continue as new now: no activity or report is pending, and everything can be carried."""
         is_busy = self._archiving.is_storing or self._parking.is_fetching or self._reporter.is_sending
         if not self._growth.is_due() or is_busy:
             return False
         return self._session.room.is_queue_carriable or self._growth.is_overdue()
 
     def begin(self) -> NoReturn:
-        """Hand everything over, and end this run."""
-        self._session.give_up_uncarriable(now=workflow.now())
+        """Continue as new with the whole state."""
+        self._session.reject_uncarriable(now=workflow.now())
         workflow.continue_as_new(self._session.carry())

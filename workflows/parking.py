@@ -1,12 +1,12 @@
-"""Prompts that a run can't hand over to the next one wait in the archive, and fates that nobody looks at any more.
+"""Parks prompts that the next run can't carry in the archive, fetches them again, and moves old fates there.
 
-Theory of operation. One task beside the main loop does one thing at a time, for as long as the run lasts. Once the
-history has grown, it parks what is too much to be carried; once few prompts wait before the parked ones, it fetches
-the next; fates that have left the last 200 it moves in batches (SES-6). The main loop goes on in a new run only when
-nothing of that is under way and all that is left can be carried.
+Theory of operation. A background task does one of these at a time, for as long as the run lasts. When the history has
+grown, it parks the surplus of the queue; when few prompts wait before the parked ones, it fetches the next; it moves
+fates beyond the last 200 in batches (SES-6). The session continues as new only when none of this is pending and the
+next run can carry the rest.
 
-Nothing is dropped here before the archive has it, and nothing there before the session has recorded that it is back.
-While the archive is down, the run just goes on: a long queue is shorter after every turn.
+The session drops data only after the archive has it, and the archive only after the session has recorded that it is
+back. While the archive is down, the run continues: every turn makes the queue shorter.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.background import run_in_background
 
 BLOCKED_PAUSE = timedelta(minutes=1)
-"""Between two attempts at an archive that is down, while nothing can go on without it."""
+"""Pause between attempts at an archive that is down, while the session can do nothing without it."""
 
 
 class Parking:
-    """The parked prompts and the leaving fates of one run of a session."""
+    """The parked prompts and leaving fates of a session, in one run."""
 
     def __init__(
         self, session: Session, archiving: Archiving, *, has_grown: Callable[[], bool], on_change: Callable[[], None]
     ) -> None:
-        """Serve `session`; `has_grown`: the history is due for a new run."""
+        """`has_grown` returns whether the history is due for continue-as-new."""
         self._session = session
         self._archiving = archiving
         self._has_grown = has_grown
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
         self.is_fetching = False
-        """Parked prompts are on their way back: not the moment for a new run."""
+        """Whether parked prompts are being fetched, which delays continue-as-new."""
 
     def begin(self) -> None:
-        """Serve the session from now on; returns at once."""
+        """Start the background task."""
         if self._session.rules >= 2:
             self._task = asyncio.create_task(run_in_background(self._serve, rules=self._session.rules))
 
@@ -61,19 +61,19 @@ class Parking:
 
     def _is_fetch_due(self) -> bool:
         session = self._session
-        # Once the history has grown they are left to the next run: fetching would hold it up, again and again.
+        # When the history has grown, the next run fetches them: fetching would delay continue-as-new again and again.
         if session.closed is not None or self._has_grown():
             return False
-        return session.queue.row.wants_parked(session.config.limits)
+        return session.queue.row.is_unparking_due(session.config.limits)
 
     def _is_move_due(self) -> bool:
         return self._session.closed is None and prompt_move_is_due(self._session, parks=self._has_grown())
 
     async def _move(self) -> None:
         move = next_prompt_move(self._session, parks=self._has_grown())
-        if await self._archiving.is_stored(move):
+        if await self._archiving.store(move):
             self._session.queue.remove_moved(move)
-            self._session.archive.worked(now=workflow.now())
+            self._session.archive.record_success(now=workflow.now())
             self._on_change()
 
     async def _fetch(self) -> None:
@@ -86,7 +86,7 @@ class Parking:
         )
         self.is_fetching = True
         try:
-            found = await workflow.execute_activity_method(
+            unparked = await workflow.execute_activity_method(
                 ArchiveActivities.unpark,
                 order,
                 start_to_close_timeout=activity_options.ARCHIVE_TIMEOUT,
@@ -100,31 +100,33 @@ class Parking:
         finally:
             self.is_fetching = False
         session.queue.row.forget_below(order.forget_below)
-        if session.queue.restore_parked(found.prompts):
-            session.archive.worked(now=workflow.now())
+        if session.queue.restore_parked(unparked.prompts):
+            session.archive.record_success(now=workflow.now())
         else:
-            session.archive.failed("The archive does not have the prompts that were parked in it.", now=workflow.now())
+            session.archive.record_failure(
+                "The archive does not have the prompts that were parked in it.", now=workflow.now()
+            )
         self._on_change()
 
     # ---- while the archive is down
 
     async def _pause(self) -> None:
-        """Wait until the archive may be tried again, or has worked for somebody else."""
+        """Wait until the next attempt is due, or another task has used the archive successfully."""
         archive = self._session.archive
-        while (until := self._not_before()) and until > workflow.now():
+        while (until := self._next_attempt_at()) and until > workflow.now():
             was_blocked = self._is_blocked()
 
-            def is_another_matter(was_blocked: bool = was_blocked) -> bool:
+            def has_changed(was_blocked: bool = was_blocked) -> bool:
                 return archive.again_at is None or self._is_blocked() != was_blocked
 
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    is_another_matter,
+                    has_changed,
                     timeout=until - workflow.now(),
                     timeout_summary="until the archive is tried again",
                 )
 
-    def _not_before(self) -> datetime | None:
+    def _next_attempt_at(self) -> datetime | None:
         archive = self._session.archive
         failed_at = archive.report.last_failed_at
         if archive.again_at and failed_at and self._is_blocked():
@@ -132,6 +134,6 @@ class Parking:
         return archive.again_at
 
     def _is_blocked(self) -> bool:
-        """Return whether all that waits is parked: the session can do nothing until the archive answers."""
+        """Return whether all waiting prompts are parked, so that the session depends on the archive."""
         session = self._session
         return bool(session.queue.parked) and not session.queue.waiting and session.turn is None

@@ -1,4 +1,4 @@
-"""The search attributes a session is listed by (SES-17). They are plain text in Temporal: never any content."""
+"""The search attributes of sessions (SES-17). Temporal stores them as plain text: they never have content."""
 
 import re
 from typing import Literal
@@ -16,12 +16,12 @@ MODEL = SearchAttributeKey.for_keyword("AgentModel")
 TURNS = SearchAttributeKey.for_int("AgentTurns")
 
 TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
-"""Of a task, the session that it was started for; `NO_PARENT` where there is none. Other sessions have no value."""
+"""The session that started a task, or `NO_PARENT`. Other sessions have no value."""
 
 NO_PARENT = "none"
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
-"""What the start-up code registers; safe to repeat."""
+"""Registered at start-up."""
 
 
 def task_parent(task: TaskStart) -> str:
@@ -30,16 +30,16 @@ def task_parent(task: TaskStart) -> str:
 
 
 def encoded_user(user: str) -> str:
-    """Return a user's name as `AgentUser` has it: nothing in it could end a value in a visibility filter (API-4).
+    """Return a user's name as the value of `AgentUser`, safe in a visibility filter (API-4).
 
-    Quotes are percent-encoded. Temporal's filters can be broken out of by a doubled one.
+    Quotes are percent-encoded: a doubled quote could end a value in Temporal's filters.
 
     >>> encoded_user("Miles O'Brien"), decoded_user("Miles O%27Brien"), encoded_user("Zoë Müller")
     ('Miles O%27Brien', "Miles O'Brien", 'Zoë Müller')
     """
-    return re.sub(r"[^\w .@+~-]", lambda found: quote(found[0], safe=""), user)
+    return re.sub(r"[^\w .@+~-]", lambda match: quote(match[0], safe=""), user)
 
 
 def decoded_user(attribute: str | None) -> str | None:
-    """Return the user's name of a value of `AgentUser`."""
+    """Return the user's name from a value of `AgentUser`."""
     return None if attribute is None else unquote(attribute)

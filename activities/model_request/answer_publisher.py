@@ -1,8 +1,8 @@
 """Publishing an answer while the model writes it (AGT-5).
 
 A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
-snapshots of at most `MOST_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
-is due: the first at once, each later one a carrier's `least_pause` after the one before, and the last one too. Text
+snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
+is due: the first at once, each later one a carrier's `min_pause` after the one before, and the last one too. Text
 beyond the limit is dropped, so a snapshot costs the same however long the answer is.
 
 Published text of a part is never withdrawn: later snapshots extend it, or add parts.
@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import (
-    MOST_PARTIAL_BYTES,
+    MAX_PARTIAL_BYTES,
     PartialKind,
     PartialOutput,
     PartialPart,
@@ -27,7 +27,7 @@ from turnkeeper.models.transcript.partial_output import (
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 MAX_PARTS = 500
-"""Parts beyond this number are not published: no model needs so many, and each takes some bytes."""
+"""Parts beyond this number are not published: no model needs more, and each takes some bytes."""
 
 OMITTED_DIGITS = 8
 """By how many digits the count of omitted characters may grow when text is dropped."""
@@ -40,8 +40,8 @@ class GrowingPart:
 
     def __init__(self, kind: PartialKind) -> None:
         self.kind = kind
-        self.shown = PartialPart(kind=kind, text="")
-        self.json_bytes = _json_bytes(self.shown)
+        self.snapshot_part = PartialPart(kind=kind, text="")
+        self.json_bytes = _json_bytes(self.snapshot_part)
         self._pieces: list[str] = []
 
     def grow(self, piece: str) -> None:
@@ -54,17 +54,19 @@ class GrowingPart:
         if pieces and "\ud800" <= pieces[-1][-1] < "\udc00":
             pieces[-1], half = pieces[-1][:-1], pieces[-1][-1]
             self._pieces = [half]
-        return self._show(self.shown.text + join_pieces(pieces), self.shown.omitted) if any(pieces) else 0
+        if not any(pieces):
+            return 0
+        return self._show(self.snapshot_part.text + join_pieces(pieces), self.snapshot_part.omitted)
 
     def drop_oldest(self, excess: int) -> int:
         """Drop the oldest text, `excess` bytes of JSON or everything; return by how many bytes the part has grown."""
-        text = self.shown.text
+        text = self.snapshot_part.text
         ending = _longest_ending(text, _json_bytes(text) - len('""') - excess - OMITTED_DIGITS)
-        return self._show(ending, self.shown.omitted + len(text) - len(ending)) if text else 0
+        return self._show(ending, self.snapshot_part.omitted + len(text) - len(ending)) if text else 0
 
     def _show(self, text: str, omitted: int) -> int:
-        before, self.shown = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
-        self.json_bytes = _json_bytes(self.shown)
+        before, self.snapshot_part = self.json_bytes, PartialPart(kind=self.kind, text=text, omitted=omitted)
+        self.json_bytes = _json_bytes(self.snapshot_part)
         return self.json_bytes - before
 
 
@@ -79,10 +81,10 @@ class GrowingAnswer:
     [('think', 'Hm.'), ('call', 'look'), ('call', 'pay')]
     """
 
-    def __init__(self, tag: PartialTag, *, most_bytes: int = MOST_PARTIAL_BYTES) -> None:
-        """Begin without parts. `most_bytes` limits the JSON of a snapshot."""
+    def __init__(self, tag: PartialTag, *, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
+        """Begin without parts. `max_bytes` limits the JSON of a snapshot."""
         self._empty = PartialOutput(**dict(tag))
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._json_bytes = _json_bytes(self._empty)
         self._parts: list[GrowingPart] = []
         self._is_full = False
@@ -99,10 +101,10 @@ class GrowingAnswer:
     def snapshot(self) -> PartialOutput:
         """Return all parts, without the oldest text if they are over the limit."""
         self._json_bytes += sum(part.apply_pieces() for part in self._parts)
-        if self._json_bytes > self._most_bytes:
+        if self._json_bytes > self._max_bytes:
             # Drops more than needed, so that the next pieces have room and this happens rarely.
-            self._drop_oldest(self._json_bytes - self._most_bytes * 7 // 8)
-        return self._empty.model_copy(update={"parts": [part.shown for part in self._parts]})
+            self._drop_oldest(self._json_bytes - self._max_bytes * 7 // 8)
+        return self._empty.model_copy(update={"parts": [part.snapshot_part for part in self._parts]})
 
     def _begin(self, kind: PartialKind) -> None:
         self._is_full = len(self._parts) == MAX_PARTS
@@ -188,7 +190,7 @@ class AnswerPublisher:
         self._pause = None
         if self._has_grown and not self._has_failed:
             self._has_grown = False
-            self._pause = self._clock.call_later(self._carrier.least_pause, self._show)
+            self._pause = self._clock.call_later(self._carrier.min_pause, self._show)
             self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _try(self, step: Callable[[], None]) -> None:

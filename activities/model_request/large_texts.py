@@ -35,7 +35,7 @@ class LargeTexts:
 
     def __init__(self, blobs: Blobs, *, cached_chars: int = CACHED_CHARS) -> None:
         self._blobs = blobs
-        self._recent = RecentTexts(most_chars=cached_chars)
+        self._recent = RecentTexts(max_chars=cached_chars)
 
     async def keep_result(self, session_id: str, result: ToolResult, inline_bytes: int) -> ToolResult:
         """Return the result with its content by reference if it is over `inline_bytes`."""

@@ -66,7 +66,7 @@ class LocalContextCache(Generic[Content]):
 
 
 REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
-"""Model requests, written by workflow code and read by activities. Global, since nothing can be injected in workflows."""
+"""Model requests, written by workflow code and read by activities. Global: nothing can be injected into workflows."""
 
 MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
 """Moves to the archive."""

@@ -77,11 +77,11 @@ class Spending:
             return True
         return cost_left is not None and (total.cost or 0) > cost_left
 
-    def heartbeat_details(self, shown: Sequence[object]) -> Sequence[object]:
-        """Return the details of a heartbeat: the partial output `shown`, if any, then the new sum."""
+    def heartbeat_details(self, partial: Sequence[object]) -> Sequence[object]:
+        """Return the details of a heartbeat: the partial output `partial`, if any, then the new sum."""
         self._last_sum = self.total
         report = self.last_report()
-        return (*(shown or (None,)), *report) if report else shown
+        return (*(partial or (None,)), *report) if report else partial
 
     def last_report(self) -> Sequence[Spent]:
         """Return the last sum, for heartbeats that are too frequent to compute it again."""

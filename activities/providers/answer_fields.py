@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 
 from turnkeeper.models.bounds import encodable_text
-from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.limits import MAX_NESTING
 
 
 def join_pieces(pieces: Iterable[str]) -> str:
@@ -45,13 +45,13 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
 
 
 def is_storable(value: JsonValue) -> bool:
-    """Return whether a value can be stored as JSON: at most `MOST_LEVELS` levels, all numbers finite.
+    """Return whether a value can be stored as JSON: at most `MAX_NESTING` levels, all numbers finite.
 
     >>> is_storable({"a": [1.5]}), is_storable({"a": [math.inf]})
     (True, False)
     """
     level: list[JsonValue] = [value]
-    for _ in range(MOST_LEVELS + 1):
+    for _ in range(MAX_NESTING + 1):
         if any(isinstance(inner, float) and not math.isfinite(inner) for inner in level):
             return False
         level = [inner for outer in level for inner in _children(outer)]

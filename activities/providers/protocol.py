@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.errors import ErrorType, TurnkeeperError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 
@@ -27,9 +27,9 @@ class Delta:
 class CallContext:
     """The coordinates of a request. `request` counts the session's model requests from 1.
 
-    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and scheduled
-    a new activity for this request, whose attempts then start at 1 again (AGT-9). `meter` notes the usage while the
-    answer arrives.
+    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and then
+    scheduled a new activity for this request, whose attempts start at 1 again (AGT-9). `meter` notes the usage while
+    the answer arrives.
     """
 
     session_id: str
@@ -39,7 +39,7 @@ class CallContext:
     meter: Meter = field(default_factory=Meter, compare=False)
 
 
-class ModelError(Exception):
+class ModelError(TurnkeeperError):
     """A vendor's failure, mapped to our own types. `message` is safe to show: no key, no prompt, no stack trace."""
 
     def __init__(

@@ -1,9 +1,9 @@
-"""What every vendor's adapter does to write a request: blocks as they came, ids of calls, tools' schemas (AGT-3).
+"""Encoding requests, for all vendors: blocks as they came, ids of calls, schemas of tools (AGT-3).
 
-A step goes back to the API it came from block for block, ids and all, unless an earlier step has the same ids. Else,
-and to any other API, it is written anew from its parts, with ids that the vendor takes, unique within a request.
-Everything here depends on the messages so far alone, in their order: the beginning of a conversation is written the
-same however it goes on.
+A step goes back to the API that it came from block for block, with its ids, unless an earlier step has the same ids.
+Otherwise, and for any other API, it is encoded again from its parts, with ids that the vendor accepts and that are
+unique within a request. Everything depends only on the messages so far, in their order, so that the beginning of a
+conversation is always encoded the same.
 """
 
 import re

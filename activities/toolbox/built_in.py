@@ -1,11 +1,11 @@
-"""The built-in tools: an MCP server of the worker's own, over the sessions' workspaces (AGT-6).
+"""The built-in tools: an MCP server in the worker, over the sessions' workspaces (AGT-6).
 
-One server serves every session: a request says in its `_meta`, which only the toolbox writes, whose folder it is about.
+One server serves every session: `_meta` of a request, which only the toolbox writes, names the session's folder.
 
-A result is a line that says what came of the call, then its content: two blocks of text. What is too long is cut
-between whole lines, entries or hits; the cut is marked, and the mark says with which argument to go on (CTX-14).
+A result is a line with the outcome, then the content, as two text blocks. If the content is too long it is cut between
+whole lines, entries or hits, with a mark that says with which argument to continue (CTX-14).
 
-The SDK runs tools that are no coroutines in a worker thread, so files never block the event loop.
+The SDK runs synchronous tools in a worker thread, so files never block the event loop.
 """
 
 import inspect
@@ -34,31 +34,31 @@ WORKSPACE_KEY = "turnkeeper/workspace"
 """Key in a request's `_meta`: the session's folder below the root; without it, the root itself."""
 
 ROOM_KEY = "turnkeeper/max-bytes"
-"""Key in a request's `_meta`: how many bytes of content the session has room for."""
+"""Key in a request's `_meta`: how many bytes of content the session can accept."""
 
 
 @dataclass(frozen=True)
 class ResultLimits:
-    """How much one result holds at most, and how much is looked at for it; whichever comes first."""
+    """Limits of one result, and of the work for it."""
 
     content_bytes: int = 24_000
-    """As UTF-8; less where the session has room for less."""
+    """As UTF-8; less if the session can accept only less."""
     lines: int = 400
     entries: int = 500
     hits: int = 100
     hit_chars: int = 300
-    """Of a line that was found; what is around the hit is shown."""
+    """Of a line with a hit; the text around the hit is shown."""
     walked_entries: int = 20_000
-    """Files and folders that one search looks at."""
+    """Files and folders that one search visits."""
     searched_bytes: int = 100_000_000
 
 
 def built_in_server(
     root: Path, *, now: Callable[[], datetime], cut_at: ResultLimits | None = None, off_limits: Collection[Path] = ()
 ) -> MCPServer:
-    """Return the server of the built-in tools, over the folders below `root`, without what is `off_limits`.
+    """Return the server of the built-in tools, over the folders below `root`, without access to `off_limits`.
 
-    `now` is a clock aware of its zone.
+    `now` returns the time with a time zone.
     """
     files = _FileTools(root, cut_at or ResultLimits(), off_limits)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -76,11 +76,11 @@ def built_in_server(
 
 @contextmanager
 def _root_logger_unchanged() -> Iterator[None]:
-    """Keep `logging.basicConfig` from changing anything: it does nothing where the root logger has a handler.
+    """Prevent `logging.basicConfig` from changing the root logger, by giving that a handler during the block.
 
-    `MCPServer` calls it when it is constructed, and would put a Rich handler and a level of its own on the root logger.
-    How a process logs is for its main program to say; and Rich, which imports parts of itself when it first formats a
-    record, fails the workflow task when that record was logged inside Temporal's sandbox.
+    `MCPServer` calls it in its constructor, and would set a Rich handler and a level. Logging is configured by the main
+    program. And Rich imports parts of itself when it first formats a record, which fails the workflow task if that
+    record was logged inside Temporal's sandbox.
     """
     root, placeholder = logging.getLogger(), logging.NullHandler()
     root.addHandler(placeholder)
@@ -144,8 +144,8 @@ class _FileTools:
             entries = workspace.entries(path)
         else:
             entries, notes = self._files(workspace, path, pattern)
-        shown = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
-        part = _Part("entry", shown, first_entry, len(entries))
+        lines_on_page = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
+        part = _Part("entry", lines_on_page, first_entry, len(entries))
         return part.result(f"Listed {_display_path(path)}", notes, self._room(ctx))
 
     def file_search(
@@ -168,7 +168,7 @@ class _FileTools:
         search = _Search(query, ignore_case=ignore_case, first=first_hit, cut_at=self._cut_at)
         for file in files:
             search.look_into(workspace, file)
-        part = _Part("hit", search.shown, first_hit, search.total)
+        part = _Part("hit", search.lines_on_page, first_hit, search.total)
         return part.result(f"Searched {_display_path(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
 
     def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
@@ -184,12 +184,12 @@ class _FileTools:
         return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""), off_limits=self._off_limits)
 
     def _room(self, ctx: Context) -> int:
-        """Return how many bytes of lines a result may hold; what is left is for notes."""
+        """Return how many bytes of lines a result may contain; the rest is for notes."""
         room: int = min(self._cut_at.content_bytes, _meta_of(ctx).get(ROOM_KEY, self._cut_at.content_bytes))
         return max(room // 2, room - 400)
 
     def _files(self, workspace: Workspace, path: str, pattern: str) -> tuple[list[Entry], list[str]]:
-        """Return the files at and below `path` that fit, and a note if there was too much to look at."""
+        """Return the files at and below `path` that match, and a note if there are too many to visit."""
         max_walked = self._cut_at.walked_entries
         top = workspace.entry(path).path
         entries_seen = list(islice(workspace.walk(path), max_walked + 1))
@@ -203,7 +203,7 @@ class _FileTools:
 
 
 class _Clock:
-    """The tool that tells the time."""
+    """The tool that returns the time."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -219,7 +219,7 @@ class _Clock:
 
 def _zone(name: str) -> tzinfo:
     if name == "UTC":
-        return UTC  # also where the machine has no time zone data
+        return UTC  # works without time zone data too
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -230,7 +230,7 @@ def _zone(name: str) -> tzinfo:
 
 @dataclass(frozen=True)
 class _Excerpt:
-    """The lines of a file that are wanted: `first` to `last`, counted from 1; the first of them from `column` on."""
+    """A range of lines of a file: `first` to `last`, from 1; of the first line, the text from `column` on."""
 
     path: str
     lines: list[str]
@@ -239,7 +239,7 @@ class _Excerpt:
     column: int
 
     def result(self, most_lines: int, room: int) -> CallToolResult:
-        """Return as many whole lines as fit, or the piece of the first one that does."""
+        """Return as many whole lines as fit, or else a piece of the first one."""
         total = len(self.lines)
         _check_first(self.first, total, "line")
         if not total:
@@ -264,17 +264,17 @@ class _Excerpt:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some of what was found: the lines `shown`, the first of them the `first` of `total`, counted from 1."""
+    """A page of entries or hits: the lines `lines_on_page`, which begin with number `first` of `total`."""
 
     unit: str
-    shown: list[str]
+    lines_on_page: list[str]
     first: int
     total: int
 
     def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
-        """Return as many whole lines as fit, and `notes` on what is not among the `total`."""
+        """Return as many whole lines as fit, and `notes` about what is not in the `total`."""
         _check_first(self.first, self.total, self.unit)
-        lines_shown = _whole_lines(self.shown, room) or self.shown[:1]
+        lines_shown = _whole_lines(self.lines_on_page, room) or self.lines_on_page[:1]
         last = self.first + len(lines_shown) - 1
         continue_note = [f"cut here; go on with first_{self.unit}={last + 1}"] if last < self.total else []
         return _result(
@@ -283,7 +283,7 @@ class _Part:
 
 
 class _Search:
-    """A search as it goes: the hits to be shown, and how many there are in all."""
+    """A search: collects the hits to show, and counts all."""
 
     def __init__(self, query: str, *, ignore_case: bool, first: int, cut_at: ResultLimits) -> None:
         self._fold = str.casefold if ignore_case else str
@@ -292,7 +292,7 @@ class _Search:
         self._hit_chars = cut_at.hit_chars
         self._bytes_left = cut_at.searched_bytes
         self._skipped = 0
-        self.shown: list[str] = []
+        self.lines_on_page: list[str] = []
         self.total = 0
 
     def look_into(self, workspace: Workspace, file: Entry) -> None:
@@ -320,19 +320,19 @@ class _Search:
     def _add(self, hit: str) -> None:
         self.total += 1
         if self.total in self._shown_range:
-            self.shown.append(hit)
+            self.lines_on_page.append(hit)
 
 
 def fits(path: str, pattern: str) -> bool:
-    """Return whether `path` fits: `*` and `?` stay within a name, `**` spans folders, no "/" means in any folder.
+    """Return whether `path` matches: `*` and `?` within a name, `**` over folders, no "/" in any folder.
 
-    Takes no more time than path times pattern, whoever wrote them.
+    The time is at most proportional to path times pattern, also for malicious ones.
 
     >>> fits("a/b/c.py", "*.py"), fits("a/b/c.py", "a/*.py"), fits("a/b/c.py", "a/**/*.py"), fits("a/c.py", "a/**/*.py")
     (True, False, True, True)
     """
     names = path.split("/")
-    # After each part of the pattern: whether what precedes it fits the first 0, 1, 2, ... names.
+    # After each part of the pattern: whether the pattern so far matches the first 0, 1, 2, ... names.
     fitting = [True] + [False] * len(names)
     for part in pattern.split("/") if "/" in pattern else ["**", pattern]:
         if part == "**":
@@ -359,7 +359,7 @@ def _lines_of(text: str) -> list[str]:
 
 
 def _whole_lines(lines: list[str], room: int) -> list[str]:
-    """Return the first lines, as many as fit whole into `room` bytes."""
+    """Return as many of the first lines as fit into `room` bytes."""
     ends = accumulate(len(line.encode()) + 1 for line in lines)
     return lines[: sum(end <= room for end in ends)]
 
@@ -398,7 +398,7 @@ def _plural(unit: str) -> str:
 
 
 def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> CallToolResult:
-    """Return a result: its outcome, and below it the lines and what is to be said about them."""
+    """Return a result: its outcome, then the lines and notes."""
     content = "\n".join([*lines, *(f"[{note}]" for note in notes)])
     return CallToolResult(content=[TextContent(text=text) for text in (outcome, content) if text])
 
@@ -407,7 +407,7 @@ _Parameters = ParamSpec("_Parameters")
 
 
 def _errors_as_results(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
-    """Turn a refusal into a result in its own words; to what is raised, the SDK would add some of its own."""
+    """Convert a `WorkspaceError` to a result, since the SDK would add text of its own to a raised error."""
 
     @wraps(tool)
     def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:
@@ -426,7 +426,7 @@ def _tool(function: Callable[..., CallToolResult], annotations: ToolAnnotations)
         annotations=annotations,
         structured_output=False,
     )
-    # The model's tokens are not spent on titles; and an argument that is none is an error, not silently dropped.
+    # Without titles, to save tokens; and unknown arguments are an error and not silently ignored.
     properties = {name: _drop_title(schema) for name, schema in tool.parameters["properties"].items()}
     tool.parameters = {**_drop_title(tool.parameters), "properties": properties, "additionalProperties": False}
     return tool

@@ -1,4 +1,4 @@
-"""The tool servers of a worker: the built-in one, and those that `mcp.json` names (AGT-6)."""
+"""The tool servers of a worker: the built-in one, and those of `mcp.json` (AGT-6)."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,26 +12,26 @@ from turnkeeper.models.settings.settings import Settings
 
 
 def configured_servers(settings: Settings) -> list[ToolServer]:
-    """Return all servers, ours first.
+    """Return all servers, the built-in one first.
 
     Raises:
-        SettingsError: The file of foreign servers can't be used.
+        SettingsError: `mcp.json` is invalid.
     """
     return [own_tool_server(settings), *foreign_tool_servers(settings)]
 
 
 def own_tool_server(settings: Settings) -> ToolServer:
-    """Return the server of the built-in tools, in `workspace_root`; what the worker is configured by is off limits."""
+    """Return the server of the built-in tools in `workspace_root`, without access to the worker's configuration."""
     off_limits = configuration(settings)
     server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
     return ToolServer(OUR_OWN, server, trusted=True, built_in=True)
 
 
 def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
-    """Yield the servers that `mcp.json` names, in its order.
+    """Yield the servers of `mcp.json`, in its order.
 
     Raises:
-        SettingsError: The file can't be used.
+        SettingsError: The file is invalid.
     """
     for name, server in load_foreign_servers(settings).items():
         target = _target(name, server, settings)

@@ -1,14 +1,14 @@
-"""A tool server behind a streamable HTTP endpoint, and what an HTTP answer says about the call it belongs to (AGT-7).
+"""A tool server with a streamable HTTP endpoint, and the meaning of HTTP responses for its calls (AGT-7).
 
-The SDK's transport lets a failed request take down the connection and every other call on it, and some answers that
-are none look to it like a refusal. Here each becomes a JSON-RPC error for the one request it belongs to:
+In the SDK's transport a failed request breaks the connection and every other call on it, and some invalid responses
+look like rejections. Here each becomes a JSON-RPC error for its own request:
 
     the request was not sent, or its session is unknown    NOT_SENT           nothing was called
-    4xx                                                    INVALID_REQUEST    refused
-    5xx, a broken connection, what is no answer            CONNECTION_CLOSED  nobody knows
+    4xx                                                    INVALID_REQUEST    rejected
+    5xx, a broken connection, an invalid response          CONNECTION_CLOSED  outcome unknown
 
-It listens between the SDK and the network, so redirects, sessions and event streams stay the SDK's business; only the
-messages in a stream are read here first, as all others are (`activities/toolbox/lenient_parser.py`).
+This module works between the SDK and the network. The SDK still handles redirects, sessions and event streams; only
+messages are parsed here first (`lenient_parser.py`).
 """
 
 import asyncio
@@ -34,22 +34,22 @@ from turnkeeper.activities.toolbox.lenient_parser import (
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
-"""How long the end of a session waits for the server to have heard of it."""
+"""How long closing a session waits for the server's response."""
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
 
 @dataclass(frozen=True)
 class HttpServer:
-    """Where a server is, and what every request to it carries."""
+    """A server's address, and the headers of every request."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @asynccontextmanager
     async def connected(self, stopping: asyncio.Event) -> AsyncIterator[Any]:
-        """Have a way to it inside the block; `stopping` is set once it leads nowhere."""
-        # A tool may think for as long as the caller lets it: the bound is the call's.
+        """Yield the SDK's streams; `stopping` is set once they are closed."""
+        # No read timeout: the call has a time limit of its own.
         timeout = httpx2.Timeout(CONNECT_SECONDS, write=WRITE_SECONDS, read=None)
         async with (
             _Wire(stopping, headers=dict(self.headers), timeout=timeout) as wire,
@@ -59,14 +59,14 @@ class HttpServer:
 
 
 class _Wire(httpx2.AsyncClient):
-    """A client whose every answer to a request is one the SDK reads rightly."""
+    """An HTTP client whose responses are always ones that the SDK interprets correctly."""
 
     def __init__(self, stopping: asyncio.Event, **options: Any) -> None:
         super().__init__(**options)
         self._stopping = stopping
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request. What went wrong with a message is told in a response of our own."""
+        """Send a request. Failures of a message become a response of our own."""
         if request.method != "POST":
             async with asyncio.timeout(GOODBYE_SECONDS if request.method == "DELETE" else None):
                 return _with_messages_read(await super().send(request, **options))
@@ -81,11 +81,11 @@ class _Wire(httpx2.AsyncClient):
             return _instead(request, lost_answer_error(None, f"The connection broke ({type(error).__name__})."))
 
     async def _readable(self, response: httpx2.Response, request_id: int | str | None) -> httpx2.Response:
-        """Return `response`, or what is to be understood by it."""
+        """Return `response`, or a response of our own in its place."""
         if response.next_request:
-            return response  # not followed, or followed by the SDK
+            return response  # the SDK handles redirects
         if response.status_code == HTTPStatus.NOT_FOUND and MCP_SESSION_ID in response.request.headers:
-            # A server that was started anew: after another `initialize` it takes the same request.
+            # The server was restarted: after another `initialize` it accepts the same request.
             self._stopping.set()
             return await _replaced(
                 response, lost_answer_error(None, "The server has forgotten the session.", code=NOT_SENT)
@@ -105,28 +105,28 @@ class _Wire(httpx2.AsyncClient):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """The body of a stream of events, with the messages in it as we read them."""
+    """The body of a stream of events, with its messages as we parse them."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        begun = bytearray()
+        buffer = bytearray()
         async for piece in self._response.aiter_bytes():
             end = 1 + max(piece.rfind(b"\n"), piece.rfind(b"\r"))
-            begun += piece[:end]
-            if end or len(begun) > MAX_MESSAGE_BYTES:  # the SDK refuses what is longer
-                yield b"".join(map(_as_read, bytes(begun).splitlines(keepends=True)))
-                begun.clear()
-            begun += piece[end:]
-        yield bytes(begun)
+            buffer += piece[:end]
+            if end or len(buffer) > MAX_MESSAGE_BYTES:  # the SDK rejects longer events
+                yield b"".join(map(_as_read, bytes(buffer).splitlines(keepends=True)))
+                buffer.clear()
+            buffer += piece[end:]
+        yield bytes(buffer)
 
     async def aclose(self) -> None:
         await self._response.aclose()
 
 
 def _as_read(line: bytes) -> bytes:
-    """Return a line of a stream of events, a message in it as we read it; few servers spread one over several."""
+    """Return a line of a stream of events, with its message as we parse it. Few servers split one over lines."""
     content = line.rstrip(b"\r\n")
     if not content.startswith(b"data:"):
         return line
@@ -148,14 +148,14 @@ _NO_ANSWER = "The server sent no answer to the request."
 
 
 def _id_of(request: httpx2.Request) -> int | str | None:
-    """Return the id of the message in a request; `None`: a notification, or an answer of ours, which gets none."""
+    """Return the id of the message in a request; `None` for notifications and for our own responses."""
     message = json.loads(request.content)
     request_id: int | str | None = message.get("id") if "method" in message else None
     return request_id
 
 
 def _answer_to(request_id: int | str | None, body: bytes | None, status: int) -> JSONRPCMessage:
-    """Return the answer that `body` holds, or an error in its place."""
+    """Return the answer in `body`, or an error in its place."""
     message = None if body is None else parse_message(body)
     if isinstance(message, JSONRPCError) and (message.id is None or str(message.id) == str(request_id)):
         return message
@@ -171,7 +171,7 @@ def _refusal(status: int) -> JSONRPCError:
 
 
 async def _body(response: httpx2.Response) -> bytes | None:
-    """Return what `response` holds; `None` if it is too much."""
+    """Return the body of `response`; `None` if it is too large."""
     body = bytearray()
     async for piece in response.aiter_bytes():
         body += piece
@@ -181,7 +181,7 @@ async def _body(response: httpx2.Response) -> bytes | None:
 
 
 async def _replaced(response: httpx2.Response, message: JSONRPCMessage) -> httpx2.Response:
-    """Return a response with `message`, and what else `response` said in its headers."""
+    """Return a response with `message`, and with the session id of `response`."""
     await response.aclose()
     replacing = _instead(response.request, message)
     if MCP_SESSION_ID in response.headers:
@@ -190,7 +190,7 @@ async def _replaced(response: httpx2.Response, message: JSONRPCMessage) -> httpx
 
 
 def _instead(request: httpx2.Request, message: JSONRPCMessage) -> httpx2.Response:
-    # With an error status the SDK gives an error to whoever asked, whichever id it bears.
+    # With an error status the SDK passes the error to the caller, whatever its id is.
     status = HTTPStatus.BAD_GATEWAY if isinstance(message, JSONRPCError) else HTTPStatus.OK
     headers = {"content-type": "application/json"}
     return httpx2.Response(status, headers=headers, content=_json_of(message), request=request)

@@ -1,9 +1,9 @@
-"""What a foreign server sends, read with patience: one message, and if it is none, whose answer it should have been.
+"""A lenient parser of foreign servers' messages, which finds the request of an unreadable answer.
 
-A call whose answer can't be read is over: told so at once, it does not wait for its time limit.
+A call whose answer is unreadable fails at once and doesn't wait for its time limit.
 
-By a few codes of errors our own side, the SDK's with it, tells what became of a call. Servers use them too: -32000 is
-the usual one of their own errors. So an error that was read bears another: whoever has sent one did answer.
+Our own side and the SDK use a few error codes for calls with an unknown outcome. Servers use them too, most of all
+-32000. So these codes are replaced in errors from servers, since a server that sends an error has answered.
 """
 
 import json
@@ -22,24 +22,24 @@ from mcp_types import (
 from pydantic import JsonValue
 
 from turnkeeper.models.bounds import encodable
-from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.limits import MAX_NESTING
 
 MAX_MESSAGE_BYTES = 10_000_000
-"""A longer message is not read: it would be held in memory as a whole, several times."""
+"""Longer messages are not read: they would be in memory several times."""
 
 NOT_SENT = -32_099
-"""Code of an error of our own making: the request did not reach the server. Within JSON-RPC's range for that."""
+"""Our own error code for a request that did not reach the server, in the range that JSON-RPC reserves for that."""
 
 LOST = (CONNECTION_CLOSED, REQUEST_TIMEOUT, PARSE_ERROR)
-"""Codes of errors of our own side, the SDK's among them, after which nobody knows whether a tool ran."""
+"""Error codes of our own side, including the SDK's, after which it is unknown whether a tool ran."""
 
 _ID_AT_THE_BEGINNING = re.compile(r'\s*\{\s*("jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(?P<id>\d{1,15})\s*[,}]')
 
 
 def parse_message(raw: bytes) -> JSONRPCMessage | None:
-    r"""Return the message in a line or body; `None` if there is none, and nothing that answers a request of ours.
+    r"""Return the message in a line or body; `None` if there is none.
 
-    What claims to be an answer and can't be read becomes an error for the one who waits.
+    An unreadable answer to one of our requests becomes an error for its caller.
 
     >>> parse_message(b'{"jsonrpc": "2.0", "id": 3, "result": {"text": "a\\ud800b"}}').result
     {'text': 'a\ufffdb'}
@@ -52,10 +52,9 @@ def parse_message(raw: bytes) -> JSONRPCMessage | None:
 
 
 def parse_whole_message(text: str) -> JSONRPCMessage | None:
-    """Return the message in a text; `None` if it is none, or not all of one.
+    """Return the message in a text; `None` if it is not a complete message.
 
-    NUL and lone surrogates are replaced, and so is what is nested too deeply for the SDK. No error of a server bears a
-    code of ours.
+    NUL, lone surrogates and excessive nesting are replaced. Our own error codes are replaced in errors of servers.
 
     >>> parse_whole_message('{"jsonrpc": "2.0", "id": 3, "error": {"code": -32000, "message": "no money"}}').error.code
     -32603
@@ -67,7 +66,7 @@ def parse_whole_message(text: str) -> JSONRPCMessage | None:
 
 
 def lost_answer_error(request_id: int | str | None, message: str, *, code: int = CONNECTION_CLOSED) -> JSONRPCError:
-    """Return an error in the place of an answer that will not come: nobody knows what became of the request."""
+    """Return an error in place of an answer that will not come: the outcome of the request is unknown."""
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))
 
 
@@ -80,13 +79,13 @@ def _parse_strictly(text: str) -> JSONRPCMessage | None:
 
 def _parse_repaired(text: str) -> JSONRPCMessage | None:
     try:
-        return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MOST_LEVELS)), by_name=False)
+        return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MAX_NESTING)), by_name=False)
     except (ValueError, RecursionError):
         return None
 
 
 def _cut(value: JsonValue, levels: int) -> JsonValue:
-    """Return `value` with words in the place of what is nested in it over so many levels."""
+    """Return `value` with a text in place of what is nested over `levels` levels."""
     if not isinstance(value, dict | list):
         return value
     if not levels:
@@ -102,7 +101,7 @@ def _no_answer(text: str) -> JSONRPCMessage | None:
 
 
 def _id_in(text: str) -> int | None:
-    """Return the id that something unreadable bears; ours are numbers. A server's own request is no answer."""
+    """Return the id of an unreadable answer; `None` for a server's own request. Ids of our requests are numbers."""
     try:
         read = json.loads(text)
     except (ValueError, RecursionError):

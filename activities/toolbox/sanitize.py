@@ -1,7 +1,7 @@
-"""What a foreign server lists and answers, without what is none: the SDK would refuse all of it (AGT-6, AGT-7).
+"""Sanitising foreign servers' lists and results, which the SDK would reject as a whole (AGT-6, AGT-7).
 
-What is no tool in a list of tools is left out, and logged. What is no block of content in the result of a tool is named
-in its place: the tool has run, and what else it says counts.
+Invalid tools in a list are omitted and logged. Invalid content in a result is replaced with a placeholder, since the
+tool has run and the rest of its result counts.
 """
 
 import logging
@@ -16,16 +16,16 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 MAX_SANITIZED = 10_000
-"""Of a longer list the rest is left out unseen: each costs some microseconds, in which nothing else goes on."""
+"""The rest of a longer list is omitted unchecked: each item blocks the event loop for some microseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
-    """Have the SDK's two streams inside the block, what comes from the `server` screened."""
-    async with streams as (received, sent):
-        yield _SanitizedStream(received, server), sent
+    """Yield the SDK's two streams, with messages from `server` sanitised."""
+    async with streams as (received, to_send):
+        yield _SanitizedStream(received, server), to_send
 
 
 class _SanitizedStream:
@@ -37,7 +37,7 @@ class _SanitizedStream:
 
     @property
     def last_context(self) -> Any:
-        """What the SDK keeps beside a message."""
+        """The SDK's context of the last message."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Any:
@@ -74,12 +74,14 @@ class _SanitizedStream:
     def _tools_of(self, tools: list[Any]) -> list[Any]:
         sanitized = [tool for tool in tools[:MAX_SANITIZED] if is_list_of_tools([tool])]
         if omitted := len(tools) - len(sanitized):
-            _log.warning("of %d tools of %r %d are none, or too many", len(tools), self._server, omitted)
+            _log.warning(
+                "of %d tools of %r %d are invalid or too many, and left out", len(tools), self._server, omitted
+            )
         return sanitized
 
 
 def is_list_of_tools(tools: list[Any]) -> bool:
-    """Return whether the SDK takes a list of tools.
+    """Return whether the SDK accepts a list of tools.
 
     >>> is_list_of_tools([{"name": "now", "inputSchema": {"type": "object"}}]), is_list_of_tools([{"name": "now"}])
     (True, False)
@@ -88,7 +90,7 @@ def is_list_of_tools(tools: list[Any]) -> bool:
 
 
 def is_content(blocks: list[Any]) -> bool:
-    """Return whether the SDK takes blocks of content.
+    """Return whether the SDK accepts blocks of content.
 
     >>> is_content([{"type": "text", "text": "a"}]), is_content([{"type": "hologram"}])
     (True, False)
@@ -112,6 +114,6 @@ def _blocks_of(blocks: list[Any]) -> list[Any]:
 
 
 def _placeholder(block: Any) -> dict[str, str]:
-    """Return a text in the place of what is no block of content."""
+    """Return a text block in place of an invalid one."""
     kind = block.get("type") if isinstance(block, dict) else None
     return {"type": "text", "text": f"[{kind:.40}, left out]" if isinstance(kind, str) else "[of no type, left out]"}

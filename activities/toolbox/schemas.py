@@ -1,12 +1,12 @@
-"""What foreign servers say of their tools' arguments: whether it can be told to a vendor, and whether arguments fit it.
+"""Foreign tools' JSON Schemas: whether vendors accept them, and whether arguments match them.
 
-A schema is a small program, and a foreign one: 1 KB of it can take hours to evaluate, if its references double at every
-level. So every evaluation is counted in steps, and given up after `MAX_STEPS`. What a single step could take long for
-is not checked at all: patterns, uniqueness, comparisons of lists and objects. The server checks its arguments in any
-case; we do so that the model is told of a mistake in a better way, and before anything happens.
+A schema is a small foreign program: 1 KB of it can take hours to evaluate, if its references double at every level. So
+every evaluation counts its steps and stops after `MAX_STEPS`. Keywords whose single step could take long are not
+checked at all: patterns, uniqueness, comparisons of lists and objects. The server validates its arguments anyway; we do
+it so that the model gets a better message before anything happens.
 
-A vendor refuses a request for one tool whose schema it does not take, and with it every request of the session. Such a
-tool is offered with a schema that says nothing, and its own as text.
+A vendor rejects a request for one tool with a bad schema, and with it every request of the session. Such a tool is
+offered with an open schema, and its own schema as text.
 """
 
 import json
@@ -26,41 +26,42 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.errors import TurnkeeperError
 
 MAX_STEPS = 100_000
-"""How much is done to check the arguments of one call: about 0.1 s."""
+"""Steps for validating the arguments of one call: about 0.1 s."""
 
 MAX_SCHEMA_STEPS = 1_000_000
-"""How much is done to check a schema itself, once: enough for one of 100 KB."""
+"""Steps for validating a schema itself, once: enough for 100 KB."""
 
 MAX_SCHEMA_LEVELS = 50
-"""Most levels of lists and objects in a schema: much less than an evaluation has room for on Python's stack, so that
-every worker comes to the same verdict, wherever it evaluates."""
+"""Maximum levels of lists and objects in a schema: far below the limit of Python's stack, so that every worker comes to
+the same result."""
 
 MAX_ARGUMENT_ERRORS = 5
 
 ANY_OBJECT: dict[str, JsonValue] = {"type": "object"}
-"""The schema that every vendor takes, of whatever arguments."""
+"""A schema for any arguments, which every vendor accepts."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/"
-"""The one of MCP and of the vendors; schemas that declare an older one are nearly always good in this one too."""
+"""The dialect of MCP and of the vendors. Schemas of older dialects are nearly always valid in this one too."""
 
 _PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""Anthropic takes no others."""
+"""Anthropic accepts no other names."""
 
 _UNCHECKED = ("pattern", "format", "uniqueItems", "dependentRequired", "unevaluatedItems", "unevaluatedProperties")
-"""Keywords whose evaluation is not bounded by the size of what they are about, or not counted where it happens."""
+"""Keywords whose cost is not limited by the size of their value, or can't be counted."""
 
 _UNKNOWN_WAYS = {"$id", "$schema", "$anchor", "$dynamicRef", "$dynamicAnchor", "patternProperties"}
-"""Keys below the top with which a schema is not used for checks: its references would be searched for all over it."""
+"""Keys below the top that disable validation with a schema: resolving its references would search all of it."""
 
 
-class _TooManyStepsError(Exception):
-    """It would take too many steps."""
+class _TooManyStepsError(TurnkeeperError):
+    """The evaluation takes too many steps."""
 
 
 class _StepBudget(threading.local):
-    """The evaluation that goes on in this thread: how many steps it has left, and how many an error costs."""
+    """The current evaluation in this thread: the steps that are left, and the steps that an error costs."""
 
     steps_left = MAX_STEPS
     error_cost = 1
@@ -71,7 +72,7 @@ _budget = _StepBudget()
 
 @lru_cache(maxsize=1_024)
 def schema_problem(schema_json: str) -> str | None:
-    """Say why a vendor would refuse a tool for this schema of its arguments; `None`: it would not.
+    """Return why a vendor would reject a tool with this schema; `None` if it would not.
 
     >>> schema_problem('{"type": "object", "properties": {"a": {"type": "string"}}}')
     >>> schema_problem('{"properties": {"a b": {}}}')
@@ -95,31 +96,31 @@ def schema_problem(schema_json: str) -> str | None:
 
 
 def argument_errors(schema_json: str, args: Mapping[str, JsonValue]) -> list[ValidationError]:
-    """Return the first few things that are wrong with `args`: none if they fit, or if that is left to the server."""
+    """Return the first few errors in `args`; empty if they fit, or if only the server can check them."""
     validator = None if schema_problem(schema_json) else _validator_of(schema_json)
     if validator is None:
         return []
     try:
         return list(islice(_errors(validator, args, most_steps=MAX_STEPS), MAX_ARGUMENT_ERRORS))
-    except Exception:  # noqa: BLE001  # too much work, or whatever a foreign schema can make of its evaluation
+    except Exception:  # noqa: BLE001  # too many steps, or whatever a foreign schema raises
         return []
 
 
 @lru_cache(maxsize=1_024)
 def _validator_of(schema_json: str) -> Validator | None:
-    """Return what checks arguments against a good schema; `None`: it is not one for us."""
+    """Return the validator of a valid schema; `None` if it has keys that disable validation."""
     schema = {key: value for key, value in json.loads(schema_json).items() if key not in ("$schema", "$id")}
     for node in _objects_in(schema):
         if node.keys() & _UNKNOWN_WAYS:
             return None
-    _budget.steps_left = MAX_STEPS  # to look at its keys is a step too, and the evaluation before may have had too few
-    # With a registry of its own it does not fetch what a foreign schema refers to.
+    _budget.steps_left = MAX_STEPS  # creating it takes steps too, and an earlier evaluation may have used all
+    # An empty registry prevents downloads of what a foreign schema refers to.
     validator: Validator = _Counting(schema, registry=Registry())
     return validator
 
 
 def _dangling_references(schema: dict[str, Any]) -> Iterator[str]:
-    """Say of each reference that it leads nowhere, or out of the schema."""
+    """Yield an error for each reference without a target in the schema."""
     for node in _objects_in(schema):
         reference = node.get("$ref")
         if isinstance(reference, str) and not _leads_somewhere(reference, schema):
@@ -158,9 +159,9 @@ def _objects_in(value: JsonValue) -> Iterator[dict[str, JsonValue]]:
 
 
 def _errors(validator: Validator, instance: Any, *, most_steps: int) -> Iterator[ValidationError]:
-    """Yield what does not fit. Raises `_TooManyStepsError` after so many steps."""
+    """Yield validation errors. Raises `_TooManyStepsError` after `most_steps`."""
     _budget.steps_left = most_steps
-    # What is wrong is told with what it is about, each time: that is not free where it is large.
+    # Each error message contains the instance and schema, which is expensive if they are large.
     _budget.error_cost = 1 + len(json.dumps([instance, validator.schema], default=str)) // 200
     return validator.iter_errors(instance)
 
@@ -198,7 +199,7 @@ def _of_single_values(check: Keyword) -> Keyword:
 def _size(value: Any) -> int:
     if isinstance(value, list | dict):
         return len(value)
-    return len(value) // 4 if isinstance(value, str) else 0  # of a reference: it is walked part by part
+    return len(value) // 4 if isinstance(value, str) else 0  # a text may be a reference, which is resolved part by part
 
 
 def _counting_keywords() -> Iterator[tuple[str, Keyword]]:
@@ -207,7 +208,7 @@ def _counting_keywords() -> Iterator[tuple[str, Keyword]]:
             yield keyword, _count_steps(_of_single_values(check) if keyword in ("enum", "const") else check)
 
 
-_created: Any = create  # its types are narrower than what it takes
+_created: Any = create  # its type hints are too narrow
 _Counting = _created(
     meta_schema=Draft202012Validator.META_SCHEMA,
     validators=dict(_counting_keywords()),
@@ -215,11 +216,11 @@ _Counting = _created(
     id_of=Draft202012Validator.ID_OF,
     applicable_validators=_counted_keywords,
 )
-"""Evaluates as `Draft202012Validator` does, in counted steps."""
+"""Validates like `Draft202012Validator`, with counted steps."""
 
 
 def _without_dialect(schema: Any) -> Any:
-    """Return a schema that names no dialect: by its name an evaluation would go on uncounted."""
+    """Return the schema without its dialect, which would switch to a validator that doesn't count."""
     return {key: value for key, value in schema.items() if key != "$schema"}
 
 

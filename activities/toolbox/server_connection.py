@@ -1,19 +1,20 @@
-"""The way to one tool server, found again whenever it is lost (AGT-6, AGT-7).
+"""The connection to a tool server, which is re-established whenever it is lost (AGT-6, AGT-7).
 
-    Connection   a server for as long as the worker runs: what it offers, and the link that leads to it now
-    Link         one client of it, from its opening to its end
+    ServerConnection   a server for as long as the worker runs: its tools, and the current link
+    Link               one client of the server, from connecting to its end
 
-A foreign server dies, hangs, is slow, and comes back. What is done about it:
+A foreign server may die, hang, be slow, and come back:
 
-    dies    its link is over, whoever waits for an answer is told, and the next call opens another link
-    hangs   a call that is cancelled or out of time leaves at once. A server that then still answers a question keeps
-            its link, for a browser or a login may hang on it; any other link takes no further calls and is ended
-    slow    nobody waits for a list of tools longer than `LISTING_SECONDS`; it is read on beside everything else
-    down    it is left alone, for longer each time; what it offered before stays listed, calls try to reach it
-    other   a link is asked for its tools before its first call, when it says that they have changed, and now and then
+    dies      its link is over, waiting callers get an error, and the next call opens another link
+    hangs     a call that is cancelled or times out returns at once. If the server then still answers a request, it
+              keeps its link, which may belong to a browser or a login; otherwise the link accepts no further calls and
+              ends
+    slow      nobody waits for a list of tools longer than `LISTING_SECONDS`; reading continues in the background
+    down      it is retried with growing pauses; its last known tools stay listed, and calls try to reach it
+    changes   a link lists its tools before its first call, when it says that they have changed, and periodically
 
-A link lives in a task of its own: the SDK's scopes must be left by the task that entered them, while the task of a
-call ends with its call; and what breaks in a link must not reach into whoever happened to open it.
+A link has a task of its own: the SDK's scopes must be left by the task that entered them, while the task of a call ends
+with its call; and an error in a link must not reach the caller that happened to open it.
 """
 
 import asyncio
@@ -31,37 +32,38 @@ from pydantic import JsonValue
 
 from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
 from turnkeeper.activities.toolbox.sanitize import sanitized
+from turnkeeper.models.errors import TurnkeeperError
 
 LISTING_SECONDS = 10.0
-"""How long anybody waits for one server's list of tools; it must not hold up the others'."""
+"""How long callers wait for one server's list of tools, which must not delay those of others."""
 
 CONNECT_SECONDS = 60.0
-"""How long a server may take to start: npx and uvx may have to fetch it first."""
+"""How long a server may take to start: npx and uvx may have to download it first."""
 
 READING_SECONDS = 90.0
 """How long connecting and reading the tools may take together."""
 
 LIST_COUNTS_SECONDS = 60.0
-"""How long its list of tools counts before a call of one: few servers say that it has changed, and a person may have
-taken a day to approve of the call."""
+"""How long a list of tools is current when a tool is called: few servers announce changes, and an approval may have
+taken a day."""
 
 FIRST_PAUSE_SECONDS = 5.0
-"""How long a server that could not be asked for its tools is not asked again; twice as long after each further time."""
+"""Pause after a server's tools could not be read; doubled after each further failure."""
 
 MAX_PAUSE_SECONDS = 300.0
-"""After how long it is asked again in any case: to ask one that hangs costs somebody `LISTING_SECONDS`."""
+"""The longest such pause. A retry with a hanging server makes a caller wait for `LISTING_SECONDS`."""
 
 PROBE_SECONDS = 3.0
-"""How soon a server must answer a question after a call of it was given up."""
+"""How soon a server must answer a request after one of its calls was given up."""
 
 DRAIN_SECONDS = 30.0
-"""How long a server that hangs may yet answer its other calls: one that does one thing at a time looks the same."""
+"""How long a server that seems to hang may still answer other calls: it may just run one call at a time."""
 
 PREDECESSOR_SECONDS = 6.0
-"""How long a new link waits for the old one's end: two processes of one server may not get along."""
+"""How long a new link waits for the end of the old one: two processes of one server may conflict."""
 
 CLOSE_SECONDS = 10.0
-"""How long the end of a link may take; more than a server's process is given."""
+"""How long the end of a link may take: more than that of a server's process."""
 
 MAX_TOOLS = 1_000
 MAX_PAGES = 100
@@ -73,16 +75,16 @@ class Remote(Protocol):
     """How a server outside this process is reached: `StdioServer` or `HttpServer`."""
 
     def connected(self, stopping: asyncio.Event) -> AbstractAsyncContextManager[Any]:
-        """Have the SDK's two streams inside the block; `stopping` is set once they lead nowhere."""
+        """Yield the SDK's two streams; `stopping` is set once they are closed."""
         ...
 
 
 @dataclass(frozen=True)
 class ToolServer:
-    """An MCP server and what is known of it.
+    """An MCP server and its configuration.
 
-    `trusted`: its annotations count. `built_in`: it is our own, is told whose workspace a call is about, and begins
-    its results with their outcome. `timeout` bounds one call, in seconds; `None`: the caller does.
+    `trusted`: its annotations are used. `built_in`: it is our own, gets the session's workspace with each call, and
+    begins its results with their outcome. `timeout` limits one call, in seconds; `None`: only the caller does.
     """
 
     name: str
@@ -92,23 +94,23 @@ class ToolServer:
     timeout: float | None = None
 
 
-class UnreachableError(Exception):
-    """A server could not be reached: nothing was called. The message says why, to the operator."""
+class UnreachableError(TurnkeeperError):
+    """A server could not be reached, so nothing was called. The message is for the operator."""
 
 
-class ToolChangedError(Exception):
-    """A server no longer offers the tool as it was known: nothing was called."""
+class ToolChangedError(TurnkeeperError):
+    """A server no longer offers the tool as it was listed, so nothing was called."""
 
 
 class ServerConnection:
-    """A server, reached when it is first needed."""
+    """The connection to one server. It is opened on first use."""
 
     def __init__(self, server: ToolServer) -> None:
         self.server = server
         self.tools: list[Tool] = []
-        """What it offered when it was last asked."""
+        """Its tools when they were last read."""
         self.is_known = False
-        """Whether it has been asked, and has answered, the last time it was tried."""
+        """Whether the last attempt to read its tools succeeded."""
         self._link: Link | None = None
         self._ending: set[Link] = set()
         self._background: set[asyncio.Task[None]] = set()
@@ -118,25 +120,25 @@ class ServerConnection:
         self._paused_until = 0.0
 
     def begin_to_read(self) -> None:
-        """Read its tools in the background, unless that is under way, or it has just failed."""
+        """Read the tools in the background, unless that is in progress or has just failed."""
         now = asyncio.get_running_loop().time()
         if now >= self._paused_until and (self._reading is None or self._reading.done()):
             self._patience_ends = now + LISTING_SECONDS
             self._reading = self._start_task(self._read())
 
     async def refresh(self) -> None:
-        """Have `tools` as they are now; as they were, if the server can't be asked or takes too long."""
+        """Update `tools`, unless the server is unreachable or too slow."""
         self.begin_to_read()
         if self._reading is not None:
             patience = self._patience_ends - asyncio.get_running_loop().time()
             await asyncio.wait([self._reading], timeout=max(0.0, patience))
 
     async def read_tools(self) -> list[Tool]:
-        """Return the tools it offers now.
+        """Return the server's current tools.
 
         Raises:
-            UnreachableError: It can't be connected.
-            MCPError: It refuses to say, or the connection broke.
+            UnreachableError: The server can't be reached.
+            MCPError: The server returned an error, or the connection broke.
         """
         return await self._listed_over(self._usable_link())
 
@@ -151,17 +153,17 @@ class ServerConnection:
             page = await client.list_tools(cursor=page.next_cursor)
             tools = [*tools, *page.tools]
         if page.next_cursor is not None:
-            _log.warning("what comes after %d tools of %r is left out: it has no end", len(tools), self.server.name)
+            _log.warning("more than %d tools of %r are left out: its list has no end", len(tools), self.server.name)
         return self._normalised(tools)
 
     async def call(self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
-        """Call a tool, if the server still offers it just so.
+        """Call a tool, if the server still offers it unchanged.
 
         Raises:
-            OtherToolsError: It does not, and was not called; `tools` says what it offers.
-            UnreachableError: It was not called.
-            TimeoutError: The server's own `timeout` is over.
-            MCPError: The server refused, or nobody knows; then its code tells.
+            ToolChangedError: The tool has changed, and was not called; `tools` is up to date.
+            UnreachableError: The tool was not called.
+            TimeoutError: The server's `timeout` is over.
+            MCPError: The server returned an error, or the outcome is unknown, depending on the code.
         """
         for _ in range(2):
             link = self._usable_link()
@@ -173,28 +175,28 @@ class ServerConnection:
             except MCPError as error:
                 if error.code != NOT_SENT:
                     raise
-            # It did not arrive, so it may be sent once more: to a server that was started anew, say.
-        raise UnreachableError("it takes no calls")
+            # It was not delivered, so it may be sent again, for example to a restarted server.
+        raise UnreachableError("it accepts no calls")
 
     async def aclose(self) -> None:
-        """End all that goes on. A later call would connect again."""
+        """End all links and background tasks. A later call would connect again."""
         for task in self._background:
             task.cancel()
         links = self._ending | ({self._link} if self._link else set())
         await asyncio.gather(*(link.aclose() for link in links))
 
     async def _check_still_offered(self, tool: Tool, link: "Link") -> None:
-        """Have the tools read over this very link, and not long ago: a server can become another version of itself.
+        """Check that this very link has recently listed the tool unchanged, since a server may have been updated.
 
-        Raises `ToolChangedError` or `UnreachableError` where the tool is not among them just so.
+        Raises `ToolChangedError` or `UnreachableError` otherwise.
         """
         if not link.list_counts and not await self._is_listed_anew(link):
-            raise UnreachableError("it does not say which tools it has")
+            raise UnreachableError("it does not list its tools")
         if tool not in self.tools:
             raise ToolChangedError
 
     async def _is_listed_anew(self, link: "Link") -> bool:
-        for _ in range(2):  # one that is under way may be another link's
+        for _ in range(2):  # the reading in progress may be another link's
             if self._reading is None or self._reading.done():
                 self._reading = self._start_task(self._read())
             await asyncio.wait([self._reading])
@@ -222,23 +224,23 @@ class ServerConnection:
             self._pause_seconds = 0.0
 
     def _normalised(self, tools: list[Tool]) -> list[Tool]:
-        """Return the tools in a stable order, each name once, and no more than anybody could use."""
-        # Of the same name the first is meant: a call could reach no other.
-        found = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
-        tools_within_limit = found[:MAX_TOOLS]
+        """Return the tools in a stable order, each name once, and at most `MAX_TOOLS`."""
+        # The first of each name: a call could reach no other.
+        unique_tools = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
+        tools_within_limit = unique_tools[:MAX_TOOLS]
         if len(tools_within_limit) < len(tools):
             _log.warning(
                 "of %d tools of %r %d are left out: too many, or of the same name",
                 *(len(tools), self.server.name, len(tools) - len(tools_within_limit)),
             )
-        # Foreign servers promise no order; the model's cached context needs one.
+        # Foreign servers guarantee no order, but the model's cached context needs one.
         return tools_within_limit if self.server.built_in else sorted(tools_within_limit, key=lambda tool: tool.name)
 
     async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
         call_task = link.track(call)
         try:
             async with asyncio.timeout(self.server.timeout):
-                # Shielded: to tell the server of a cancellation may take a while, and we don't wait for it.
+                # Shielded: notifying the server of a cancellation may take a while, and we don't wait for it.
                 return await asyncio.shield(call_task)
         finally:
             if not call_task.done():
@@ -247,7 +249,7 @@ class ServerConnection:
 
     async def _give_up_if_it_hangs(self, link: "Link") -> None:
         if isinstance(self.server.target, MCPServer | Server):
-            return  # in this process, a call that is cancelled has ended
+            return  # in this process, a cancelled call has ended
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await (await link.client()).list_tools()
@@ -271,12 +273,12 @@ class ServerConnection:
 
 
 class Link:
-    """One client of a server, from its opening to its end."""
+    """One client of a server, from connecting to its end."""
 
     def __init__(self, server: ToolServer, *, after: "Link | None" = None) -> None:
-        """Begin to open it, once the link `after` which it comes has had its time to end."""
+        """Begin to connect, once the link `after` has had time to end."""
         self.stopping = asyncio.Event()
-        """Set once it is to take no further calls; it ends with the last of those it has."""
+        """Set once the link accepts no further calls. It ends with its last call."""
         self._listed_at: float | None = None
         self._list_is_old = False
         self._server = server
@@ -287,52 +289,52 @@ class Link:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, or being opened."""
+        """Whether the link is open, or being opened."""
         return not (self.stopping.is_set() or self.keeper.done())
 
     @property
     def is_listed(self) -> bool:
-        """Whether its tools have been asked for, and it has not said since that they have changed."""
+        """Whether the tools were listed, and no change was announced since."""
         return self._listed_at is not None
 
     @property
     def list_counts(self) -> bool:
-        """Whether it is listed, and not long ago."""
+        """Whether the tools were listed recently."""
         now = asyncio.get_running_loop().time()
         return self._listed_at is not None and now < self._listed_at + LIST_COUNTS_SECONDS
 
     def begin_list(self) -> None:
-        """Note that its tools are being asked for."""
+        """Note that the tools are being listed."""
         self._list_is_old = False
 
     def end_list(self) -> None:
-        """Note that they are known, unless the server has said in the meantime that they have changed."""
+        """Note that the tools were listed, unless the server has announced a change meanwhile."""
         if not self._list_is_old:
             self._listed_at = asyncio.get_running_loop().time()
 
     def forget_list(self) -> None:
-        """Take what is known of the server's tools for nothing."""
+        """Note that the list is outdated."""
         self._list_is_old, self._listed_at = True, None
 
     async def client(self) -> Client:
         """Return the client once it is connected. Raises `UnreachableError` if it can't be."""
-        # Shielded: a caller that is cancelled must not cancel what others wait for.
+        # Shielded: a cancelled caller must not cancel what others wait for.
         return await asyncio.shield(self._client)
 
     def track(self, call: Coroutine[Any, Any, CallToolResult]) -> asyncio.Task[CallToolResult]:
-        """Return a call as a task that the link waits for; nobody else need."""
+        """Return a call as a task, whose end the link waits for before it ends."""
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._forget)
         return task
 
     def drain_and_end(self) -> None:
-        """Have it take no further calls, and end soon, whether or not it answers those it has."""
+        """Accept no further calls, and end soon, even if running calls are not answered."""
         self._drain_seconds = DRAIN_SECONDS
         self.stopping.set()
 
     async def aclose(self) -> None:
-        """End it, with all calls it still has."""
+        """End the link and cancel its calls."""
         self.stopping.set()
         for call in self._calls:
             call.cancel()
@@ -346,7 +348,7 @@ class Link:
     def _forget(self, call: asyncio.Task[CallToolResult]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # so that nobody complains of one that nobody waited for
+            call.exception()  # otherwise asyncio logs it as never retrieved
 
     async def _keep_open(self, after: "Link | None") -> None:
         try:
@@ -361,7 +363,7 @@ class Link:
                 await self.stopping.wait()
                 if self._calls:
                     await asyncio.wait(self._calls, timeout=self._drain_seconds)
-        except Exception as error:  # noqa: BLE001  # told to whoever waits for it
+        except Exception as error:  # noqa: BLE001  # raised to the waiting callers
             self._fail(error)
         finally:
             self.stopping.set()
@@ -384,11 +386,11 @@ class Link:
         unreachable = UnreachableError(_reason(error))
         unreachable.__cause__ = error
         self._client.set_exception(unreachable)
-        self._client.exception()  # so that nobody complains where nobody waits
+        self._client.exception()  # otherwise asyncio logs it as never retrieved
 
 
 def _reason(error: BaseException) -> str:
-    """Say why a server could not be connected, in the system's words or the server's own.
+    """Return why a server could not be reached, without secrets of its configuration.
 
     >>> _reason(FileNotFoundError(2, "No such file or directory", "/secret")), _reason(RuntimeError("secret"))
     ('No such file or directory', 'RuntimeError')

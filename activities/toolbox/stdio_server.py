@@ -1,10 +1,10 @@
-"""A tool server that is a program of this machine, spoken to over its input and output, one JSON message a line.
+"""A tool server that is a local program, with JSON messages as lines of its input and output.
 
-The SDK's own transport would do for good servers. This one also stands the others: a line without an end, what is no
-message, bytes that are no text. And nothing of the server outlives the worker: it runs under a process guard
-(`activities/toolbox/process_guard.py`), in a session and process group of its own.
+Unlike the SDK's own transport this one also handles bad servers: a line without an end, lines that are not messages,
+invalid text. And nothing of the server outlives the worker: it runs under a guard (`process_guard.py`), in a session
+and process group of its own.
 
-What the server writes to its stderr goes to a file of its own and not into our log, since it may quote prompts.
+The server's stderr goes to a file of its own and not to our log, since it may quote prompts.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ END_SECONDS = 2 * process_guard.GRACE_SECONDS + 1.0
 """How long the process guard may take to end a server; then both are killed."""
 
 STDERR_BYTES = 500_000
-"""Of a server's stderr so much is kept, and once as much of what came before."""
+"""Size of a server's stderr log. One earlier log of the same size is kept."""
 
 STDERR_LINE_BYTES = 10_000
 
@@ -48,20 +48,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StdioServer:
-    """How a server is started. `env` is added to the few variables that the SDK gives every server."""
+    """A server's command. `env` is added to the few variables that the SDK passes to every server."""
 
     command: str
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
     log: Path | None = None
-    """Where its stderr is kept; None: nowhere."""
+    """The file for its stderr; `None` to discard it."""
 
     @asynccontextmanager
     async def connected(self, stopping: asyncio.Event) -> AsyncIterator[_Streams]:
-        """Have it running inside the block, and ended with all it started after it; `stopping` is set once it ends."""
+        """Run the server during the block, then end it and all that it started; `stopping` is set once it ends."""
         process = await self._start()
-        # Unbuffered: who sends waits until the other side has taken it.
+        # Unbuffered: a sender waits for the receiver.
         received_in, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         send_stream, to_send = anyio.create_memory_object_stream[SessionMessage](0)
         pumps = [
@@ -101,7 +101,7 @@ class StdioServer:
 
 
 class _GuardedProcess:
-    """A server's process on its tether, which is the leader of its group, and our end of the lifeline between us."""
+    """A server's guard process, which leads the server's process group, and our end of the lifeline."""
 
     def __init__(self, process: Process, lifeline: socket.socket) -> None:
         if not (process.stdin and process.stdout and process.stderr):
@@ -111,18 +111,18 @@ class _GuardedProcess:
         self._lifeline = lifeline
 
     async def end(self) -> None:
-        """Return once the guard has ended the server, or once both are killed."""
+        """Close the lifeline, and return once the guard has ended the server, or both are killed."""
         self.stdin.close()
         self._lifeline.setblocking(False)
         try:
             async with asyncio.timeout(END_SECONDS):
                 self._lifeline.shutdown(socket.SHUT_WR)
-                # Not `process.wait()`, which waits for the pipes too: whoever left the group may hold them open.
+                # Not `process.wait()`, which waits for the pipes too: a process that left the group may have them open.
                 await asyncio.get_running_loop().sock_recv(self._lifeline, 1)
         except (TimeoutError, OSError):
             _log.warning("the tool server of process %d did not end when told to", self._process.pid)
         finally:
-            # Everything, also where the guard itself was killed. An empty group is no error.
+            # Kill the whole group, in case the guard was killed. An empty group is no error.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._lifeline.close()
@@ -130,7 +130,7 @@ class _GuardedProcess:
 
 
 async def _receive(stdout: asyncio.StreamReader, received: _ToSession, stopping: asyncio.Event) -> None:
-    """Pass on what the server says, until it says no more."""
+    """Pass on the server's messages until its output ends."""
     noise = 0
     try:
         async for line in _lines(stdout):
@@ -140,16 +140,16 @@ async def _receive(stdout: asyncio.StreamReader, received: _ToSession, stopping:
             elif line.strip():
                 noise += 1
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        pass  # nobody listens any more
+        pass  # the session is closed
     finally:
         stopping.set()
         received.close()
         if noise:
-            _log.warning("a tool server wrote %d lines to its output that are no messages", noise)
+            _log.warning("a tool server wrote %d lines to its output that are not messages", noise)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yield line by line; of one that is too long, its beginning."""
+    """Yield lines; only the beginning of one that is too long."""
     is_rest = False
     while True:
         try:
@@ -166,7 +166,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, stopping: asyncio.Event) -> None:
-    """Pass on what is said to the server, until it listens no more."""
+    """Pass messages to the server until it closes its input."""
     try:
         async for session_message in to_send:
             stdin.write(session_message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -174,13 +174,13 @@ async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, stopping: as
     except OSError:
         stopping.set()
     finally:
-        # A call that waits to be sent must learn that it will not be.
+        # Calls that wait to be sent must fail.
         to_send.close()
         stdin.close()
 
 
 async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
-    """Read the server's stderr, so that it is never held up by it, and keep it within bounds."""
+    """Read the server's stderr, so that the server never blocks on it, and log a limited amount."""
     stderr_log = _open_stderr_log(file)
     try:
         async for line in _lines(stderr):
@@ -191,14 +191,14 @@ async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
 
 
 class _PrivateLog(RotatingFileHandler):
-    """A log that only its owner can read, the one before it too: a tool server may quote prompts."""
+    """A rotating log that only its owner can read, since a tool server may quote prompts."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=private_opener)
 
 
 def _open_stderr_log(file: Path | None) -> logging.Logger:
-    # Not one of the process's loggers: it has no name that anything could be configured by, and no parent.
+    # Not from `getLogger`: no configuration of the process must apply to it, and it has no parent.
     stderr_log = logging.Logger("stderr of a tool server")
     handler: logging.Handler = logging.NullHandler()
     if file is not None:
@@ -206,7 +206,7 @@ def _open_stderr_log(file: Path | None) -> logging.Logger:
             make_private_folder(file.parent)
             handler = _PrivateLog(file, maxBytes=STDERR_BYTES, backupCount=1, encoding="utf-8")
         except OSError as error:
-            _log.warning("the stderr of a tool server is not kept (%s)", type(error).__name__)
+            _log.warning("the stderr of a tool server can't be logged (%s)", type(error).__name__)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     stderr_log.addHandler(handler)
     return stderr_log

@@ -1,7 +1,7 @@
-"""The way from a name to a tool: the name itself, the checks before a call, the words after it (AGT-6, AGT-7).
+"""Tools by name: unique names, validation of arguments, and results as outcomes (AGT-6, AGT-7).
 
-A name is the tool's own where no other server offers the same, else `server__tool`. Sessions hold on to a name for
-months: one that was given is not given to another tool as long as this process runs.
+A tool keeps its own name unless several servers offer the same, in which case it is `server__tool`. Sessions keep names
+for months, so a name is never reassigned to another tool while this process runs.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, 
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 MAX_NAME_CHARS = 64
-"""What every vendor's API accepts as a tool name."""
+"""Every vendor's API accepts a tool name of this length."""
 
 OUTCOME_CHARS = 300
 DESCRIPTION_CHARS = 4_000
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NamedTool:
-    """The way from a name to a tool of a server, and what is known of the tool."""
+    """A tool of a server with its unique name."""
 
     name: str
     connection: ServerConnection
@@ -59,14 +59,14 @@ class NamedTool:
 
     @property
     def qualified_name(self) -> str:
-        """The name with the server's before it, whether or not that is needed."""
+        """The name with the server's name before it, even if that is not needed."""
         return _sanitized_name(f"{self.connection.server.name}__{self.tool.name}")
 
     def is_meant_by(self, invocation: ToolInvocation) -> bool:
-        """Return whether a call is of this tool, by the name it has now or one it had.
+        """Return whether a call means this tool, by its current name or an earlier one.
 
-        A session keeps the names it began with: one that needed its server's name then may need it no longer, and the
-        other way round. Whose tool it is does not change with that: it was that server's when it was approved.
+        A session keeps the names that it began with, and a tool may since have gained or lost its server's name. The
+        server must be the same, since the call was approved for that server.
         """
         server = self.connection.server
         if (invocation.server and invocation.server != server.name) or (invocation.built_in and not server.built_in):
@@ -75,22 +75,22 @@ class NamedTool:
         return invocation.name in names
 
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
-        """Return whether the tool is still as the session knows it: policies and people decided about that one (AGT-8).
+        """Return whether the tool is unchanged since policies and people decided about it (AGT-8).
 
-        Our own tools stay what they are under their names: what they take may grow with a release, what they do does
-        not. Sessions of earlier releases do not say what they know.
+        Built-in tools always count as unchanged: a release may add arguments, but not change what they do. Sessions of
+        earlier releases have no digest.
         """
         spec = self.spec.model_copy(update={"name": invocation.name})
         return not invocation.tool_digest or invocation.tool_digest == spec.digest
 
     @cached_property
     def schema_problem(self) -> str | None:
-        """Why vendors would refuse the tool with its schema, and with it every request; `None`: they would not."""
+        """Why vendors would reject every request with the tool's schema; `None` if they would not."""
         return schema_problem(self._schema_json)
 
     @cached_property
     def spec(self) -> ToolSpec:
-        """The tool as the session keeps it. Where vendors would refuse its schema, that is in its description."""
+        """The tool as sessions store it. If vendors would reject its schema, the schema is in the description."""
         server, description, schema = self.connection.server, self.tool.description or "", self._schema
         if self.schema_problem:
             description = f"{description}\n\nIts arguments, in its server's words: {self._schema_json}"
@@ -113,11 +113,11 @@ class NamedTool:
         return to_json(self._schema, inf_nan_mode="null").decode()
 
     def argument_errors(self, args: Mapping[str, JsonValue]) -> list[str]:
-        """Say what is wrong with the arguments: nothing if they fit, or if that is left to the server."""
+        """Return what is wrong with the arguments; empty if they fit, or if only the server can check them."""
         return [_complaint(error) for error in argument_errors(self._schema_json, args)]
 
     def result_of(self, answer: CallToolResult) -> ToolResult:
-        """Return what the server answered, as an outcome and its content."""
+        """Return the server's result as an outcome and its content."""
         texts = [_text_of(block) for block in answer.content]
         if not texts and answer.structured_content is not None:
             texts = [json.dumps(answer.structured_content, ensure_ascii=False)]
@@ -131,13 +131,13 @@ class NamedTool:
         return ToolResult(outcome=outcome, content=content, status=status)
 
     def failure_result(self, error: Exception) -> ToolResult:
-        """Return what is known after `error`; of a tool that must not be repeated it may be that nothing is known.
+        """Return the result after `error`: failed, or outcome unknown if the tool must not be repeated.
 
-        Raises `ServerLostError` of a tool that may be repeated, where that may help.
+        Raises `ServerLostError` if the tool may be repeated and that may help.
         """
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
-        # Its text may hold addresses and credentials of the server: for the log, not for the model.
+        # The error's text may contain addresses and credentials, so it goes to the log and not to the model.
         _log.warning("the call of %r failed", self.name, exc_info=error)
         may_be_repeated = self.spec.effect != "at_most_once"
         if isinstance(error, UnreachableError):
@@ -166,7 +166,7 @@ def _raise_server_lost(result: ToolResult) -> NoReturn:
 
 
 def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
-    """Return what a repeated call may do; where the server is not trusted, its word does not count (AGT-7).
+    """Return what a repeated call may do. Annotations count only if the server is trusted (AGT-7).
 
     >>> effect_of(ToolAnnotations(read_only_hint=True), trusted=True)
     'read'
@@ -181,16 +181,16 @@ def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffe
 
 
 class ToolNames:
-    """Which tool has which name, and had it: names are unique, and never go from one tool to another (AGT-6)."""
+    """Assigns unique names to tools. A name is never reassigned to another tool (AGT-6)."""
 
     def __init__(self, reserved: Collection[str] = ()) -> None:
         self._reserved = frozenset(reserved)
         self._owners: dict[str, tuple[str, str]] = {}
 
     def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
-        """Return all tools by their names: with the server's before it where several servers offer the same.
+        """Return all tools by their names, with the server's name if several servers offer the same.
 
-        Our own keep their names in any case: prompts and policies speak of them.
+        Built-in tools always keep their names, since prompts and policies refer to them.
         """
         tools = [(connection, tool) for connection in connections for tool in connection.tools]
         plain_counts = Counter(_sanitized_name(tool.name) for _, tool in tools)
@@ -205,7 +205,7 @@ class ToolNames:
         return routes
 
     def _first_free(self, candidates: Iterable[str], owner: tuple[str, str]) -> str:
-        """Give `owner` the first name that is nobody else's."""
+        """Return the first name that no other tool has, and assign it to `owner`."""
         name = next(
             name for name in candidates if name not in self._reserved and self._owners.get(name, owner) == owner
         )
@@ -214,10 +214,10 @@ class ToolNames:
 
 
 def _sanitized_name(name: str) -> str:
-    """Return a name that every vendor accepts; what is too long keeps apart by a digest.
+    """Return a name that every vendor accepts. Names that are too long are distinguished by a digest.
 
-    >>> _sanitized_name("search.web"), len(_sanitized_name("x" * 100)), _sanitized_name("x" * 100) == _sanitized_name("x" * 101)
-    ('search_web', 64, False)
+    >>> _sanitized_name("search.web"), len(_sanitized_name("x" * 100))
+    ('search_web', 64)
     """
     usable = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "_"
     if len(usable) <= MAX_NAME_CHARS:
@@ -227,7 +227,7 @@ def _sanitized_name(name: str) -> str:
 
 
 def _complaint(error: ValidationError) -> str:
-    """Say which argument does not fit, and what would."""
+    """Return which argument is invalid, and what is allowed."""
     field = error.json_path.removeprefix("$").lstrip(".") or "arguments"
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
@@ -236,7 +236,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _text_of(block: ContentBlock) -> str:
-    """Return a text, or name what is none."""
+    """Return the text of a block, or a placeholder for other content."""
     match block:
         case TextContent():
             return block.text
@@ -255,7 +255,7 @@ def error_result(outcome: str, content: str) -> ToolResult:
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line of at most about `OUTCOME_CHARS` characters, its middle cut."""
+    """Return `text` as one line of at most about `OUTCOME_CHARS` characters, with its middle cut."""
     line = " ".join(encodable_text(text).splitlines()).strip()
     if len(line) <= OUTCOME_CHARS:
         return line

@@ -1,14 +1,13 @@
-"""All tools of a worker behind one door: several named MCP servers, the built-in one first (AGT-6, AGT-7, CTX-14).
+"""All tools of a worker: several named MCP servers, the built-in one first (AGT-6, AGT-7, CTX-14).
 
-    list_tools   what each server offers  ->  unique names, and what a repeated call of each may do
-    call         name  ->  server and tool  ->  arguments checked  ->  called  ->  told as an outcome and its content
+    list_tools   tools of each server  ->  unique names, and the effect of each tool
+    call         name  ->  server and tool  ->  validate arguments  ->  call  ->  outcome and content
 
-The way from a name to a tool is in `activities/toolbox/tool_names.py`, the way to a server, which may die, hang or be slow,
-in `activities/toolbox/server_connection.py`. Every server is spoken to through the SDK's `Client`. The one in this process is
-called directly, without framing (about 0.15 ms).
+`tool_names.py` finds the tool of a name; `server_connection.py` handles servers, which may die, hang or be slow. Every
+server is called through the SDK's `Client`, the built-in one directly in this process (about 0.15 ms).
 
-Whatever goes wrong is a result for the model to read, but for a cancellation, and a server that was lost in a call
-which may be repeated.
+Every failure is a result for the model to read, except for a cancellation, and for a server that was lost during a call
+that may be repeated.
 """
 
 import asyncio
@@ -29,16 +28,16 @@ from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, To
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
-"""Key in a request's `_meta`: the same for every run of one call, different for every other call of any session."""
+"""Key in a request's `_meta`. Its value is the same for every run of a call, and unique over all sessions."""
 
 _log = logging.getLogger(__name__)
 
 
 class Toolbox:
-    """The tools of several servers. To be closed after use: `async with Toolbox(servers) as toolbox`."""
+    """The tools of several servers. Use it as a context manager: `async with Toolbox(servers) as toolbox`."""
 
     def __init__(self, servers: Sequence[ToolServer], *, reserved: Collection[str] = ()) -> None:
-        """Offer the tools of `servers`, in this order, under no name in `reserved`. Nothing is connected yet."""
+        """Offer the tools of `servers`, in this order, without names in `reserved`. Connects to nothing yet."""
         self._connections = {server.name: ServerConnection(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
@@ -46,7 +45,7 @@ class Toolbox:
         self._tools: dict[str, NamedTool] = {}
 
     async def __aenter__(self) -> Self:
-        """Return the toolbox itself. Its servers are being asked: a slow one may be known when the first turn comes."""
+        """Return the toolbox, and start to read the tools of its servers, so that slow ones are ready for a turn."""
         for connection in self._connections.values():
             connection.begin_to_read()
         return self
@@ -55,21 +54,21 @@ class Toolbox:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections, and end the servers' processes. A later call would open them again."""
+        """Close all connections and end the servers' processes. A later call would connect again."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections.values()))
 
     async def list_tools(self) -> ToolList:
-        """Return the tools there are now, in a stable order, under unique names.
+        """Return the current tools, in a stable order, with unique names.
 
-        Of a server that can't be asked, or takes too long, what it offered before is returned; the log says why.
+        If a server is unreachable or too slow, its last known tools are returned; the log says why.
         """
         await self._refresh(*self._connections.values())
         unreachable = [name for name, connection in self._connections.items() if not connection.is_known]
-        # In a thread: to check a thousand foreign schemas takes a while.
+        # In a thread: checking a thousand foreign schemas takes a while.
         return ToolList(tools=await asyncio.to_thread(lambda: list(self._specs())), unread=unreachable)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call and return what it came to.
+        """Run one call and return its result.
 
         A second run runs the tool again, with the same idempotency key.
 
@@ -108,7 +107,7 @@ class Toolbox:
                 return named_tool.result_of(await named_tool.connection.call(named_tool.tool, invocation.args, meta))
             except ToolChangedError:
                 self._update_tools()
-            except Exception as error:  # noqa: BLE001  # whatever a tool or its server does is for the model, not the turn
+            except Exception as error:  # noqa: BLE001  # a tool's failure is a result and must not fail the turn
                 return named_tool.failure_result(error)
         explanation = (
             "It is no longer as it was when this session read its tools. It is read again now; it may be called then."
@@ -123,10 +122,10 @@ class Toolbox:
     async def _find_current(self, invocation: ToolInvocation) -> NamedTool | None:
         named_tool = self._find(invocation)
         if named_tool is None:
-            # Listed by another worker, perhaps, or new since this one asked.
+            # Another worker may have listed it, or it may be new.
             await self._refresh(*self._connections.values())
         elif not named_tool.is_as_shown(invocation) or named_tool.argument_errors(invocation.args):
-            # What does not fit may have come to fit: its server may have changed it since it was asked.
+            # The server may have changed the tool since it was listed.
             await self._refresh(named_tool.connection)
         else:
             return named_tool
@@ -171,10 +170,10 @@ class Toolbox:
 
 
 def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMeta:
-    # A call id is unique in its session only, while a server may serve them all.
+    # A call id is unique only in its session, but a server may serve all sessions.
     meta: dict[str, JsonValue] = {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"}
     if server.built_in:
         meta[WORKSPACE_KEY] = invocation.workspace
-        # In bytes both bounds are kept: no character has less than one.
+        # The smaller of both limits in bytes satisfies both: a character has at least one byte.
         meta[ROOM_KEY] = min(invocation.max_chars, invocation.max_bytes)
     return cast(RequestParamsMeta, meta)

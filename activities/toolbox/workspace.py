@@ -1,16 +1,15 @@
-"""A session's folder, and the only way into it (AGT-6).
+"""A session's folder, and the only access to it (AGT-6).
 
-Theory of operation. A path that was checked as text can be swapped for a link before it is used, and comparing
-prefixes is wrong even without a race (CVE-2025-53109, CVE-2025-53110). So a path is only ever split into names, and
-each name is opened relative to the descriptor of the folder before it with `O_NOFOLLOW`: the kernel itself refuses a
-link in the step that would follow it. `..` is taken away beforehand, as text, which is exact where no link is followed.
+A path that was checked as text can be replaced with a link before it is used, and comparing prefixes is wrong even
+without a race (CVE-2025-53109, CVE-2025-53110). So a path is only split into names, and each name is opened relative to
+the descriptor of the folder before it, with `O_NOFOLLOW`: the kernel itself refuses to follow a link. `..` is resolved
+beforehand as text, which is exact where no link is followed.
 
-What this process is configured by may lie below the root, and is no part of it (`OffLimits`): whoever could write it
-could have any program run, and whoever could read it would have the credentials in it. It is told by what it is, not by
-how it is written: by the identity of the file, so that another name of it is no way in, and by that of its folder, so
-that it can't be made either.
+The worker's own configuration may be below the root, and is not part of the workspace (`OffLimits`): writing it would
+allow running any program, and reading it would reveal its credentials. It is recognised by the identity of the file, so
+that another name is no way in, and by that of its folder, so that it can't be created either.
 
-What is asked about a name before it is opened (`_require`) only makes the message clear; the flags make it safe.
+The checks before a name is opened (`_require`) only make the messages clear; the flags make the access safe.
 """
 
 import errno
@@ -22,6 +21,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from turnkeeper.models.errors import TurnkeeperError
 
 MAX_NAME_BYTES = 255
 MAX_LEVELS = 64
@@ -39,11 +40,11 @@ _UNSHOWABLE = {
     "Zl": "a line separator",
     "Zp": "a paragraph separator",
 }
-"""Unicode categories no name may hold: it would not be one line, or no text at all."""
+"""Unicode categories that names must not contain, since they would not be one line of text."""
 
 
-class WorkspaceError(Exception):
-    """The workspace refuses. The message is a sentence that names the path and what is allowed."""
+class WorkspaceError(TurnkeeperError):
+    """The workspace rejects a path or an operation. The message names the path and what is allowed."""
 
 
 class MissingError(WorkspaceError):
@@ -60,9 +61,9 @@ class Entry:
 
 
 class OffLimits:
-    """Files and folders that are no part of any workspace, whether or not they exist yet.
+    """Files and folders that are not part of any workspace, whether or not they exist yet.
 
-    They are known by their identities at this moment: to be made anew for each use.
+    They are recognised by their current identities, so create a new object for each use.
     """
 
     def __init__(self, paths: Collection[Path] = ()) -> None:
@@ -71,19 +72,19 @@ class OffLimits:
         self._places = {(identity, _fold_name(end.name)) for end in ends if (identity := _identity_at(end.parent))}
 
     def has_place(self, name: str, *, parent: int) -> bool:
-        """Return whether `name` in the folder with the descriptor `parent` is, or would be, one of them."""
+        """Return whether `name` in the folder with descriptor `parent` is, or would be, one of them."""
         return (_identity(os.fstat(parent)), _fold_name(name)) in self._places
 
     def has(self, state: os.stat_result) -> bool:
-        """Return whether what is in this state is one of them, by whatever name it was found."""
+        """Return whether the file with this `stat` result is one of them, whatever its name."""
         return _identity(state) in self._files
 
 
 class Workspace:
-    """A folder whose files can be read, listed and replaced, and nothing outside of it.
+    """A folder whose files can be read, listed and replaced, without access to anything outside.
 
-    Not part of it: links, devices, whatever has a name that begins with "." (`.git`, `.env`, `.turnkeeper`), and what
-    is off limits. Its methods block; call them from a thread.
+    Not part of it: links, devices, names that begin with "." (`.git`, `.env`, `.turnkeeper`), and what is off limits.
+    Its methods block; call them in a thread.
     """
 
     def __init__(self, root: Path, folder: tuple[str, ...] = (), off_limits: OffLimits | None = None) -> None:
@@ -96,7 +97,7 @@ class Workspace:
     def at(cls, root: Path, folder: str, *, off_limits: Collection[Path] = ()) -> "Workspace":
         """Return the workspace in `folder`, a relative path below `root`; "" is `root` itself.
 
-        It need not exist: it is empty until the first write makes it. Raises `WorkspaceError`.
+        It need not exist: the first write creates it. Raises `WorkspaceError`.
         """
         return cls(root, _names_in(folder), OffLimits(off_limits))
 
@@ -115,9 +116,9 @@ class Workspace:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Create or replace a regular file, all at once: nobody ever sees a part of it.
+        """Create or replace a regular file atomically.
 
-        Missing folders are made; the permissions of a file that is replaced stay. A second run has no further effect.
+        Missing folders are created, and a replaced file keeps its permissions. A second run has no further effect.
         Raises `WorkspaceError`.
         """
         if len(content) > MAX_WRITE_BYTES:
@@ -127,7 +128,7 @@ class Workspace:
             _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
 
     def entries(self, path: str = ".") -> list[Entry]:
-        """Return what a folder holds, sorted by name. Raises `WorkspaceError`."""
+        """Return the entries of a folder, sorted by name. Raises `WorkspaceError`."""
         names = _names_in(path)
         try:
             with _os_errors_explained(path), self._open(path, names) as folder, os.scandir(folder) as scanned:
@@ -138,7 +139,7 @@ class Workspace:
             return []  # the workspace itself: not yet written to
 
     def entry(self, path: str) -> Entry:
-        """Return what is at `path`, which is then in its shortest form. Raises `WorkspaceError`."""
+        """Return the entry at `path`, with the path normalised. Raises `WorkspaceError`."""
         names = _names_in(path)
         if not names:
             return Entry("", is_folder=True, size=0)
@@ -146,9 +147,9 @@ class Workspace:
             return _entry(names, self._require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
-        """Yield what a folder and the folders in it hold, each before its content, sorted by name; or a file itself.
+        """Yield all entries below a folder, each folder before its content, sorted by name; or a file itself.
 
-        What vanishes or can't be opened in the meantime is left out. Raises `WorkspaceError` for `path` itself.
+        Entries that vanish or can't be opened meanwhile are omitted. Raises `WorkspaceError` for `path` itself.
         """
         top = self.entry(path)
         stack = self.entries(path)[::-1] if top.is_folder else [top]
@@ -164,7 +165,7 @@ class Workspace:
         """Yield the descriptor of a folder, reached name by name. `path` is for messages."""
         if create:
             self._root.mkdir(parents=True, exist_ok=True)
-        # The root may itself be reached by links: it is the operator's choice, nobody else's.
+        # The path of the root may contain links: the operator chose it.
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             for name in (*self._folder, *names):
@@ -176,7 +177,7 @@ class Workspace:
             os.close(descriptor)
 
     def _require(self, path: str, name: str, parent: int, *types: int) -> os.stat_result:
-        """Return the state of `name` itself. Raises `WorkspaceError` if it is off limits, or of no `types` type."""
+        """Return the `stat` result of `name`. Raises `WorkspaceError` if it is off limits or not of `types`."""
         off_limits = "is not part of the workspace: what this worker is configured by is off limits."
         if self._off_limits.has_place(name, parent=parent):
             raise _error(path, off_limits)
@@ -203,7 +204,7 @@ class Workspace:
             return None
 
     def _entries(self, scanned: "Iterator[os.DirEntry[str]]", parents: tuple[str, ...], folder: int) -> Iterator[Entry]:
-        """Yield what of a folder is part of the workspace: no links, no devices, no names that would be refused."""
+        """Yield a folder's entries without links, devices and invalid names."""
         for item in scanned:
             if _problem_of(item.name) or len(parents) >= MAX_LEVELS:
                 continue
@@ -228,7 +229,7 @@ def _identity(state: os.stat_result) -> tuple[int, int]:
 
 
 def _fold_name(name: str) -> str:
-    r"""Return the one form of all names that some file system takes for the same: case, accents, what is not seen.
+    r"""Return one form for all names that some file system treats as equal: case, accents, invisible characters.
 
     >>> _fold_name("MCP.JSON"), _fold_name("mcp\u200c.json. ")
     ('mcp.json', 'mcp.json')
@@ -245,7 +246,7 @@ def _names_of_file(path: str) -> tuple[str, ...]:
 
 
 def _names_in(path: str) -> tuple[str, ...]:
-    """Split a relative path into names that stay below where it starts. Raises `WorkspaceError`."""
+    """Split a relative path into names, without leaving its root. Raises `WorkspaceError`."""
     if path.startswith("/"):
         raise _error(path, "is an absolute path; paths relative to the workspace are allowed.")
     names: list[str] = []
@@ -266,7 +267,7 @@ def _names_in(path: str) -> tuple[str, ...]:
 
 
 def _problem_of(name: str) -> str | None:
-    """Say why a name can't be part of a workspace, be it asked for or found on disk."""
+    """Return why a name can't be part of a workspace; `None` if it can."""
     if name.startswith("."):
         return f"is hidden ({_display(name)}): names that begin with '.' are not part of the workspace."
     unshowable = next((char for char in name if unicodedata.category(char) in _UNSHOWABLE), None)
@@ -279,7 +280,7 @@ def _problem_of(name: str) -> str | None:
 
 
 def _require(path: str, name: str, parent: int, *types: int) -> os.stat_result:
-    """Return the state of `name` itself, were it a link. Raises `WorkspaceError` unless it is of a `types` type."""
+    """Return the `stat` result of `name`, without following links. Raises `WorkspaceError` if it is not of `types`."""
     try:
         state = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -297,16 +298,16 @@ def _require(path: str, name: str, parent: int, *types: int) -> os.stat_result:
 
 
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
-    temporary = f".{secrets.token_hex(8)}.tmp"  # hidden: not part of the workspace, were it left over
+    temporary = f".{secrets.token_hex(8)}.tmp"  # hidden, so never part of the workspace
     try:
         with open(os.open(temporary, _CREATE, 0o666, dir_fd=folder), "wb") as file:
             file.write(content)
             file.flush()
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            # Without it a power cut could leave the new name with no content, after the call was recorded as done.
+            # Without it a power cut could leave an empty file after the call was recorded as done.
             os.fsync(file.fileno())
-        # A link that was swapped in is replaced, not followed.
+        # `os.replace` replaces a link and doesn't follow it.
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(FileNotFoundError):
@@ -320,7 +321,7 @@ def _entry(names: tuple[str, ...], state: os.stat_result) -> Entry:
 
 @contextmanager
 def _os_errors_explained(path: str) -> Iterator[None]:
-    """Turn what the operating system refuses into a `WorkspaceError`: a swapped link (`ELOOP`), a full disk, ..."""
+    """Convert errors of the operating system to `WorkspaceError`: a swapped link (`ELOOP`), a full disk, ..."""
     try:
         yield
     except FileNotFoundError as error:
@@ -340,5 +341,5 @@ def _error(path: str, why: str) -> WorkspaceError:
 
 
 def _display(path: str) -> str:
-    """Return a path as it can be shown: on one line, encodable, and not too long."""
+    """Return a path for messages: on one line, encodable, and shortened."""
     return repr(path if len(path) <= 80 else f"{path[:50]}...{path[-27:]}")

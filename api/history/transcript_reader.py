@@ -27,7 +27,7 @@ from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.session.session import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
-from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -87,7 +87,7 @@ class TranscriptReader:
         max_turns = None if limit is None else limit - len(state.messages)
         if not 1 < first_in_session <= state.archived_count + 1 or max_turns == 0:
             return []
-        bytes_left = PAGE_BYTES - sum(map(shown_size, state.messages))
+        bytes_left = PAGE_BYTES - sum(map(visible_size, state.messages))
         if bytes_left <= 0:
             return []
         owner = workflow_id(session_id)

@@ -1,9 +1,9 @@
 """A check on every route that rejects requests which another site's page makes a browser send (API-4).
 
-Whoever reaches the gateway may use it, and a browser on the same machine reaches it for every page that it has open.
-But pages can't forge these headers. `Host` is the name in the page's own address, so a name that was made to resolve to
-this machine (DNS rebinding) is still a foreign one. `Origin` and `Sec-Fetch-Site` say which page sends the request: a
-browser needs no permission for a POST without a body. Programs send neither.
+Everyone who can reach the gateway may use it, and a browser on the same machine reaches it for every page that it has
+open. But pages can't forge these headers. `Host` is the name in the page's own address, so a name that was made to
+resolve to this machine (DNS rebinding) is still a foreign one. `Origin` and `Sec-Fetch-Site` say which page sends the
+request: a browser needs no permission for a POST without a body. Programs send neither.
 """
 
 from starlette.datastructures import Headers

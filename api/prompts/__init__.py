@@ -1,1 +1,1 @@
-"""How a prompt is admitted and sent, and what became of it."""
+"""Admitting and sending prompts, and reading their fates."""

@@ -17,7 +17,7 @@ from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -113,7 +113,7 @@ class PromptSender:
                 break
         raise problems.rejected(rejection.reason, rejection.message)
 
-    def _reserve(self, estimate: QueueEstimate, prompt: PromptSignal, size: int) -> Refused | None:
+    def _reserve(self, estimate: QueueEstimate, prompt: PromptSignal, size: int) -> RejectedError | None:
         message_id = prompt.id or ""
         rejection = estimate.rejection(message_id, size, now=_now())
         if rejection is None:

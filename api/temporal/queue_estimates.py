@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pydantic_core import to_json
 
 from turnkeeper.api import problem_texts as texts
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.models.session.session import SessionInput
@@ -47,7 +47,7 @@ class QueueRead:
     bytes: int
     max_prompts: int
     max_bytes: int
-    rejection: Refused | None = None
+    rejection: RejectedError | None = None
     """The rejection of any prompt, if the session rejects them all."""
 
 
@@ -60,7 +60,7 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
         bytes=view.bytes,
         max_prompts=view.max_prompts or limits.max_queued_prompts,
         max_bytes=view.max_bytes or limits.queued_bytes,
-        rejection=Refused(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
+        rejection=RejectedError(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
     )
 
 
@@ -186,7 +186,7 @@ class QueueEstimate:
 
     # ---- room
 
-    def rejection(self, message_id: str, size: int, *, now: float) -> Refused | None:
+    def rejection(self, message_id: str, size: int, *, now: float) -> RejectedError | None:
         """Return the rejection of a prompt of `size` JSON bytes; `None` if there is room."""
         rejection_of_all = self.rejection_of_all(now=now)
         if rejection_of_all is not None:
@@ -196,24 +196,24 @@ class QueueEstimate:
         if self.tail is not None and self.tail.is_closed:
             return None  # Temporal rejects the signal with the reason
         if self.tail is not None and self.tail.is_ending:
-            return Refused("ending", texts.SESSION_ENDING)
+            return RejectedError("ending", texts.SESSION_ENDING)
         max_prompts, max_bytes = self.limits
         count, bytes_ = self._waiting()
         if count >= max_prompts:
-            return Refused(
+            return RejectedError(
                 "queue_full",
                 f"{count} prompts are waiting already; limits.max_queued_prompts allows {max_prompts}.",
             )
         if bytes_ + size > max_bytes:
-            return Refused(
+            return RejectedError(
                 "queue_full",
                 f"The waiting prompts would hold {bytes_ + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}.",
             )
         return None
 
-    def rejection_of_all(self, *, now: float) -> Refused | None:
-        """Return what the session itself said, a moment ago, that it refuses any prompt with."""
+    def rejection_of_all(self, *, now: float) -> RejectedError | None:
+        """Return the session's own recent rejection of all prompts; `None` if there is none."""
         if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
             return self.read.rejection
         return None

@@ -1,7 +1,4 @@
-"""What the model sees of a conversation: pure rules, the same on every machine (CTX-1 to CTX-14).
-
-The transcript itself is never altered by any of it.
-"""
+"""What the model sees of a conversation: pure rules (CTX-1 to CTX-14). They never change the transcript."""
 
 from turnkeeper.models.context.window import (
     ConversationHistoryConfig,
@@ -16,7 +13,7 @@ from turnkeeper.models.context.window import (
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
-    MalformedReplay,
+    MalformedReplayTextError,
     ReplayEvent,
     RespondEvent,
     ResultEvent,
@@ -53,7 +50,7 @@ __all__ = [
     "HistoryMessage",
     "HistoryMetadata",
     "HistoryPolicy",
-    "MalformedReplay",
+    "MalformedReplayTextError",
     "Priority",
     "ReplayEvent",
     "RespondEvent",

@@ -1,4 +1,4 @@
-"""The account of a session's context: what the model still sees of each turn, and what it has forgotten (CTX-8)."""
+"""The context view of a session: what the model still sees of each turn (CTX-8)."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,25 +19,25 @@ TURNS_A_PAGE = 500
 Seen = Literal["verbatim", "truncated", "summarised", "refused", "not_at_all"]
 """How the model sees a turn.
 
-`truncated`: some of its messages, or parts of them; `summarised`: what the summary says of it, no more; `refused`: a
-note stands for it, since the model's vendor refused it (CTX-7).
+`truncated`: some of its messages, or parts of them; `summarised`: in the summary only; `refused`: replaced by a note,
+since the model's vendor refused it (CTX-7).
 """
 
 
 class TurnInContext(Frozen):
-    """One turn of the transcript, `number` from 1; the id is null where the turn is in the archive and out of sight."""
+    """One turn of the transcript, `number` from 1. The id is null if the turn is in the archive and not in the view."""
 
     number: int
     message_id: str | None = None
     seen: Seen
     estimated_tokens: int = 0
-    """Of the messages that are seen."""
+    """Of the messages that the model sees."""
     characters_cut: int = 0
-    """Of a truncated or refused turn: characters of its messages that are no longer seen."""
+    """Characters of a truncated or refused turn that the model no longer sees."""
 
 
 class FixedPart(Frozen):
-    """What is sent before the messages with every request of a segment."""
+    """The part of every request before the messages."""
 
     system_prompt_tokens: int
     tools: list[str]
@@ -46,7 +46,7 @@ class FixedPart(Frozen):
 
 
 class SummaryInContext(Frozen):
-    """What stands for evicted messages. `turns` are ranges of turn numbers, both ends in."""
+    """The summary of evicted messages. `turns` are inclusive ranges of turn numbers."""
 
     text: str
     turns: list[tuple[int, int]]
@@ -55,32 +55,32 @@ class SummaryInContext(Frozen):
 
 
 class ContextView(Frozen):
-    """What the model has before it now. Tokens are estimates, within about 20 % (CTX-6).
+    """What the model sees now. Tokens are estimates, within about 20 % (CTX-6).
 
-    `turns` are oldest first; with `has_more` there are older ones: ask again with `before`, the first one's number.
+    `turns` are oldest first; with `has_more` there are older ones: ask again with `before` set to the first number.
     """
 
     segment: int
     message_count: int
     max_messages: int
-    """The cap of the window that is kept now; 0: none."""
+    """The present cap of the window; 0: none."""
     max_tokens: int | None = None
-    """The most that is sent, the fixed part too, since a vendor said that the context was too long; null: no limit.
+    """The maximum that is sent, with the fixed part, learned from an overflow; null: no limit.
 
-    It holds for this model and this configuration of the window (CTX-7).
+    It is for this model and this configuration of the window (CTX-7).
     """
     window_halved: bool
-    """A vendor said that the context was too long; since then less is sent than configured (CTX-7)."""
+    """Whether less is sent than configured, since a vendor said that the context was too long (CTX-7)."""
     estimated_tokens: int
-    """Everything together, the fixed part too."""
+    """Of the whole request, with the fixed part."""
     reported_tokens: int | None = None
-    """The same, as the vendor counted it at the last call of this segment, with an estimate of what came after."""
+    """The same by the vendor's count at the last call of this segment, plus an estimate of later messages."""
     fixed: FixedPart
     summary: SummaryInContext | None = None
     messages_awaiting_summary: int = 0
     summaries_failed: int = 0
     messages_given_up: int = 0
-    """Evicted, and in no summary: so many waited for one that no more could be carried."""
+    """Evicted messages that will be in no summary, since too many were waiting for one."""
     turns: list[TurnInContext]
     has_more: bool
     as_of: Stamp = None
@@ -96,7 +96,7 @@ def context_view(
     before: int | None = None,
     limit: int = TURNS_A_PAGE,
 ) -> ContextView:
-    """Tell what the model sees of the newest `limit` turns, or of those before turn number `before`."""
+    """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
     fixed, view, window = _fixed_part(head), context.view, context.window(config, model=model)

@@ -1,17 +1,16 @@
-"""What the model has before it in a session, and what became of the rest (CTX-4, CTX-5, CTX-7).
+"""What the model sees in a session, and what happens to the rest (CTX-4, CTX-5, CTX-7).
 
-    in the window        the model view: verbatim
-    evicted              waits here for the next summary if summaries are wanted; else the model has forgotten it
-    summarised           one message in the view stands for it
+    in the window        in the model view, verbatim
+    evicted              waits here for the next summary if summaries are on; otherwise the model has forgotten it
+    summarised           one message in the view replaces it
 
-A message goes that way in this direction only. A note stands for a turn that the vendor refused. The window itself is
-the configured one; once a vendor said that the context is too long, only as many of its messages are sent as fit a
-limit of tokens. None of this touches the transcript.
+Messages move down this list only. A note replaces a turn that the vendor refused. The window is the configured one;
+after a vendor said that the context is too long, a learned limit of tokens applies too. The transcript never changes.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
@@ -39,18 +38,18 @@ from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Compact, Items, few_keys
 
 
-class Reported(Compact):
-    """What a vendor counted of a request: `tokens`, head included, for a view of `chars` characters in `segment`."""
+class ReportedSize(Compact):
+    """The vendor's count of a request: `tokens` with the head, for a view of `chars` characters in `segment`."""
 
     tokens: int
     chars: int
     segment: int
 
 
-class Halved(Compact):
-    """What an overflow has halved a window to: `cap` messages, for this model and configuration.
+class HalvedWindow(Compact):
+    """The cap of a window that an overflow has halved, for this model and configuration.
 
-    In runs of rules 1 and 2 only: it ends with the last of these.
+    Only in runs under rules 1 and 2.
     """
 
     cap: int
@@ -59,7 +58,7 @@ class Halved(Compact):
 
 
 class LearnedLimit(Compact):
-    """The most `tokens` that are sent, estimated, since an overflow; for this model and configuration (CTX-7)."""
+    """The maximum estimated `tokens` sent since an overflow, for this model and configuration (CTX-7)."""
 
     tokens: int
     model: str
@@ -67,54 +66,54 @@ class LearnedLimit(Compact):
 
 
 MIN_SUMMARY_BYTES = 600
-"""What a summary may have however little a model takes."""
+"""Room for a summary, however low the learned limit is."""
 
 MAX_CUT = 10_000
-"""Most turns that a carried state can count what was cut of: the view itself refers to fewer."""
+"""Maximum items of `ContextState.cut`; the view refers to fewer turns."""
 
 
 class ContextState(Compact):
-    """What the next run is handed of a context (SES-14)."""
+    """The carried part of a context (SES-14)."""
 
     view: ViewState = ViewState()
     waiting: Items[ViewRef] = []
-    """Evicted, and in no summary yet; oldest first."""
+    """Evicted entries that are in no summary yet, oldest first."""
     evicted_since: int = 0
-    """Messages evicted since a summary was last tried."""
+    """Messages evicted since the last attempt at a summary."""
     summaries_failed: int = 0
     given_up: int = 0
-    """Messages that waited for a summary until no more could be carried."""
+    """Messages that no summary will contain, since too many were waiting."""
     cut: Annotated[dict[int, int], BeforeValidator(partial(few_keys, max_keys=MAX_CUT))] = {}
-    """Characters evicted of turns that the model still sees in part, by the turn's number."""
-    halved: Halved | None = None
+    """Evicted characters of turns that the model still sees in part, by turn number."""
+    halved: HalvedWindow | None = None
     limit: LearnedLimit | None = None
-    reported: Reported | None = None
+    reported: ReportedSize | None = None
     limit_warned: bool = False
-    """It was said in the view's segment that the view approaches its cap."""
+    """Whether the warning that the view approaches its cap was given in this segment."""
 
 
 @dataclass(frozen=True)
-class EvictionNews:
-    """What has gone since it was last asked for: messages evicted, and messages that will be in no summary."""
+class EvictionCounts:
+    """Numbers of messages that were evicted, and that will be in no summary, since the last call."""
 
     evicted: int
     given_up: int
 
 
 class ModelContext:
-    """The model view of one session, and what has left it.
+    """The model view of one session, and the messages that have left it.
 
-    The turn that is running, if there is one, is the newest of the transcript.
+    The running turn, if there is one, is the newest of the transcript.
     """
 
     def __init__(
         self, state: ContextState, transcript: Transcript, *, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """Go on from `state`; every turn that it refers to is in `transcript`.
+        """Continue from `state`; every turn that it refers to is in `transcript`.
 
-        `on_change` is called where what the model sees of the running turn has changed: by `learn_limit` and
-        `put_summary`. All other changes are pieces of a change of the session, or come before a request: both raise
-        the session's revision.
+        `learn_limit` and `insert_summary` call `on_change`, since they change what the model sees of the running turn.
+        All other methods are called in a change of the session, or before a request, which raise the revision
+        themselves.
         """
         self._transcript = transcript
         self._on_change = on_change
@@ -122,9 +121,9 @@ class ModelContext:
         self._waiting = [restored(ref, transcript) for ref in state.waiting]
         self._warned_segment = state.view.segment if state.limit_warned else 0
         self._rest = state.model_copy(update={"view": ViewState(), "waiting": []})
-        """All that is carried beside the three above; replaced with every change."""
-        self._asked: Reported | None = None
-        self._untold = EvictionNews(0, 0)
+        """The carried state except the three above; replaced with every change."""
+        self._request_size: ReportedSize | None = None
+        self._eviction_counts = EvictionCounts(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
 
     @property
@@ -139,18 +138,18 @@ class ModelContext:
 
     @property
     def _running_turn(self) -> str:
-        """The id of the running turn, whose prompt always stays; empty: none is running."""
+        """The id of the running turn, whose prompt always stays; empty without one."""
         newest = self._transcript.newest
         return newest.id if newest and not newest.is_complete else ""
 
     @property
     def cut(self) -> dict[int, int]:
-        """Characters evicted of turns that the model still sees in part, by the turn's number."""
+        """Evicted characters of turns that the model still sees in part, by turn number."""
         return self._rest.cut
 
     @property
     def given_up(self) -> int:
-        """How many messages waited for a summary until no more could be carried."""
+        """Number of messages that no summary will contain, since too many were waiting."""
         return self._rest.given_up
 
     @property
@@ -163,55 +162,54 @@ class ModelContext:
 
     @property
     def carried_bytes(self) -> int:
-        """JSON bytes of what is carried to the next run, with the view."""
+        """JSON bytes of the carried state, with the view."""
         return self.view.carried_bytes + _bytes_of(self._waiting)
 
     @property
     def waiting(self) -> Sequence[ViewEntry]:
-        """What was evicted and is to enter the next summary, oldest first."""
+        """Evicted entries for the next summary, oldest first."""
         return self._waiting
 
     # ---- its size
 
     def note_request(self) -> None:
-        self._asked = Reported(tokens=0, chars=self.view.chars, segment=self.view.segment)
+        self._request_size = ReportedSize(tokens=0, chars=self.view.chars, segment=self.view.segment)
 
     def note_usage(self, usage: Usage | None) -> None:
-        """Take a vendor's word for how large the view was that it was asked with."""
-        if self._asked and usage and usage.input_tokens:
-            self._update(reported=self._asked.model_copy(update={"tokens": usage.input_tokens}))
+        """Record the vendor's count of the last request."""
+        if self._request_size and usage and usage.input_tokens:
+            self._update(reported=self._request_size.model_copy(update={"tokens": usage.input_tokens}))
 
     @property
     def reported_tokens(self) -> int | None:
-        """Tokens as the vendor counted them, and what came after as an estimate; `None` if it has not in this segment.
+        """Tokens of the request with its head: the vendor's count, plus an estimate of later messages.
 
-        Beyond the view it counts what is sent before it, too.
+        `None` if the vendor has reported none in this segment.
         """
-        known = self._rest.reported
-        if known is None or known.segment != self.view.segment:
+        reported = self._rest.reported
+        if reported is None or reported.segment != self.view.segment:
             return None
-        return known.tokens + tokens_of(self.view.chars - known.chars)
+        return reported.tokens + tokens_of(self.view.chars - reported.chars)
 
     # ---- the window
 
     def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
-        """Return the window that is kept: the configured one, unless a run of rules 1 or 2 has halved just that one."""
+        """Return the present window: the configured one, unless a run under rules 1 or 2 has halved it."""
         halved = self._rest.halved
         if halved is None or (halved.model, halved.config) != (model, config):
             return config
         return halved_config(config, halved.cap)
 
     def max_tokens(self, config: ConversationHistoryConfig, *, model: str) -> int | None:
-        """Return the most tokens that are sent, estimated, system prompt and tools included; `None`: no limit."""
+        """Return the maximum estimated tokens of a request, system prompt and tools included; `None`: no limit."""
         limit = self.limit
         return limit.tokens if limit and (limit.model, limit.config) == (model, config) else None
 
     def learn_limit(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead) -> None:
-        """Send half of what was sent, by its size, after the model's vendor said that it was too long (CTX-7).
+        """Halve the size of the messages, after the model's vendor said that the request was too long (CTX-7).
 
-        No more is sent from now on, in a new segment. Messages are halved; the `head` is sent as it is. The oldest
-        messages are evicted; where those that always stay are too long by themselves, the longest of their texts are
-        shortened.
+        The result, with the unchanged `head`, is the limit from now on; a new segment begins. The oldest messages are
+        evicted; if those that always stay are too long by themselves, the longest of their texts are shortened.
         """
         limit, max_chars = head_tokens(head) + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
@@ -225,11 +223,11 @@ class ModelContext:
         self._on_change()
 
     def restore_limit(self, limit: LearnedLimit | None) -> None:
-        """Send as much as before again: what was learned since says nothing of how much the model takes."""
+        """Set the limit back: what was learned since says nothing about the model."""
         self._update(limit=limit)
 
     def confirm_limit(self, config: ConversationHistoryConfig, *, model: str, tokens: int) -> None:
-        """Raise the learned limit where the model has answered to more: what can't be evicted may be over it."""
+        """Raise the learned limit if the model has answered a longer request: what can't be evicted may exceed it."""
         limit = self.max_tokens(config, model=model)
         if self.limit and limit is not None and tokens > limit:
             self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
@@ -240,28 +238,28 @@ class ModelContext:
         if eviction:
             self._note(eviction, window)
 
-    def leave_out_turn(self) -> None:
-        """Send a note in the place of the newest turn from now on, since the vendor refused it (CTX-7)."""
+    def replace_refused_turn(self) -> None:
+        """Replace the newest turn, which the vendor refused, by a note from now on (CTX-7)."""
         turn, number = self._transcript.newest, self._transcript.count
         if turn:
             self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
-            self._count_cut(self.view.leave_out(turn, number=number))
+            self._count_cut(self.view.replace_with_note(turn, number=number))
 
     def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
-        """Show the model half of what it sees now, from now on, in a new segment: in runs of rules 1 and 2."""
+        """Halve the window from now on, in a new segment: in runs under rules 1 and 2."""
         cap = halved_cap(self.window(config, model=model), self.view.message_count)
-        self._update(halved=Halved(cap=cap, model=model, config=config))
+        self._update(halved=HalvedWindow(cap=cap, model=model, config=config))
         self.view.open_segment()
 
-    def evict(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead, most_bytes: int) -> None:
-        """Evict a block if the view is over the cap of its window (CTX-4), or takes more than `most_bytes` (SES-15).
+    def evict(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead, max_bytes: int) -> None:
+        """Evict a block if the view is over the cap of its window (CTX-4), or has more than `max_bytes` (SES-15).
 
-        Messages that are more than was learned that the `model` takes, with the `head`, are brought down to two thirds
-        of that (CTX-7).
+        If messages and `head` exceed the learned limit of the `model`, messages are evicted down to two thirds of what
+        it leaves (CTX-7).
         """
         window = self.window(config, model=model)
         reserve = 1 if self._awaits_summary(window) else 0
-        eviction = self.view.make_room(window, running_turn=self._running_turn, reserve=reserve)
+        eviction = self.view.evict_over_cap(window, running_turn=self._running_turn, reserve=reserve)
         if eviction:
             self._note(eviction, window)
         limit = self.max_tokens(config, model=model)
@@ -269,29 +267,29 @@ class ModelContext:
             max_tokens = max(0, limit - head_tokens(head))
             if self.view.estimated_tokens > max_tokens:
                 self._shrink(window, max_tokens * CHARS_PER_TOKEN * 2 // 3)
-        self.make_carriable(window, most_bytes=most_bytes)
+        self.evict_over_bytes(window, max_bytes=max_bytes)
 
     def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
-        """Return whether an eviction has to leave room for a first summary."""
+        """Return whether an eviction must leave room for a first summary."""
         return window.summarize_on_trim and self.view.summary is None
 
-    def make_carriable(self, window: ConversationHistoryConfig, *, most_bytes: int) -> None:
-        """Evict the oldest, but for head and summary, if the view takes more than `most_bytes` (SES-15).
+    def evict_over_bytes(self, window: ConversationHistoryConfig, *, max_bytes: int) -> None:
+        """Evict the oldest messages, except head and summary, if the view has more than `max_bytes` (SES-15).
 
-        What waits for a summary has what room the view leaves, and a quarter more; beyond that it can't be carried.
+        Messages that wait for a summary may use the room that the view leaves, and a quarter of `max_bytes` more.
         """
-        eviction = self.view.make_carriable(most_bytes, running_turn=self._running_turn, head=window.preserve_first_n)
+        eviction = self.view.evict_over_bytes(max_bytes, running_turn=self._running_turn, head=window.preserve_first_n)
         if eviction:
             self._note(eviction, window)
-        self._bound_waiting(most_bytes * 5 // 4 - self.view.carried_bytes)
+        self._bound_waiting(max_bytes * 5 // 4 - self.view.carried_bytes)
 
-    def take_news(self) -> EvictionNews:
-        """Tell what has gone since this was last asked."""
-        news, self._untold = self._untold, EvictionNews(0, 0)
-        return news
+    def pop_eviction_counts(self) -> EvictionCounts:
+        """Return the counts since the last call, and reset them."""
+        counts, self._eviction_counts = self._eviction_counts, EvictionCounts(0, 0)
+        return counts
 
-    def take_limit_warning(self, window: ConversationHistoryConfig) -> bool:
-        """Tell once a segment that the view has passed 80 % of the cap of `window` (CTX-6)."""
+    def pop_limit_warning(self, window: ConversationHistoryConfig) -> bool:
+        """Return whether to warn that the view has passed 80 % of the cap of `window`: once a segment (CTX-6)."""
         cap, segment = window.max_messages, self.view.segment
         if not cap or self._limit_warned or self.view.message_count * 5 <= cap * 4:
             return False
@@ -300,20 +298,20 @@ class ModelContext:
 
     @property
     def _limit_warned(self) -> bool:
-        """It was told in this segment that the view approaches its cap."""
+        """Whether the warning that the view approaches its cap was given in this segment."""
         return self._warned_segment == self.view.segment
 
-    def take_room_warning(self, window: ConversationHistoryConfig) -> str | None:
-        """Say once of a window that its settings leave no room; it then moves with every message (CTX-2)."""
+    def pop_room_warning(self, window: ConversationHistoryConfig) -> str | None:
+        """Return a warning, once per window, if its settings leave no room: it moves with every message (CTX-2)."""
         if window == self._room_warned:
             return None
         self._room_warned = window
         return no_room_warning(window)
 
     def _note(self, eviction: Eviction, window: ConversationHistoryConfig) -> None:
-        """Keep what was evicted for a summary, if summaries are wanted, and count what turns have lost."""
+        """Keep evicted entries for a summary, if summaries are on, and count what turns have lost."""
         self._count_cut(eviction.entries)
-        self._untold = replace(self._untold, evicted=self._untold.evicted + eviction.evicted)
+        self._count_evicted(evicted=eviction.evicted)
         if window.summarize_on_trim:
             self._update(evicted_since=self._rest.evicted_since + eviction.evicted)
             self._waiting += eviction.entries
@@ -321,13 +319,17 @@ class ModelContext:
             self._update(evicted_since=0)
             self._waiting = []
 
-    def _bound_waiting(self, most_bytes: int) -> None:
-        held = _bytes_of(self._waiting)
-        while held > most_bytes:
+    def _count_evicted(self, *, evicted: int = 0, given_up: int = 0) -> None:
+        counts = self._eviction_counts
+        self._eviction_counts = EvictionCounts(counts.evicted + evicted, counts.given_up + given_up)
+
+    def _bound_waiting(self, max_bytes: int) -> None:
+        waiting_bytes = _bytes_of(self._waiting)
+        while waiting_bytes > max_bytes:
             oldest = self._waiting.pop(0)
-            held -= oldest.carried_bytes
+            waiting_bytes -= oldest.carried_bytes
             self._update(given_up=self.given_up + len(oldest.messages))
-            self._untold = replace(self._untold, given_up=self._untold.given_up + len(oldest.messages))
+            self._count_evicted(given_up=len(oldest.messages))
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
         cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
@@ -338,55 +340,55 @@ class ModelContext:
     # ---- summaries
 
     def is_summary_due(self, config: ConversationHistoryConfig) -> bool:
-        """Return whether a summary is worth it: enough was evicted since the last one, with words in it (CTX-5)."""
+        """Return whether to summarise now: enough messages were evicted since the last summary, with text (CTX-5)."""
         enough = config.summarize_on_trim and self._rest.evicted_since >= EVICTED_A_SUMMARY
         return enough and carries_text(message for entry in self._waiting for message in entry.messages)
 
     def messages_to_summarise(self) -> list[ModelMessage]:
-        """Return what the next summary is to say: the earlier summary, if there is one, and what was evicted since."""
+        """Return the content of the next summary: the earlier summary, if any, and the messages evicted since."""
         earlier = self.view.summary_entry
         entries = [earlier, *self._waiting] if earlier else self._waiting
         return [message for entry in entries for message in entry.messages]
 
     def begin_summary(self) -> list[ViewEntry]:
-        """Note that a summary of what waits now is tried, and return that: a new one is due after as many evictions."""
+        """Return the entries to summarise now, and restart the count of evictions."""
         self._update(evicted_since=0)
         return list(self._waiting)
 
     def note_failed_summary(self) -> None:
-        """Note that nothing came of a summary: what was to be in it waits for the next."""
+        """Count a failed summary; its messages wait for the next one."""
         self._update(summaries_failed=self.summaries_failed + 1)
 
-    def put_summary(self, made: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, view_bytes: int) -> None:
-        """Let a summary stand for the evicted entries `of`, and for what the earlier one stood for (CTX-5).
+    def insert_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, view_bytes: int) -> None:
+        """Insert a summary of the evicted entries `of`, which replaces the earlier summary too (CTX-5).
 
-        It stands after the first `head` messages, and takes a sixth of the view's `view_bytes` of JSON, or about a
-        quarter of what is sent where the model takes little.
+        It comes after the first `head` messages. It may have a sixth of the view's `view_bytes` as JSON, or about a
+        quarter of a learned limit that is lower.
         """
-        most_bytes = view_bytes // 6
+        max_bytes = view_bytes // 6
         if self.limit:
-            most_bytes = min(most_bytes, max(self.limit.tokens, MIN_SUMMARY_BYTES))
+            max_bytes = min(max_bytes, max(self.limit.tokens, MIN_SUMMARY_BYTES))
         summary = next_summary(
             self.view.summary,
-            made.model_copy(update={"text": bound_json(made.text, SUMMARY_CHARS, most_bytes * 2 // 3)}),
+            outcome.model_copy(update={"text": bound_json(outcome.text, SUMMARY_CHARS, max_bytes * 2 // 3)}),
             turns=(entry.ref.number for entry in of if entry.ref.number),
-            files_chars=min(FILES_CHARS, most_bytes // 3),
+            files_chars=min(FILES_CHARS, max_bytes // 3),
         )
-        said = set(map(_place_of, of))
-        self._waiting = [entry for entry in self._waiting if _place_of(entry) not in said]
-        self.view.put_summary(summary, head=head)
+        summarised = set(map(_place_of, of))
+        self._waiting = [entry for entry in self._waiting if _place_of(entry) not in summarised]
+        self.view.insert_summary(summary, head=head)
         self._on_change()
 
     # ---- when turns leave the session
 
-    def texts_of(self, turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
-        """Return the texts that detaching everything of `turns` will refer to."""
-        return texts_of([*self.view.entries, *self._waiting], turns, kept_bytes=kept_bytes)
+    def texts_of(self, turns: Iterable[ConversationMessage], *, inline_bytes: int) -> list[str]:
+        """Return the texts to store before all entries of `turns` are detached."""
+        return texts_of([*self.view.entries, *self._waiting], turns, inline_bytes=inline_bytes)
 
-    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
-        """Let what is held of `turn` carry its messages itself, as `model_view.detached` says."""
-        self.view.detach(turn, steps_before=steps_before, kept_bytes=kept_bytes)
-        self._waiting = detached(self._waiting, turn, steps_before=steps_before, kept_bytes=kept_bytes)
+    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int) -> None:
+        """Detach all entries of `turn`, see `model_view.detached`."""
+        self.view.detach(turn, steps_before=steps_before, inline_bytes=inline_bytes)
+        self._waiting = detached(self._waiting, turn, steps_before=steps_before, inline_bytes=inline_bytes)
 
 
 def _place_of(entry: ViewEntry) -> tuple[int, str, int | None]:

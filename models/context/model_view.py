@@ -1,16 +1,16 @@
-"""The model view: what is sent to the model, made from the transcript (CTX-4).
+"""The model view: the messages sent to the model, made from the transcript (CTX-4).
 
-Theory of operation. The view is a list of entries, each a whole group of messages: a user message, or a model step
-with the results of its calls. Entries are references into the transcript plus their rendered messages, so that the
-view costs a few bytes when it is carried to the next run. Between two evictions it only grows at its end, so the
-prefix a vendor sees stays byte for byte the same. An eviction drops a block of entries at once and opens a new
-*segment*: opaque provider state of earlier steps, which is bound to the old prefix, is no longer sent.
+Theory of operation. The view is a list of entries, each a whole group of messages: a user message, or a model step with
+the results of its calls. An entry is a reference into the transcript with its rendered messages; only the reference is
+carried to the next run. Between two evictions the view only grows at its end, so the prefix that a vendor caches stays
+the same, byte for byte. An eviction drops a block of entries and opens a new *segment*: opaque provider state of
+earlier steps is bound to the old prefix and no longer sent.
 
-When a turn or a step leaves the session for the archive, its entries are *detached*: they carry their messages
-themselves from then on, large texts by reference. A summary of what was evicted is an entry too, and never evicted: the
-next summary takes its place (CTX-5).
+When a turn or a step leaves the session for the archive, its entries are *detached*: from then on they carry their own
+messages, large texts by reference. A summary of evicted messages is an entry too. It is never evicted; the next summary
+replaces it (CTX-5).
 
-Every message is rendered, measured and hashed once, when it is appended; building a request hashes only the hashes.
+Every message is rendered, measured and hashed once, when it is appended; a request's digest hashes those hashes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.shortening import longest_allowed, shortened
+from turnkeeper.models.context.shortening import max_text_chars, shorten_message
 from turnkeeper.models.context.summary import Summary, summary_message
 from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from turnkeeper.models.tokens import count_chars, tokens_of
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 
 class ViewRef(Compact):
-    """Where an entry comes from: a turn's user message, or its step number `step` (index from 0, omitted ones too).
+    """The origin of an entry: a turn's user message, or its step at index `step`, counted from 0 with omitted ones.
 
-    `messages` are the entry's own, once it is detached; else they are rendered from the turn. `number` is the turn's
-    in the session, from 1; 0 where an earlier release did not note it. A `summary` is no turn's. One that is `refused`
-    has a note as its message, in the place of the whole turn.
+    A detached entry has its own `messages`; others are rendered from the turn. `number` is that of the turn, from 1; 0
+    in entries of an early release. A `summary` belongs to no turn. A `refused` entry is a note that replaces its turn.
     """
 
     turn: str
@@ -54,19 +53,19 @@ class ViewRef(Compact):
 
 
 class ViewState(Compact):
-    """What the next run is handed of a view: where its entries come from, and the number of its segment, from 1."""
+    """The carried part of a view: the origins of its entries, and the number of its segment, from 1."""
 
     entries: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
     segment: int = 1
 
 
 REFUSED_NOTE = "[A message of the user stood here. The model's provider refused it, and it was left out.]"
-"""Stands for a turn that the vendor refused (CTX-7)."""
+"""Replaces a turn that the vendor refused (CTX-7)."""
 
 
 @dataclass(frozen=True)
 class ViewEntry:
-    """One group of messages that is kept or evicted whole (CTX-3)."""
+    """A group of messages that is evicted as a whole (CTX-3)."""
 
     ref: ViewRef
     messages: tuple[ModelMessage, ...]
@@ -77,7 +76,7 @@ class ViewEntry:
 
 @dataclass(frozen=True)
 class Eviction:
-    """What an eviction removed: the entries, oldest first, and how many messages were in them."""
+    """The entries that were evicted, oldest first, and the number of their messages."""
 
     entries: list[ViewEntry]
     evicted: int
@@ -87,7 +86,7 @@ class ModelView:
     """What the model sees of one session."""
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
-        """Render the entries of `state`; every turn they name is in `transcript`, or they are detached (SES-14)."""
+        """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
         self._entries = [restored(ref, transcript) for ref in state.entries]
         self.segment = state.segment
         self._hashed_head: tuple[RequestHead, _Hash] | None = None
@@ -107,7 +106,7 @@ class ModelView:
 
     @property
     def summary_entry(self) -> ViewEntry | None:
-        """The entry that stands for evicted messages; there is at most one."""
+        """The entry with the summary of evicted messages, if there is one."""
         return next((entry for entry in self._entries if entry.ref.summary), None)
 
     @property
@@ -124,7 +123,7 @@ class ModelView:
 
     @property
     def chars(self) -> int:
-        """Characters of all messages, calls as JSON."""
+        """Characters of all messages, with calls as JSON."""
         return sum(entry.chars for entry in self._entries)
 
     @property
@@ -133,39 +132,41 @@ class ModelView:
         return tokens_of(self.chars)
 
     def append_request(self, turn: ConversationMessage, *, number: int) -> None:
-        """Show the model the user message that opens `turn`, the session's turn `number`."""
+        """Append the user message of `turn`, the session's turn `number`."""
         self._entries.append(_entry_of(ViewRef(turn=turn.id, number=number), turn))
 
     def append_step(self, turn: ConversationMessage, *, number: int, state: ProviderState | None = None) -> None:
-        """Show the model the newest step of `turn`; a step that says nothing is left out."""
+        """Append the newest step of `turn`, unless it is empty."""
         step = turn.steps_omitted + len(turn.steps) - 1
         entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step, state=state), turn)
         if entry.messages:
             self._entries.append(entry)
 
-    def make_room(self, config: ConversationHistoryConfig, *, running_turn: str, reserve: int = 0) -> Eviction | None:
+    def evict_over_cap(
+        self, config: ConversationHistoryConfig, *, running_turn: str, reserve: int = 0
+    ) -> Eviction | None:
         """Evict a block, and `reserve` messages more, if the view is over its cap (CTX-4).
 
-        The running turn's user message, what came last, and the summary always stay.
+        The running turn's user message, the last entry and the summary always stay.
         """
         if config.max_messages == 0 or self.message_count <= config.max_messages:
             return None
         lowered = eviction_config(config)
         lowered = lowered.model_copy(update={"max_messages": max(1, lowered.max_messages - reserve)})
-        kept, _ = kept_indexes(self.messages, lowered, pinned=self._pinned(running_turn))
-        staying = self._entries_at(frozenset(kept))
+        indexes, _ = kept_indexes(self.messages, lowered, pinned=self._pinned(running_turn))
+        staying = self._entries_at(frozenset(indexes))
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def make_carriable(self, most_bytes: int, *, running_turn: str, head: int) -> Eviction | None:
-        """Evict the oldest entries, down to half, if what is carried takes more than `most_bytes` (SES-15).
+    def evict_over_bytes(self, max_bytes: int, *, running_turn: str, head: int) -> Eviction | None:
+        """Evict the oldest entries, down to half, if the carried view has more than `max_bytes` (SES-15).
 
-        The first `head` messages stay while they take no more than a quarter, the summary and the running turn's user
-        message in any case.
+        The first `head` messages stay up to a quarter of it; the summary and the running turn's user message always
+        stay.
         """
-        excess = self.carried_bytes - most_bytes // 2
-        if self.carried_bytes <= most_bytes:
+        excess = self.carried_bytes - max_bytes // 2
+        if self.carried_bytes <= max_bytes:
             return None
-        staying = self._head(head, most_bytes // 4)
+        staying = self._head(head, max_bytes // 4)
         for entry in self._entries[len(staying) :]:
             if excess <= 0 or entry.ref.summary or (entry.ref.turn, entry.ref.step) == (running_turn, None):
                 staying.append(entry)
@@ -174,9 +175,9 @@ class ModelView:
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
     def shrink(self, max_chars: int, *, running_turn: str, head: int) -> Eviction | None:
-        """Evict the oldest entries until the others have at most `max_chars` characters, as far as that goes (CTX-7).
+        """Evict the oldest entries until the others have at most `max_chars` characters, if possible (CTX-7).
 
-        The first `head` messages, the summary, the running turn's user message and what came last stay in any case.
+        The first `head` messages, the summary, the running turn's user message and the last entry always stay.
         """
         excess, permanent = self.chars - max_chars, set(map(id, self._permanent(running_turn, head)))
         staying = []
@@ -188,10 +189,10 @@ class ModelView:
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
     def shorten(self, max_chars: int, *, running_turn: str, head: int) -> dict[int, int]:
-        """Shorten what `shrink` never evicts, if it has more than `max_chars` characters, to three quarters of that.
+        """Shorten what `shrink` never evicts to three quarters of `max_chars`, if it has more characters than that.
 
         The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
-        characters that were cut of each turn, by its number. Only where a segment begins: it changes the prefix.
+        number of removed characters by turn number. Call it only before a new segment: it changes the prefix.
         """
         permanent = self._permanent(running_turn, head)
         chars = sum(entry.chars for entry in permanent)
@@ -200,15 +201,15 @@ class ModelView:
         shortenable = {id(entry) for entry in permanent if not _stays_whole(entry, running_turn)}
         entries = [entry for entry in self._entries if id(entry) in shortenable]
         lengths = [_text_length(message) for entry in entries for message in entry.messages]
-        longest, cut = longest_allowed(lengths, chars - max_chars * 3 // 4), dict[int, int]()
+        text_chars, cut = max_text_chars(lengths, chars - max_chars * 3 // 4), dict[int, int]()
         for index, entry in enumerate(self._entries):
             if id(entry) in shortenable:
-                self._entries[index] = _shortened(entry, longest)
+                self._entries[index] = _shorten_entry(entry, text_chars)
                 cut[entry.ref.number] = cut.get(entry.ref.number, 0) + entry.chars - self._entries[index].chars
         return cut
 
     def _permanent(self, running_turn: str, head: int) -> list[ViewEntry]:
-        """Return the entries that stay whatever is evicted for its size."""
+        """Return the entries that `shrink` never evicts."""
         count, last = self._entries_within(head), len(self._entries) - 1
         return [
             entry
@@ -216,8 +217,8 @@ class ModelView:
             if index < count or index == last or _stays_whole(entry, running_turn)
         ]
 
-    def leave_out(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
-        """Let a note stand for everything of `turn`, the newest one, in a new segment; returns what it stands for."""
+    def replace_with_note(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
+        """Replace all entries of `turn`, the newest one, by a note in a new segment; return these entries."""
         leaving = [entry for entry in self._entries if entry.ref.number == number]
         note = (ModelMessage(role="user", content=REFUSED_NOTE),)
         self._entries = [entry for entry in self._entries if entry.ref.number != number]
@@ -225,10 +226,10 @@ class ModelView:
         self.open_segment()
         return leaving
 
-    def put_summary(self, summary: Summary, *, head: int) -> None:
-        """Let `summary` stand for what was evicted: where the one before it stood, or after the first `head` messages.
+    def insert_summary(self, summary: Summary, *, head: int) -> None:
+        """Insert `summary` in the place of the earlier one, or after the first `head` messages.
 
-        Only between an eviction and the next request: it changes the prefix of the segment that has just begun.
+        Call it only between an eviction and the next request: it changes the prefix of the new segment.
         """
         entry = _entry_of_summary(ViewRef(turn="", summary=summary))
         earlier = self.summary_entry
@@ -237,50 +238,50 @@ class ModelView:
         else:
             self._entries.insert(self._entries_within(head), entry)
 
-    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int) -> None:
-        """Let the entries of `turn` carry their messages themselves, as `detached` says."""
-        self._entries = detached(self._entries, turn, steps_before=steps_before, kept_bytes=kept_bytes)
+    def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int) -> None:
+        """Detach the entries of `turn`, see `detached`."""
+        self._entries = detached(self._entries, turn, steps_before=steps_before, inline_bytes=inline_bytes)
 
     def open_segment(self) -> None:
-        """Send no opaque provider state of earlier steps from here on (CTX-4, AGT-9)."""
+        """Begin a segment: from now on, no opaque provider state of earlier steps is sent (CTX-4, AGT-9)."""
         self.segment += 1
         self._entries = [_without_state(entry) for entry in self._entries]
 
     def request(self, head: RequestHead) -> ModelRequest:
-        """Build the request as it stands; later changes of the view do not reach it."""
+        """Return a request of the present messages; later changes of the view do not affect it."""
         return ModelRequest(head=head, messages=self.messages)
 
     def digest(self, head: RequestHead) -> str:
-        """Name the exact context of `request(head)`; equals `digest_of` over it."""
+        """Return the digest of the exact context; equal to `digest_of(self.request(head))`."""
         if self._hashed_head is None or self._hashed_head[0] is not head:
             self._hashed_head = (head, _head_hash(head))
         return _digest(self._hashed_head[1].copy(), (digest for entry in self._entries for digest in entry.digests))
 
     def _keep(self, staying: list[ViewEntry]) -> Eviction:
-        before, kept = self.message_count, set(map(id, staying))
-        leaving = [_without_state(entry) for entry in self._entries if id(entry) not in kept]
+        before, staying_ids = self.message_count, set(map(id, staying))
+        leaving = [_without_state(entry) for entry in self._entries if id(entry) not in staying_ids]
         self._entries = staying
         self.open_segment()
         return Eviction(entries=leaving, evicted=before - self.message_count)
 
     def _pinned(self, running_turn: str) -> frozenset[int]:
-        """Return the index of a message of each entry that always stays."""
+        """Return one message index of each entry that always stays."""
         pinned, index, opening = {self.message_count - 1}, 0, -1
         for entry in self._entries:
             if entry.ref.summary:
                 pinned.add(index)
             elif (entry.ref.turn, entry.ref.step) == (running_turn, None):
-                opening = index  # the last one counts: an id may have been used before, long ago
+                opening = index  # the last one counts: the id may have been used long ago
             index += len(entry.messages)
         return frozenset(pinned | {opening})
 
-    def _head(self, messages: int, most_bytes: int) -> list[ViewEntry]:
+    def _head(self, messages: int, max_bytes: int) -> list[ViewEntry]:
         head = self._entries[: self._entries_within(messages)]
         sizes = accumulate(entry.carried_bytes for entry in head)
-        return head[: max(sum(size <= most_bytes for size in sizes), min(1, messages))]
+        return head[: max(sum(size <= max_bytes for size in sizes), min(1, messages))]
 
     def _entries_within(self, messages: int) -> int:
-        """Count the entries that begin within the first `messages` messages."""
+        """Return the number of entries that begin within the first `messages` messages."""
         count, index = 0, 0
         for entry in self._entries:
             if index >= messages:
@@ -288,17 +289,17 @@ class ModelView:
             count, index = count + 1, index + len(entry.messages)
         return count
 
-    def _entries_at(self, kept: frozenset[int]) -> list[ViewEntry]:
+    def _entries_at(self, indexes: frozenset[int]) -> list[ViewEntry]:
         staying, index = [], 0
         for entry in self._entries:
-            if index in kept:
+            if index in indexes:
                 staying.append(entry)
             index += len(entry.messages)
         return staying
 
 
 def restored(ref: ViewRef, transcript: Transcript) -> ViewEntry:
-    """Render a carried reference again (SES-14)."""
+    """Return the entry of a carried reference (SES-14)."""
     if ref.summary:
         return _entry_of_summary(ref)
     if not ref.number and ref.turn in transcript:
@@ -307,30 +308,30 @@ def restored(ref: ViewRef, transcript: Transcript) -> ViewEntry:
 
 
 def detached(
-    entries: Iterable[ViewEntry], turn: ConversationMessage, *, steps_before: int | None = None, kept_bytes: int
+    entries: Iterable[ViewEntry], turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int
 ) -> list[ViewEntry]:
-    """Return `entries`, those of `turn` with their messages in themselves, texts over `kept_bytes` by reference.
+    """Return `entries` with those of `turn` carrying their own messages, texts over `inline_bytes` by reference.
 
-    With `steps_before`, only those of its steps before that one. The store has the texts already.
+    With `steps_before`, only entries of steps before that one change. The store already has the texts.
     """
     return [
-        _detached(entry, turn, kept_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
+        _detached(entry, turn, inline_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
         for entry in entries
     ]
 
 
-def texts_of(entries: Iterable[ViewEntry], turns: Iterable[ConversationMessage], *, kept_bytes: int) -> list[str]:
-    """Return the texts that detaching everything of `turns` will refer to."""
+def texts_of(entries: Iterable[ViewEntry], turns: Iterable[ConversationMessage], *, inline_bytes: int) -> list[str]:
+    """Return the texts to store before all entries of `turns` are detached."""
     texts = Texts()
     by_id = {turn.id: turn for turn in turns}
     for entry in entries:
         if entry.ref.turn in by_id and not entry.ref.messages:
-            _detached(entry, by_id[entry.ref.turn], kept_bytes, texts)
+            _detached(entry, by_id[entry.ref.turn], inline_bytes, texts)
     return list(texts.by_hash.values())
 
 
 def digest_of(request: ModelRequest) -> str:
-    """Name the exact context of a request, wherever it was put together (AGT-2)."""
+    """Return the digest of a request's exact context; equal in every process (AGT-2)."""
     return _digest(_head_hash(request.head), (_message_digest(message) for message in request.messages))
 
 
@@ -370,13 +371,13 @@ def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
         messages=messages,
         digests=tuple(map(_message_digest, messages)),
         chars=sum(map(_chars, messages)),
-        # Without the number: what runs from before it decided by their size must be decided the same again (SES-19).
+        # Without the number: earlier runs decided by a size without it, and must decide the same on replay (SES-19).
         carried_bytes=len(ref.model_dump_json(exclude={"number"})),
     )
 
 
 def _chars(message: ModelMessage) -> int:
-    """Count what the model will read: a text by reference counts whole."""
+    """Return the characters that the model will read: a text by reference counts as a whole."""
     blobs = [call.blob.chars for call in message.tool_calls if call.blob]
     if message.blob:
         blobs.append(message.blob.chars + message.blob_start - len(message.content))
@@ -388,14 +389,15 @@ def _stays_whole(entry: ViewEntry, running_turn: str) -> bool:
 
 
 def _text_length(message: ModelMessage) -> int:
-    """Count the characters of a message's text; one that is kept by reference counts whole."""
+    """Return the length of a message's text; a text by reference counts as a whole."""
     return message.blob.chars + message.blob_start if message.blob else len(message.content)
 
 
-def _shortened(entry: ViewEntry, longest: int) -> ViewEntry:
-    """Return the entry with no text longer than that; it carries its messages itself if there was one."""
+def _shorten_entry(entry: ViewEntry, max_chars: int) -> ViewEntry:
+    """Return the entry with its texts cut to `max_chars`; if any was longer, it carries its own messages."""
     messages = tuple(
-        shortened(message, longest) if _text_length(message) > longest else message for message in entry.messages
+        shorten_message(message, max_chars) if _text_length(message) > max_chars else message
+        for message in entry.messages
     )
     if messages == entry.messages:
         return entry
@@ -408,11 +410,11 @@ def _is_leaving(ref: ViewRef, turn_id: str, steps_before: int | None) -> bool:
     return steps_before is None or (ref.step is not None and ref.step < steps_before)
 
 
-def _detached(entry: ViewEntry, turn: ConversationMessage, kept_bytes: int, texts: Texts) -> ViewEntry:
-    """Return the entry with its messages in its reference: what the model reads stays the same."""
+def _detached(entry: ViewEntry, turn: ConversationMessage, inline_bytes: int, texts: Texts) -> ViewEntry:
+    """Return the entry with its messages in its reference; the model still reads the same."""
     contents = _contents(entry.ref, turn)
     messages = tuple(
-        refer_message(message, content, kept_bytes=kept_bytes, texts=texts)
+        refer_message(message, content, inline_bytes=inline_bytes, texts=texts)
         for message, content in zip(entry.messages, contents, strict=True)
     )
     # The state is in the messages too: once is enough.
@@ -421,7 +423,7 @@ def _detached(entry: ViewEntry, turn: ConversationMessage, kept_bytes: int, text
 
 
 def _contents(ref: ViewRef, turn: ConversationMessage) -> list[str]:
-    """Return what each message of an entry says that can be long: of a tool message, all but its outcome line."""
+    """Return the possibly long text of each message of an entry: of a tool message, all but its outcome line."""
     if ref.step is None:
         return [turn.user_message]
     step = _step(turn, ref.step)
@@ -451,7 +453,7 @@ def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessa
 
 
 def _interrupted_message(step: ModelStep) -> ModelMessage:
-    """Return the text of an answer without its end: no vendor takes back a part of its thinking, or of a call."""
+    """Return the text of an incomplete answer: vendors do not accept incomplete thinking or calls."""
     return ModelMessage(
         role="assistant",
         content=f"{INTERRUPTED_NOTE}{step.text}",

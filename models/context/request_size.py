@@ -1,4 +1,4 @@
-"""How large a request is, estimated: what is sent before the messages, and all of it (CTX-6, CTX-7, AGT-9)."""
+"""Estimated size of a request: of its head, and of all of it (CTX-6, CTX-7, AGT-9)."""
 
 from turnkeeper.models.tokens import count_chars, estimate_tokens, tokens_of
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
@@ -13,7 +13,7 @@ def tools_tokens(head: RequestHead) -> int:
 
 
 def head_tokens(head: RequestHead) -> int:
-    """Estimate the tokens of what is sent before the messages.
+    """Estimate the tokens of the head.
 
     >>> head_tokens(RequestHead(system="Be brief."))
     3
@@ -22,7 +22,7 @@ def head_tokens(head: RequestHead) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """Estimate the input tokens of a request whose large texts are in their places.
+    """Estimate the input tokens of a request with its large texts restored.
 
     >>> from turnkeeper.models.transcript.model_call import ModelMessage
     >>> messages = [ModelMessage(role="user", content="Hi"), ModelMessage(role="assistant", content="Hello!")]

@@ -1,8 +1,8 @@
-"""Summaries of what the model no longer sees (seed 2, CTX-5).
+"""Summaries of messages that the model no longer sees (CTX-5).
 
-What is evicted waits until a summary of it is due (`models/context/model_context.py`). The messages themselves are then
-handed over to the activity `summarise`, which asks the session's model with the prompt that is made here. What comes
-back stands in the model view as one message of the assistant's, and enters the next summary in its turn.
+Evicted messages wait until a summary is due (`models/context/model_context.py`). Then the activity `summarise` asks the
+session's model with the prompt built here. The summary becomes one assistant message in the model view, and the next
+summary includes it.
 """
 
 import re
@@ -34,32 +34,32 @@ from turnkeeper.models.transcript.model_call import (
 from turnkeeper.models.wire import Compact, Items
 
 SUMMARY_MARK = "[Conversation Summary]"
-"""How the message begins that stands for what was evicted."""
+"""First line of a summary message."""
 
 SUMMARY_TOKENS = 1_024
-"""Most tokens the model may write for one."""
+"""Maximum tokens of a summary."""
 
 SUMMARY_CHARS = 8_000
-"""Most characters that are kept of one, whatever the model was told."""
+"""Maximum characters of a summary; a longer one is cut."""
 
 SUMMARY_BYTES = 24_000
-"""Most JSON bytes that are kept of one."""
+"""Maximum of a summary, as JSON."""
 
 EVICTED_A_SUMMARY = 10
-"""At most one summary is made for every so many messages evicted."""
+"""Number of evicted messages after which a summary is due."""
 
 PROMPT_CHARS = 48_000
-"""About the most characters of conversation in one request for a summary."""
+"""Approximate maximum of the conversation in one request for a summary, in characters."""
 
-LONGEST_TEXT = 4_000
-"""Most characters of any one text in it; where there are many, each has less."""
+MAX_TEXT_CHARS = 4_000
+"""Maximum of one text in the request; with many texts, each may have less."""
 
-SHORTEST_TEXT = 200
-LONGEST_OUTCOME = 300
-LONGEST_NAME = 200
+MIN_TEXT_CHARS = 200
+MAX_OUTCOME_CHARS = 300
+MAX_NAME_CHARS = 200
 
 FILES_CHARS = 4_000
-"""Most characters of the names of files that a summary lists, the latest."""
+"""Maximum of all file names in a summary, in characters; the latest are listed."""
 
 INSTRUCTION = (
     "Summarize the following conversation history concisely. Focus on: what files were read and written, what "
@@ -72,51 +72,51 @@ INSTRUCTION = (
 
 
 class Summary(Compact):
-    """What stands for evicted messages. `turns` are the turns it speaks of: ranges of their numbers, both ends in."""
+    """A summary of evicted messages. `turns` are inclusive ranges of the turn numbers that it covers."""
 
     text: str
     files: Items[str] = []
     files_omitted: int = 0
-    """How many more files were written before those of `files`."""
+    """Number of files written before those of `files`."""
     turns: Items[tuple[int, int]] = []
 
 
 def next_summary(
-    earlier: Summary | None, made: SummaryOutcome, *, turns: Iterable[int], files_chars: int = FILES_CHARS
+    earlier: Summary | None, outcome: SummaryOutcome, *, turns: Iterable[int], files_chars: int = FILES_CHARS
 ) -> Summary:
-    """Return the summary that takes the place of the `earlier` one, which the text that was made already speaks of.
+    """Return the summary that replaces the `earlier` one, which the new text already includes.
 
-    Files are listed by their names, of at most `files_chars` characters together.
+    The names of its files have at most `files_chars` characters together.
 
-    >>> made = SummaryOutcome(text="A, then B.", files=["b", "a"])
-    >>> next_summary(Summary(text="A.", files=["a"], turns=[(1, 2)]), made, turns=[3])
+    >>> outcome = SummaryOutcome(text="A, then B.", files=["b", "a"])
+    >>> next_summary(Summary(text="A.", files=["a"], turns=[(1, 2)]), outcome, turns=[3])
     Summary(text='A, then B.', files=['b', 'a'], files_omitted=0, turns=[(1, 3)])
     """
     earlier = earlier or Summary(text="")
     files, omitted = listed_files(
-        [*(file for file in earlier.files if file not in made.files), *made.files], most_chars=files_chars
+        [*(file for file in earlier.files if file not in outcome.files), *outcome.files], max_chars=files_chars
     )
     return Summary(
-        text=made.text,
+        text=outcome.text,
         files=files,
-        files_omitted=earlier.files_omitted + made.files_omitted + omitted,
+        files_omitted=earlier.files_omitted + outcome.files_omitted + omitted,
         turns=_joined(earlier.turns, turns),
     )
 
 
-def listed_files(files: Sequence[str], *, most_chars: int = FILES_CHARS) -> tuple[list[str], int]:
-    """Return the latest of `files` whose names have `most_chars` characters together, and how many more there are.
+def listed_files(files: Sequence[str], *, max_chars: int = FILES_CHARS) -> tuple[list[str], int]:
+    """Return the latest `files` whose names have `max_chars` characters together, and the number of the others.
 
-    >>> listed_files(["a.py", "b.py", "c.py"], most_chars=9)
+    >>> listed_files(["a.py", "b.py", "c.py"], max_chars=9)
     (['b.py', 'c.py'], 1)
     """
     sizes = accumulate(len(file) for file in reversed(files))
-    omitted = len(files) - sum(size <= most_chars for size in sizes)
+    omitted = len(files) - sum(size <= max_chars for size in sizes)
     return list(files[omitted:]), omitted
 
 
 def _joined(ranges: Iterable[tuple[int, int]], numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Add `numbers` to `ranges`; those that touch become one.
+    """Return `ranges` with `numbers` added; adjacent ranges are merged.
 
     >>> _joined([(1, 3)], [4, 5, 9])
     [(1, 5), (9, 9)]
@@ -131,7 +131,7 @@ def _joined(ranges: Iterable[tuple[int, int]], numbers: Iterable[int]) -> list[t
 
 
 def summary_message(summary: Summary) -> ModelMessage:
-    r"""Return the one message that stands for what was evicted; the files are listed whatever the model wrote.
+    r"""Return the message with the summary and the list of files.
 
     >>> summary_message(Summary(text="All is well.", files=["a.py", "b.py"])).content
     '[Conversation Summary]\nAll is well.\n\nFiles written: a.py, b.py'
@@ -142,7 +142,7 @@ def summary_message(summary: Summary) -> ModelMessage:
 
 
 def carries_text(messages: Iterable[ModelMessage]) -> bool:
-    """Return whether anybody says something in `messages`; calls and their results alone are worth no summary.
+    """Return whether a user or the model says something in `messages`: calls and results alone need no summary.
 
     >>> carries_text([ModelMessage(role="tool", content="42")])
     False
@@ -150,77 +150,80 @@ def carries_text(messages: Iterable[ModelMessage]) -> bool:
     return any(message.role != "tool" and message.content.strip() for message in messages)
 
 
-# ---- what the model is asked
+# ---- the request
 
 
 def summary_request(
-    messages: Sequence[ModelMessage], *, has_earlier: bool = False, most_chars: int = PROMPT_CHARS
+    messages: Sequence[ModelMessage], *, has_earlier: bool = False, max_chars: int = PROMPT_CHARS
 ) -> ModelRequest:
-    """Ask for a summary of `messages`, the first of which may be the summary so far, in about `most_chars` characters.
+    """Return a request for a summary of `messages`, with about `max_chars` characters of them.
 
-    The conversation is given as replay text (CTX-12), so that nothing in it can be taken for anything else. Of what is
-    too much, each text gives up its middle; where that is not enough, the oldest events are left out, and said to be.
+    With `has_earlier`, the first message is the earlier summary. The conversation is sent as replay text (CTX-12),
+    whose structure no message can forge. If it is too long, every text loses its middle; if that is not enough, the
+    oldest events are left out, and a note says so.
     """
     head = RequestHead(system=INSTRUCTION, max_tokens=SUMMARY_TOKENS)
     earlier, evicted = (messages[:1], messages[1:]) if has_earlier else ([], messages)
-    record = _record([RespondEvent(content=message.content) for message in earlier], evicted, most_chars)
+    record = _record([RespondEvent(content=message.content) for message in earlier], evicted, max_chars)
     return ModelRequest(head=head, messages=[ModelMessage(role="user", content=record)])
 
 
-def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], most_chars: int) -> str:
+def _record(so_far: Sequence[ReplayEvent], evicted: Sequence[ModelMessage], max_chars: int) -> str:
     events = [event for step in _steps_of(evicted) for event in _events_of(step)]
-    longest = min(LONGEST_TEXT, max(SHORTEST_TEXT, most_chars // max(1, len(events))))
-    latest = dropwhile(lambda event: isinstance(event, ResultEvent), events[-(most_chars // longest) :])
-    shown = [_bounded(event, longest) for event in latest]
-    omitted = len(events) - len(shown)
+    longest = min(MAX_TEXT_CHARS, max(MIN_TEXT_CHARS, max_chars // max(1, len(events))))
+    latest = dropwhile(lambda event: isinstance(event, ResultEvent), events[-(max_chars // longest) :])
+    bounded = [_bounded(event, longest) for event in latest]
+    omitted = len(events) - len(bounded)
     note = f"({omitted:,} earlier events are left out: there are too many.)\n\n" if omitted else ""
-    return note + render_replay([*so_far, *shown], [], max_history=0)
+    return note + render_replay([*so_far, *bounded], [], max_history=0)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A message, and the calls it makes with their results."""
+    """A message, and its calls with their results."""
 
     message: ModelMessage
     exchanges: list[tuple[CallPart, ModelMessage]]
 
 
 def _steps_of(messages: Iterable[ModelMessage]) -> Iterator[_Step]:
-    """Put calls and results together by their order: a vendor's call id can mean several calls (SES-6)."""
-    coming = iter(messages)
-    for message in coming:
-        yield _Step(message, list(zip(message.tool_calls, coming, strict=False)))
+    """Match calls and results by their order, since a vendor's call ids can repeat (SES-6)."""
+    remaining = iter(messages)
+    for message in remaining:
+        yield _Step(message, list(zip(message.tool_calls, remaining, strict=False)))
 
 
 def _events_of(step: _Step) -> Iterator[ReplayEvent]:
-    said = step.message
-    if said.role == "user":
-        yield UserEvent(content=said.content)
-    elif said.role == "assistant" and said.content.strip():
-        yield RespondEvent(content=_unmarked(said.content))
+    message = step.message
+    if message.role == "user":
+        yield UserEvent(content=message.content)
+    elif message.role == "assistant" and message.content.strip():
+        yield RespondEvent(content=_escape_mark(message.content))
     for call, result in step.exchanges:
-        yield CallEvent(name=call.name[:LONGEST_NAME], args=call.args)
+        yield CallEvent(name=call.name[:MAX_NAME_CHARS], args=call.args)
         outcome, _, content = result.content.partition("\n\n")
-        yield ResultEvent(outcome=" ".join(outcome.split())[:LONGEST_OUTCOME], content=content)
+        yield ResultEvent(outcome=" ".join(outcome.split())[:MAX_OUTCOME_CHARS], content=content)
 
 
-def _unmarked(text: str) -> str:
-    """Return a text that can't be taken for the summary so far."""
+def _escape_mark(text: str) -> str:
+    """Escape a text that looks like the earlier summary."""
     return f"\\{text}" if text.lstrip("\\").startswith(SUMMARY_MARK) else text
 
 
-def _bounded(event: ReplayEvent, most: int) -> ReplayEvent:
+def _bounded(event: ReplayEvent, max_chars: int) -> ReplayEvent:
     if not isinstance(event, CallEvent):
-        return event.model_copy(update={"content": bound_text(event.content, most, 4 * most)})
+        return event.model_copy(update={"content": bound_text(event.content, max_chars, 4 * max_chars)})
     args = event.args if isinstance(event.args, str) else to_json(event.args).decode()
-    return event if len(args) <= most else event.model_copy(update={"args": bound_text(args, most, 4 * most)})
+    if len(args) <= max_chars:
+        return event
+    return event.model_copy(update={"args": bound_text(args, max_chars, 4 * max_chars)})
 
 
-# ---- what comes of it
+# ---- the response
 
 
 def summary_trouble(text: str, files: Sequence[str], replaced: Sequence[ModelMessage]) -> str | None:
-    """Say why `text` can't stand for the messages it would replace; `None` if it can.
+    """Return why `text` can't replace these messages; `None` if it can.
 
     >>> summary_trouble("  ", [], [])
     'it is empty'
@@ -229,43 +232,43 @@ def summary_trouble(text: str, files: Sequence[str], replaced: Sequence[ModelMes
         return "it is empty"
     if any(call.blob and _WRITES.search(call.name) for message in replaced for call in message.tool_calls):
         return "which files were written can't be read now"
-    written = len(summary_message(Summary(text=text, files=list(files))).content)
+    length = len(summary_message(Summary(text=text, files=list(files))).content)
     room = sum(map(count_chars, replaced))
-    if written >= room:
-        return f"it has {written:,} characters, what it would replace {room:,}"
+    if length >= room:
+        return f"it has {length:,} characters, what it would replace {room:,}"
     return None
 
 
 def files_written(messages: Iterable[ModelMessage], tools: Iterable[ToolSpec]) -> list[str]:
-    """List the files that calls in `messages` have written, each once, in order: read off the calls, not off any text.
+    """Return the files that calls in `messages` have written, each once, in order. Texts are not searched.
 
-    A call counts if it has not failed, its tool is not one that only reads, and its name says that it writes.
+    A call counts if it has not failed, its tool is not read-only, and the tool's name suggests that it writes.
     """
     reading = {tool.name for tool in tools if tool.effect == "read"}
-    written: dict[str, None] = {}
+    files: dict[str, None] = {}
     for step in _steps_of(messages):
         for call, result in step.exchanges:
             if result.status in _DONE and call.name not in reading and _WRITES.search(call.name):
-                written.update(dict.fromkeys(_paths_in(call.args)))
-    return list(written)
+                files.update(dict.fromkeys(_paths_in(call.args)))
+    return list(files)
 
 
 _DONE = ("ok", "outcome_unknown")
 _WRITES = re.compile(r"write|edit|create|save|append|patch|replace|update|insert|move|rename|copy|diff", re.IGNORECASE)
 _PATH = re.compile(r"(?:\w+_)?(?:path|file)(?:_?name)?s?|(?:file_?)names?|destination|target", re.IGNORECASE)
-"""How an argument is called that names a file: `path`, `file_path`, `filename`, `paths`, `destination`, ..."""
+"""Names of arguments that name a file: `path`, `file_path`, `filename`, `paths`, `destination`, ..."""
 
-_LOOKS = frozenset({"view", "read", "list", "show", "get"})
-"""Commands of tools that do several things, by which nothing is written."""
+_READING_COMMANDS = frozenset({"view", "read", "list", "show", "get"})
+"""Values of `command`, in tools with several commands, that write nothing."""
 
 
 def _paths_in(args: JsonValue, *, under: str = "", depth: int = 3) -> Iterator[str]:
-    """Yield the names of files in a call's arguments, also in lists and objects in them."""
-    if isinstance(args, dict) and args.get("command") not in _LOOKS and depth:
+    """Yield the file names in a call's arguments, also in nested lists and objects."""
+    if isinstance(args, dict) and args.get("command") not in _READING_COMMANDS and depth:
         for key, value in args.items():
             yield from _paths_in(value, under=key, depth=depth - 1)
     elif isinstance(args, list) and depth:
         for item in args:
             yield from _paths_in(item, under=under, depth=depth - 1)
     elif isinstance(args, str) and _PATH.fullmatch(under) and args.strip():
-        yield " ".join(args.split())[:LONGEST_NAME]
+        yield " ".join(args.split())[:MAX_NAME_CHARS]

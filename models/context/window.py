@@ -1,17 +1,16 @@
-"""Which messages the model still sees, once there are too many (seed 2, CTX-1 to CTX-4).
+"""The sliding window: which messages the model still sees when there are too many (CTX-1 to CTX-4).
 
-How it works. Messages are first cut into *groups*: an assistant message with tool calls and the results that follow
-it are one group, every other message is a group of its own. From there on only whole groups are kept or evicted, so
-no call can lose its result. Three kinds of group always stay: those that reach into the first `preserve_first_n`
-messages (the head), those that reach into the last `preserve_last_n` (the tail), and those that hold a pinned
-message. What room they leave within `max_messages` goes to the latest of the other groups, without gaps: the first
-one that does not fit ends it.
+Theory of operation. Messages are divided into *groups*: an assistant message with tool calls and the results that
+follow it are one group, every other message is a group of its own. Only whole groups are kept or evicted, so no call
+loses its result. Three kinds of group always stay: those that reach into the first `preserve_first_n` messages (the
+head), those that reach into the last `preserve_last_n` (the tail), and those with a pinned message. The rest of
+`max_messages` goes to the latest other groups, without gaps: the first one that does not fit ends it.
 
-That one rule gives all of CTX-2 and CTX-3. Where the settings, or the growth of head and tail to whole groups, leave
-no room, only head and tail stay; where head and tail meet, there is nothing else to evict.
+This rule covers all of CTX-2 and CTX-3. If head and tail, extended to whole groups, leave no room, only they stay; if
+they meet, nothing can be evicted.
 
-Messages are read in three forms, told apart by their fields alone: Anthropic content blocks (`tool_use`,
-`tool_result`), OpenAI `tool_calls` and `role: tool`, and our own `ModelMessage`. They are never modified.
+Messages can have three forms, recognised by their fields: Anthropic content blocks (`tool_use`, `tool_result`), OpenAI
+`tool_calls` and `role: tool`, and our own `ModelMessage`. They are never modified.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,29 +32,29 @@ BOTH_FORMS = "max_conversation_messages is short for conversation.max_messages: 
 EARLIER_EVICT_BLOCK = 10
 """Default of `evict_block` for sessions that were started under rules 1 and 2."""
 
-LEAST_HALVED = 4
-"""A window is halved no further: below, a session would remember nothing for one message that was too long."""
+MIN_HALVED_MESSAGES = 4
+"""Lower bound of a halved window: below it, one message that was too long would cost the session all others."""
 
 
 class ConversationHistoryConfig(Strict):
     """How much of a conversation the model sees (CTX-1). All numbers count messages."""
 
     max_messages: int = Field(100, ge=0)
-    """Beyond so many, messages are evicted; 0 turns trimming off."""
+    """More messages than this start an eviction; 0 turns trimming off."""
     summarize_on_trim: bool = False
-    """Whether what is evicted is summarised first, at the price of a model call (CTX-5)."""
+    """Whether evicted messages are summarised, which costs a model call (CTX-5)."""
     preserve_first_n: int = Field(1, ge=0)
-    """So many at the beginning always stay."""
+    """Messages at the start that always stay."""
     preserve_last_n: int = Field(20, ge=0)
-    """So many at the end always stay."""
+    """Messages at the end that always stay."""
     evict_block: int = Field(35, ge=0)
-    """So many go at once in a session, so that the prompt's prefix stays the same for many calls (CTX-4).
+    """Messages evicted at once in a session, so that the prompt's prefix stays the same for many calls (CTX-4).
 
-    Measured in long sessions at the vendors' cache rules: with 35, input costs 40 % less than with 10.
+    With 35, input costs 40 % less than with 10: measured in long sessions, by the vendors' cache rules.
     """
 
     def with_earlier_defaults(self) -> "ConversationHistoryConfig":
-        """Return the window of a session that was started while other defaults held (SES-19).
+        """Return the window of a session that was started under earlier defaults (SES-19).
 
         >>> ConversationHistoryConfig().with_earlier_defaults().evict_block
         10
@@ -72,7 +71,7 @@ class HistoryChange(ConversationHistoryConfig, Change):
 
 
 class ConversationMetrics(Frozen):
-    """What a trim came to. `estimated_tokens` is of what was kept."""
+    """Counts of a trim. `estimated_tokens` is that of the preserved messages."""
 
     total_messages: int
     preserved_messages: int
@@ -82,7 +81,7 @@ class ConversationMetrics(Frozen):
 
 @dataclass(frozen=True)
 class TrimResult(Generic[MessageT]):
-    """What stays and what goes, both in their old order. `warning` is a sentence about settings that leave no room."""
+    """Messages that stay and that go, in their order. `warning` says that the settings leave no room."""
 
     trimmed: list[MessageT]
     evicted: list[MessageT]
@@ -102,19 +101,19 @@ class ConversationWindow:
     config: ConversationHistoryConfig
 
     def trim(self, messages: Sequence[MessageT]) -> TrimResult[MessageT]:
-        """Tell the messages that stay from those that go; the messages themselves are left as they are.
+        """Divide `messages` into those that stay and those that go.
 
-        `evict_block` plays no part here: it is the session's (`eviction_config`).
+        `evict_block` has no effect here; sessions use it (`eviction_config`).
 
         >>> window = ConversationWindow(ConversationHistoryConfig(max_messages=3, preserve_last_n=1))
         >>> result = window.trim([{"role": "user", "content": text} for text in "abcde"])
         >>> [message["content"] for message in result.trimmed], [message["content"] for message in result.evicted]
         (['a', 'd', 'e'], ['b', 'c'])
         """
-        kept, warning = kept_indexes(messages, self.config)
-        staying = set(kept)
-        trimmed = [messages[index] for index in kept]
-        evicted = [message for index, message in enumerate(messages) if index not in staying]
+        indexes, warning = kept_indexes(messages, self.config)
+        preserved = set(indexes)
+        trimmed = [messages[index] for index in indexes]
+        evicted = [message for index, message in enumerate(messages) if index not in preserved]
         metrics = ConversationMetrics(
             total_messages=len(messages),
             preserved_messages=len(trimmed),
@@ -127,10 +126,10 @@ class ConversationWindow:
 def kept_indexes(
     messages: Sequence[object], config: ConversationHistoryConfig, *, pinned: AbstractSet[int] = frozenset()
 ) -> tuple[list[int], str | None]:
-    """Choose the indexes that stay, ascending, and warn in a sentence where the settings leave no room (CTX-2, CTX-3).
+    """Return the indexes that stay, ascending, and a warning if the settings leave no room (CTX-2, CTX-3).
 
-    Messages at the `pinned` indexes stay whatever happens and count within `max_messages` (CTX-4). More than
-    `max_messages` stay only where head, tail and pinned messages alone are more. Linear in the number of messages.
+    Messages at the `pinned` indexes always stay and count towards `max_messages` (CTX-4). More than `max_messages` stay
+    only if head, tail and pinned messages alone are more. Takes linear time.
 
     >>> messages = [{"role": "user", "content": "?"}] * 5
     >>> kept_indexes(messages, ConversationHistoryConfig(max_messages=3, preserve_last_n=1))
@@ -146,16 +145,16 @@ def kept_indexes(
     evictable = [group for group in middle if pinned.isdisjoint(group)]
     room = config.max_messages - total + sum(map(len, evictable))
     evicted = {index for group in _beyond(room, evictable) for index in group}
-    kept = [index for index in range(total) if index not in evicted]
-    return kept, _warning(config, total, head_meets_tail=not middle)
+    return [index for index in range(total) if index not in evicted], _warning(
+        config, total, head_meets_tail=not middle
+    )
 
 
 def eviction_config(config: ConversationHistoryConfig) -> ConversationHistoryConfig:
-    """Lower the cap by a block: what a session that has overflowed `config` trims to (CTX-4).
+    """Return `config` with its cap lowered by a block: what a session over the cap trims to (CTX-4).
 
-    `max_messages` becomes `max(max_messages - evict_block, preserve_first_n + preserve_last_n)`, but never 0 from
-    another number: 0 means off. Drop the warning of a trim to it: the lowered cap may leave no room where the user's
-    own settings do.
+    `max_messages` becomes `max(max_messages - evict_block, preserve_first_n + preserve_last_n)`, at least 1, since 0
+    means off. Ignore the warning of a trim to it: the lowered cap may leave no room although the user's settings do.
 
     >>> eviction_config(ConversationHistoryConfig()).max_messages
     65
@@ -168,7 +167,7 @@ def eviction_config(config: ConversationHistoryConfig) -> ConversationHistoryCon
 
 
 def halved_config(config: ConversationHistoryConfig, cap: int) -> ConversationHistoryConfig:
-    """Shrink a window to `cap` messages, tail and block in proportion; a smaller one stays as it is (CTX-7).
+    """Return a window of `cap` messages, tail and block in proportion; a smaller one is returned unchanged (CTX-7).
 
     >>> halved = halved_config(ConversationHistoryConfig(), 50)
     >>> halved.max_messages, halved.preserve_last_n, halved.evict_block
@@ -189,18 +188,18 @@ def halved_config(config: ConversationHistoryConfig, cap: int) -> ConversationHi
 
 
 def halved_cap(config: ConversationHistoryConfig, message_count: int) -> int:
-    """Halve what the model sees now, `message_count` messages; down to `LEAST_HALVED`, or the window's own cap (CTX-7).
+    """Return half of `message_count`, what the model sees now: at least `MIN_HALVED_MESSAGES`, at most the cap (CTX-7).
 
     >>> halved_cap(ConversationHistoryConfig(max_messages=0), 80), halved_cap(ConversationHistoryConfig(), 6)
     (40, 4)
     """
     seen = min(config.max_messages or message_count, message_count)
-    half = max(LEAST_HALVED, seen // 2)
+    half = max(MIN_HALVED_MESSAGES, seen // 2)
     return min(config.max_messages or half, half)
 
 
 def no_room_warning(config: ConversationHistoryConfig) -> str | None:
-    """Say that head and tail leave nothing to choose from; `None` if they do not (CTX-2).
+    """Return a warning if head and tail leave no room for other messages, else `None` (CTX-2).
 
     >>> no_room_warning(ConversationHistoryConfig(max_messages=10))
     'preserve_first_n=1 and preserve_last_n=20 leave no room within max_messages=10: only these are kept'
@@ -211,10 +210,10 @@ def no_room_warning(config: ConversationHistoryConfig) -> str | None:
 
 
 def message_groups(messages: Sequence[object]) -> list[range]:
-    """Cut `messages` into the groups that stay or go as one: calls with their results, all else alone (CTX-3).
+    """Divide `messages` into groups that stay or go together: calls with their results, all others alone (CTX-3).
 
-    A result belongs to the latest message that asked for it by id, with whatever came between; one whose id nobody
-    asked for belongs to the calls it directly follows; failing that it stands alone.
+    A result belongs to the latest call of its id, with all messages between; one with an unknown id belongs to the
+    calls that it directly follows; otherwise it is a group of its own.
 
     >>> message_groups([
     ...     {"role": "user", "content": "Which day is it?"},
@@ -226,27 +225,27 @@ def message_groups(messages: Sequence[object]) -> list[range]:
     [range(0, 1), range(1, 4), range(4, 5)]
     """
     starts: list[int] = []
-    asked_at: dict[str | int | None, int] = {}
-    being_answered: int | None = None
+    call_indexes: dict[str | int | None, int] = {}
+    open_calls: int | None = None
     for index, message in enumerate(messages):
-        asked, answered = _asked_ids(message), _answered_ids(message)
-        origins = (asked_at.get(call_id, being_answered) if call_id else being_answered for call_id in answered)
+        calls, results = _call_ids(message), _result_ids(message)
+        origins = (call_indexes.get(call_id, open_calls) if call_id else open_calls for call_id in results)
         start = min((origin for origin in origins if origin is not None), default=index)
         while starts and starts[-1] > start:
             starts.pop()
         if start == index:
             starts.append(index)
-        asked_at.update(dict.fromkeys(asked, index))
-        if not answered:
-            being_answered = index if asked else None
+        call_indexes.update(dict.fromkeys(calls, index))
+        if not results:
+            open_calls = index if calls else None
     return [range(start, stop) for start, stop in pairwise([*starts, len(messages)])]
 
 
 def history_config(settings: Mapping[str, object]) -> ConversationHistoryConfig:
-    """Read the window's settings in either form a settings file may use; without any, the defaults stand (CTX-1).
+    """Read the window's settings in either form of a settings file; the default is an empty mapping's (CTX-1).
 
     The full form is `conversation: {...}`, the shorthand `max_conversation_messages: 100`. Other keys of `settings`
-    are not looked at.
+    are ignored.
 
     Raises:
         pydantic.ValidationError: a negative number, an unknown key, or both forms at once. It names the key.
@@ -260,7 +259,7 @@ def history_config(settings: Mapping[str, object]) -> ConversationHistoryConfig:
 
 
 class _EitherForm(Frozen):
-    """The shorthand or the full form, as a person wrote it."""
+    """The shorthand or the full form of the settings."""
 
     max_conversation_messages: int | None = Field(None, ge=0)
     conversation: ConversationHistoryConfig | None = None
@@ -279,12 +278,12 @@ class _EitherForm(Frozen):
 
 
 def _is_preserved(group: range, total: int, config: ConversationHistoryConfig) -> bool:
-    """Return whether `group` reaches into the head or the tail, which so grow to whole groups."""
+    """Return whether `group` reaches into the head or the tail."""
     return group.start < config.preserve_first_n or group.stop > total - config.preserve_last_n
 
 
 def _beyond(room: int, groups: Sequence[range]) -> Sequence[range]:
-    """Return the oldest of `groups`: what is left once the latest have filled `room` messages without a gap."""
+    """Return the oldest `groups`: those left after the latest have filled `room` messages without a gap."""
     for count in range(len(groups), 0, -1):
         room -= len(groups[count - 1])
         if room < 0:
@@ -302,22 +301,22 @@ def _preserved(config: ConversationHistoryConfig) -> str:
     return f"preserve_first_n={config.preserve_first_n} and preserve_last_n={config.preserve_last_n}"
 
 
-def _asked_ids(message: object) -> list[str | int | None]:
-    """List the ids of the tool calls `message` makes, in any form; None stands for a call without one."""
+def _call_ids(message: object) -> list[str | int | None]:
+    """Return the ids of the tool calls in `message`, in any form; `None` stands for a call without one."""
     uses = _blocks(message, "tool_use")
     return [_id_in(call, "id") for call in (*_items(field_of(message, "tool_calls")), *uses)]
 
 
-def _answered_ids(message: object) -> list[str | int | None]:
-    """List the ids of the calls `message` brings results of, in any form; None stands for a result without one."""
+def _result_ids(message: object) -> list[str | int | None]:
+    """Return the call ids of the results in `message`, in any form; `None` stands for a result without one."""
     if field_of(message, "role") == "tool":
         return [_id_in(message, "call_id") or _id_in(message, "tool_call_id")]
     return [_id_in(block, "tool_use_id") for block in _blocks(message, "tool_result")]
 
 
 def _id_in(holder: object, name: str) -> str | int | None:
-    found = field_of(holder, name)
-    return found if isinstance(found, str | int) and found else None
+    value = field_of(holder, name)
+    return value if isinstance(value, str | int) and value else None
 
 
 def _blocks(message: object, kind: str) -> list[object]:

@@ -1,1 +1,1 @@
-"""A conversation as text that a model reads: its grammar, and how turns are written in it."""
+"""The replay text: a conversation as text, its grammar, and how turns are written in it."""

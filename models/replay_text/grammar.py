@@ -1,17 +1,15 @@
-r"""The replay text: a conversation as a text that people read and models continue (seed 5, CTX-12).
+r"""The grammar of the replay text: a conversation as text that people read and models continue (CTX-12).
 
-How it works. The text is a list of blocks with one blank line between them: section headers and events. A block begins
-with a structural line, `$user:` and its like or a header, and goes on to the next one, so the text can be cut at its
-structural lines alone. No event can forge one: a line of it, after the first, that would be taken for structure gets a
-leading backslash, and one that has backslashes there already gets one more. Lines end at `\n` and nowhere else: what
-else looks like the end of a line is text.
+Theory of operation. The text is a list of blocks, section headers and events, with a blank line between them. A block
+starts at a structural line, a header or `$user:` and the like, and ends before the next one. So structural lines alone
+divide the text. An event cannot forge one: in an event, every line after the first that looks structural gets a leading
+backslash, one more if it already has some. Only `\n` ends a line.
 
-`parse_replay` takes back exactly what `render_replay` shows. It takes a little more than that, since people and models
-write such texts too: a call's JSON may have any spacing, order of keys, escapes and way of writing a number (of a key
-that is there twice, the last counts), and HISTORY may begin with a result. NaN and Infinity are no JSON: neither writes
-or takes them.
+`parse_replay` is the exact inverse of `render_replay`. It also accepts a little more, since people and models write
+such texts too: a call's JSON may have any spacing, key order, escapes and number format (of a duplicate key, the last
+counts), and HISTORY may begin with a result. NaN and Infinity are not JSON and are rejected.
 
-The sign before an event's kind is `$`. A model that answers in the same grammar writes another one (`Grammar`, CTX-13).
+The sigil before an event's kind is `$`. Models that answer in this grammar use another one (`Grammar`, CTX-13).
 """
 
 import json
@@ -24,6 +22,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.wire import Strict
 
 HISTORY, CURRENT = "=== HISTORY ===", "=== CURRENT ==="
@@ -33,17 +32,17 @@ KINDS = ("user", "respond", "think", "call", "result")
 
 @dataclass(frozen=True)
 class Grammar:
-    """What tells structure from text: the `sigil` before an event's kind, and the headers."""
+    """What marks structure in a text: the headers, and the `sigil` before an event's kind."""
 
     sigil: str = "$"
 
     @cached_property
     def structural_line(self) -> re.Pattern[str]:
-        """Matches where a structural line begins, and as much of it as makes it one."""
+        """Matches the start of a structural line, as far as it is structure."""
         return re.compile(f"^{self._structure}", re.MULTILINE)
 
     def escape(self, text: str) -> str:
-        r"""Return `text` so that no line of it, after the first, can be taken for structure.
+        r"""Escape every line of `text`, after the first, that looks structural.
 
         >>> Grammar("§").escape("He said:\n§call: {}\n$call: {}")
         'He said:\n\\§call: {}\n$call: {}'
@@ -82,11 +81,11 @@ def _encodable(text: str) -> str:
 
 
 def _writable(args: dict[str, JsonValue] | str) -> dict[str, JsonValue] | str:
-    _encodable(_written(args))
+    _encodable(_json_text(args))
     return args
 
 
-def _written(value: JsonValue) -> str:
+def _json_text(value: JsonValue) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -98,28 +97,28 @@ Arguments = Annotated[dict[str, JsonValue] | str, AfterValidator(_writable)]
 
 
 class UserEvent(Strict):
-    """What the user said: a prompt, or what was steered into its turn."""
+    """A prompt of the user, or one that was steered into a turn."""
 
     type: Literal["user"] = "user"
     content: Text
 
 
 class RespondEvent(Strict):
-    """What the agent said."""
+    """A text of the agent."""
 
     type: Literal["respond"] = "respond"
     content: Text
 
 
 class ThinkEvent(Strict):
-    """What the agent thought; never part of HISTORY."""
+    """Thinking of the agent; never part of HISTORY."""
 
     type: Literal["think"] = "think"
     content: Text
 
 
 class CallEvent(Strict):
-    """A tool call. `args` are text where they were no JSON object."""
+    """A tool call. `args` is text if it was not a JSON object."""
 
     type: Literal["call"] = "call"
     name: Text
@@ -127,7 +126,7 @@ class CallEvent(Strict):
 
     @classmethod
     def of(cls, name: str, args: dict[str, JsonValue] | str) -> "CallEvent":
-        """Return the event of a recorded call: NaN and Infinity, which a transcript can hold, make its `args` text."""
+        """Return the event of a recorded call. NaN and Infinity, possible in a transcript, turn `args` into text."""
         try:
             return cls(name=name, args=args)
         except ValidationError:
@@ -135,7 +134,7 @@ class CallEvent(Strict):
 
 
 class ResultEvent(Strict):
-    """What a call came to: the `outcome` in one line, and what there is to read below it."""
+    """The result of a call: the `outcome` in one line, and its content."""
 
     type: Literal["result"] = "result"
     outcome: Annotated[Text, Field(pattern=r"^[^\n]*$")]
@@ -148,14 +147,14 @@ ReplayEvent = Annotated[
 ]
 
 EventLike = ReplayEvent | Mapping[str, object]
-"""An event, or a mapping that can be read as one."""
+"""An event, or a mapping with its fields."""
 
 _EVENT: TypeAdapter[ReplayEvent] = TypeAdapter(ReplayEvent)
 _EVENTS: TypeAdapter[list[ReplayEvent]] = TypeAdapter(list[ReplayEvent])
 
 
-class MalformedReplay(ValueError):
-    """A text that is no replay text; the message names the line, from 1, and what is allowed there."""
+class MalformedReplayTextError(TurnkeeperError, ValueError):
+    """A text is not a valid replay text. The message has the line, from 1, and what is allowed there."""
 
     def __init__(self, line: int, allowed: str) -> None:
         super().__init__(f"line {line}: {allowed}")
@@ -172,13 +171,13 @@ def render_replay(
     *,
     left_out: int = 0,
 ) -> str:
-    r"""Write the last `max_history` of the past events (0: all), without thinking, and all current ones.
+    r"""Write the last `max_history` past events (0: all), without thinking, and all current events.
 
-    `left_out` past events, thinking not counted, come before `past_events` and are not at hand: they count as messages
-    that are not shown. HISTORY never begins with a result whose call is not shown. Linear in what is given.
+    `left_out` counts earlier past events, without thinking, that the caller does not have; the header counts them too.
+    HISTORY never begins with a result whose call is not shown. Takes linear time.
 
     Raises:
-        ValueError: `max_history` or `left_out` is negative, or a mapping is no event; the error names the field.
+        ValueError: `max_history` or `left_out` is negative, or a mapping is not an event; the error names the field.
 
     >>> print(render_replay([], [UserEvent(content="Which day?\n$respond: Monday")]))
     === CURRENT ===
@@ -190,16 +189,16 @@ def render_replay(
         raise ValueError(f"max_history={max_history!r}, left_out={left_out!r}: 0 and above are allowed")
     history = [event for event in _EVENTS.validate_python(past_events) if not isinstance(event, ThinkEvent)]
     total = left_out + len(history)
-    shown = history[-max_history:] if max_history else history
-    if len(shown) < total:
-        shown = list(dropwhile(lambda event: isinstance(event, ResultEvent), shown))
-    showing = f"\n(showing last {len(shown)} of {total} messages)" if len(shown) < total else ""
+    latest = history[-max_history:] if max_history else history
+    if len(latest) < total:
+        latest = list(dropwhile(lambda event: isinstance(event, ResultEvent), latest))
+    showing = f"\n(showing last {len(latest)} of {total} messages)" if len(latest) < total else ""
     current = _EVENTS.validate_python(current_events or [])
-    return "\n\n".join([*_section(HISTORY + showing, shown), *_section(CURRENT, current)])
+    return "\n\n".join([*_section(HISTORY + showing, latest), *_section(CURRENT, current)])
 
 
 def render_event(event: ReplayEvent, grammar: Grammar = PLAIN) -> str:
-    r"""Write one event: a block of the text.
+    r"""Write one event as a block.
 
     >>> render_event(CallEvent(name="file_read", args={"file": "é.txt"}))
     '$call: {"name": "file_read", "args": {"file": "é.txt"}}'
@@ -215,7 +214,7 @@ def _section(header: str, events: Sequence[ReplayEvent]) -> list[str]:
 
 def _body_of(event: ReplayEvent) -> str:
     if isinstance(event, CallEvent):
-        return _written({"name": event.name, "args": event.args})
+        return _json_text({"name": event.name, "args": event.args})
     if isinstance(event, ResultEvent):
         return f"{event.outcome}\n\n{event.content}" if event.content else event.outcome
     return event.content
@@ -231,7 +230,7 @@ _ALLOWED = {
 
 @dataclass(frozen=True)
 class _Block:
-    """A structural line and the text below it, without the blank line after it; `line` is its place, from 1."""
+    """A structural line and the text up to the next one, without the blank line; `line` is its number, from 1."""
 
     line: int
     text: str
@@ -248,30 +247,31 @@ class _Section:
 
 
 def parse_replay(text: str) -> tuple[list[ReplayEvent], list[ReplayEvent] | None]:
-    r"""Read the past events that `text` shows, and the current ones; `None` without a CURRENT section.
+    r"""Return the past and the current events in `text`; `None` for the latter without a CURRENT section.
 
     Raises:
-        MalformedReplay: The text is not one that `render_replay` writes.
+        MalformedReplayTextError: The text is not a valid replay text.
 
     >>> parse_replay("=== HISTORY ===\n\n$user: Which day?")
     ([UserEvent(type='user', content='Which day?')], None)
     >>> parse_replay("Which day?")
     Traceback (most recent call last):
-    turnkeeper...MalformedReplay: line 1: a replay text begins with === HISTORY === or === CURRENT ===
+    turnkeeper...MalformedReplayTextError: line 1: a replay text begins with === HISTORY === or === CURRENT ===
     """
     if text and text.partition("\n")[0] not in (HISTORY, CURRENT):
-        raise MalformedReplay(1, f"a replay text begins with {HISTORY} or {CURRENT}")
-    found: dict[str, list[ReplayEvent]] = {}
+        raise MalformedReplayTextError(1, f"a replay text begins with {HISTORY} or {CURRENT}")
+    events: dict[str, list[ReplayEvent]] = {}
     for section in _sections(text):
         header = section.header.first_line
-        if header in found or CURRENT in found:
-            raise MalformedReplay(section.header.line, f"only one {HISTORY}, and after it one {CURRENT}, is allowed")
-        found[header] = _history_of(section) if header == HISTORY else _current_of(section)
-    return found.get(HISTORY, []), found.get(CURRENT)
+        if header in events or CURRENT in events:
+            allowed = f"only one {HISTORY}, and after it one {CURRENT}, is allowed"
+            raise MalformedReplayTextError(section.header.line, allowed)
+        events[header] = _history_of(section) if header == HISTORY else _current_of(section)
+    return events.get(HISTORY, []), events.get(CURRENT)
 
 
 def _sections(text: str) -> list[_Section]:
-    """Gather the blocks of `text`, which is empty or begins with a header, under their headers."""
+    """Group the blocks of `text` by header; it is empty or begins with one."""
     sections: list[_Section] = []
     for block in _blocks(text):
         if block.text.startswith("="):
@@ -288,7 +288,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         block = text[start:stop]
         is_last = stop == len(text)
         if not (is_last or block.endswith("\n\n")):
-            raise MalformedReplay(line + block.count("\n"), "a blank line comes before an event or a header")
+            raise MalformedReplayTextError(line + block.count("\n"), "a blank line comes before an event or a header")
         yield _Block(line, block if is_last else block[:-2])
         line += block.count("\n")
 
@@ -297,12 +297,12 @@ def _history_of(section: _Section) -> list[ReplayEvent]:
     events = _events_of(section)
     for block, event in zip(section.events, events, strict=True):
         if isinstance(event, ThinkEvent):
-            raise MalformedReplay(block.line, f"$think: is allowed below {CURRENT} only")
+            raise MalformedReplayTextError(block.line, f"$think: is allowed below {CURRENT} only")
     below = section.header.text.removeprefix(HISTORY)
     showing = _SHOWING.fullmatch(below)
-    shown, total = map(int, showing.groups()) if showing else (len(events), len(events) + 1)
-    if (below and not showing) or shown != len(events) or shown >= total:
-        raise MalformedReplay(
+    count, total = map(int, showing.groups()) if showing else (len(events), len(events) + 1)
+    if (below and not showing) or count != len(events) or count >= total:
+        raise MalformedReplayTextError(
             section.header.line + 1,
             f"a blank line is allowed, or (showing last {len(events)} of M messages) with M > {len(events)}",
         )
@@ -311,13 +311,13 @@ def _history_of(section: _Section) -> list[ReplayEvent]:
 
 def _current_of(section: _Section) -> list[ReplayEvent]:
     if section.header.text != CURRENT:
-        raise MalformedReplay(section.header.line + 1, f"a blank line comes after {CURRENT}")
+        raise MalformedReplayTextError(section.header.line + 1, f"a blank line comes after {CURRENT}")
     return _events_of(section)
 
 
 def _events_of(section: _Section) -> list[ReplayEvent]:
     if not section.events:
-        raise MalformedReplay(section.header.line, "a section has one event at least")
+        raise MalformedReplayTextError(section.header.line, "a section has one event at least")
     return [_event_in(block) for block in section.events]
 
 
@@ -326,8 +326,8 @@ def _event_in(block: _Block) -> ReplayEvent:
     try:
         return _EVENT.validate_python({"type": kind, **_fields_in(kind, body)})
     except (ValueError, RecursionError) as error:
-        allowed = _ALLOWED.get(kind, f"${kind}: and a space and any text is allowed, but for lone surrogates")
-        raise MalformedReplay(block.line, allowed) from error
+        allowed = _ALLOWED.get(kind, f"${kind}: and a space and any text is allowed, except lone surrogates")
+        raise MalformedReplayTextError(block.line, allowed) from error
 
 
 def _fields_in(kind: str, after_colon: str) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""A turn as events of the replay text: what was said, thought and done in it, in its order (CTX-12)."""
+"""A turn as events of the replay text, in order (CTX-12)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,18 +14,17 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, Step, ToolCall, ToolResult, UserStep
 
 INTERRUPTED = "Interrupted: outcome unknown"
-"""Outcome of a call whose result never came."""
+"""Outcome of a call without a result."""
 
 RUNNING = "Running"
-"""Outcome of a call that is still at work."""
+"""Outcome of a call that is still running."""
 
 
 def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
-    """Return what happened in a turn, oldest first: every call with its result right after it.
+    """Return the events of a turn, oldest first; the result of a call comes right after it.
 
-    It begins with the prompt that opened the turn, also if steps after that one are omitted: then a thought says how
-    many. Why a turn failed is nothing anybody said, so it is no event. Large texts that are kept by reference are shown
-    as excerpts; whoever wants them whole puts them back first (`resolve_turn`).
+    The first event is the turn's prompt. If steps are omitted, a thought says how many. A turn's error is not an event.
+    Large texts by reference appear as excerpts; `resolve_turn` restores them first.
 
     >>> from datetime import UTC, datetime
     >>> moment = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +43,7 @@ def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
 
 
 def step_events(steps: Iterable[Step], *, is_running: bool = False) -> list[ReplayEvent]:
-    """Return what happened in some steps of a turn; where it `is_running`, results that are not there yet may come."""
+    """Return the events of some steps of a turn; in one that `is_running`, missing results are still to come."""
     return [event for step in steps for event in _events_in_step(step, is_running)]
 
 
@@ -53,7 +52,7 @@ def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
         yield UserEvent(content=step.content)
         return
     if step.interrupted:
-        # Who goes on from here goes on from the text: the thinking has no end, and the calls were never made.
+        # A model can continue from the text only: the thinking is incomplete, and the calls were never made.
         if step.text:
             yield RespondEvent(content=f"{INTERRUPTED_NOTE}{step.text}")
         return
@@ -77,7 +76,7 @@ def _result_event(result: ToolResult | None, is_running: bool) -> ResultEvent:
         return ResultEvent(outcome=RUNNING if is_running else INTERRUPTED)
     outcome = result.outcome.replace("\n", " ")
     if result.status in ("cancelled", "outcome_unknown"):
-        # The session put it there when the turn ended, or its worker did; none came from the tool.
-        told = f"{outcome}\n{result.content}" if result.content else outcome
-        return ResultEvent(outcome=INTERRUPTED, content=told)
+        # Written by the session or its worker when the turn ended; the tool has returned nothing.
+        content = f"{outcome}\n{result.content}" if result.content else outcome
+        return ResultEvent(outcome=INTERRUPTED, content=content)
     return ResultEvent(outcome=outcome, content=result.content)

@@ -1,8 +1,8 @@
-"""Which turns of a session its replay text is made of, and which of them is CURRENT (CTX-12).
+"""The turns that a session's replay text is made of: HISTORY and CURRENT (CTX-12).
 
-The newest turn is CURRENT while it is unfinished and there is something to go on from: a finished step, or a cut. One
-that has just begun is neither CURRENT nor HISTORY yet; all other turns are HISTORY. HISTORY is counted from the first
-turn on, wherever turns are by now: what is moved to the archive is counted when it leaves (`MovedEvents`).
+The newest turn is CURRENT while it is unfinished and can be continued: it has a finished step, or an error. A turn that
+has just begun is neither CURRENT nor HISTORY; all other turns are HISTORY. Its count covers all turns of the session:
+events that move to the archive are counted when they leave (`MovedEvents`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,17 +20,17 @@ from turnkeeper.models.wire import Compact
 
 
 class MovedEvents(Compact):
-    """How many events, thinking left out, the archive has of a session: of its newest turn, and of all earlier ones."""
+    """Counts of a session's events in the archive, without thinking: of its newest turn, and of all earlier ones."""
 
     earlier: int = 0
     newest: int = 0
 
     def with_turns(self, turns: Iterable[ConversationMessage]) -> "MovedEvents":
-        """Count turns that were moved; none of them is the newest."""
+        """Add turns that were moved; the newest is not among them."""
         return self.model_copy(update={"earlier": self.earlier + sum(map(count_events, turns))})
 
     def with_steps(self, steps: Iterable[Step]) -> "MovedEvents":
-        """Count steps of the newest turn that were moved.
+        """Add steps of the newest turn that were moved.
 
         >>> MovedEvents().with_steps([ModelStep(kind="model", number=1, text="Hm.", timestamp="2026-01-01T00:00:00Z")])
         MovedEvents(earlier=0, newest=1)
@@ -38,7 +38,7 @@ class MovedEvents(Compact):
         return self.model_copy(update={"newest": self.newest + len(_without_thinking(step_events(steps)))})
 
     def at_new_turn(self) -> "MovedEvents":
-        """Count on for a turn that begins now.
+        """Return the counts when a turn begins.
 
         >>> MovedEvents(earlier=3, newest=2).at_new_turn()
         MovedEvents(earlier=5, newest=0)
@@ -47,9 +47,9 @@ class MovedEvents(Compact):
 
 
 class ReplayTurns(Compact):
-    """The newest turns of a session, oldest first, and how many events HISTORY would have with all turns there are.
+    """The newest turns of a session, oldest first; `total_events` counts HISTORY with all turns of the session.
 
-    `first_number` is the place of the first of them in the whole transcript, from 1; without any, of the next one.
+    `first_number` is the number of the first turn, from 1; without turns, that of the next turn.
     """
 
     turns: list[ConversationMessage] = []
@@ -58,21 +58,21 @@ class ReplayTurns(Compact):
     as_of: Stamp = None
 
     @field_serializer("turns")
-    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
+    def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
         return [turn.without_defaults() for turn in turns]
 
     @classmethod
     def of(
         cls, turns: Sequence[ConversationMessage], *, archived: int, moved: MovedEvents, max_history: int
     ) -> "ReplayTurns":
-        """Choose from the turns a session holds, after `archived` others, as many as `max_history` events need."""
+        """Choose as many of the newest `turns` as `max_history` events need; `archived` turns come before them."""
         history = _history_turns(turns)
         counts = [count_events(turn) for turn in history]
-        chosen = _newest_with(counts, max_history)
+        needed = _count_newest(counts, max_history)
         return cls(
-            turns=list(turns[len(history) - chosen :]),
-            first_number=archived + len(history) - chosen + 1,
-            # Turns that a release before the count has moved are counted as one event each, the least there is.
+            turns=list(turns[len(history) - needed :]),
+            first_number=archived + len(history) - needed + 1,
+            # Releases before this count moved turns without it: at least one event each.
             total_events=max(moved.earlier, archived)
             + (moved.newest if len(history) == len(turns) else 0)
             + sum(counts),
@@ -84,7 +84,7 @@ class ReplayTurns(Compact):
 
     @property
     def unfinished_turn(self) -> ConversationMessage | None:
-        """The newest turn, if it has no answer: it is running, or was cut off."""
+        """The newest turn, if it has no answer: it is running, or ended with an error."""
         return self.turns[-1] if self.turns and _is_unfinished(self.turns[-1]) else None
 
     @property
@@ -94,7 +94,7 @@ class ReplayTurns(Compact):
 
     @property
     def history(self) -> list[ReplayEvent]:
-        """The events of HISTORY that are at hand: back to the first turn here, or to steps that are omitted."""
+        """The available events of HISTORY: back to the first turn here, or to omitted steps."""
         newest_first: list[list[ReplayEvent]] = []
         for turn in reversed(self.past_turns):
             events = _without_thinking(replay_events(turn))
@@ -103,38 +103,38 @@ class ReplayTurns(Compact):
                 break
         return list(chain.from_iterable(reversed(newest_first)))
 
-    def text(self, max_history: int, *, most_bytes: int | None = None) -> str:
-        """Write the replay text. With `most_bytes`, HISTORY is cut so that it has about so many as JSON.
+    def text(self, max_history: int, *, max_bytes: int | None = None) -> str:
+        """Write the replay text. `max_bytes` bounds it approximately, as JSON, by dropping the oldest of HISTORY.
 
-        CURRENT is never cut; a quarter of `most_bytes` is HISTORY's in any case.
+        CURRENT is never cut; HISTORY may always have a quarter of `max_bytes`.
         """
         current, history = replay_events(self.current) if self.current else [], self.history
-        if most_bytes is not None:
-            room = most_bytes - sum(map(_json_bytes, current))
-            history = _newest_that_fit(history, max(room, most_bytes // 4))
+        if max_bytes is not None:
+            room = max_bytes - sum(map(_json_bytes, current))
+            history = _newest_that_fit(history, max(room, max_bytes // 4))
         left_out = max(self.total_events - len(history), self.first_number - 1)
         return render_replay(history, current, max_history, left_out=left_out)
 
     def cut_off(self, error: str) -> "ReplayTurns":
-        """Return the turns of a session that was closed by force: its running turn goes on no more."""
+        """Return the turns of a terminated session: its running turn has ended with `error`."""
         if not self.turns or self.turns[-1].is_complete:
             return self
-        cut = self.turns[-1].model_copy(update={"status": "cancelled", "error": error})
-        return self.model_copy(update={"turns": [*self.turns[:-1], cut]})
+        cancelled = self.turns[-1].model_copy(update={"status": "cancelled", "error": error})
+        return self.model_copy(update={"turns": [*self.turns[:-1], cancelled]})
 
 
 def count_events(turn: ConversationMessage) -> int:
-    """Count what a turn adds to HISTORY; steps that are omitted are counted elsewhere."""
+    """Count the events of a turn in HISTORY, without omitted steps."""
     return len(_without_thinking(replay_events(turn)))
 
 
 def with_newest_events(turn: ConversationMessage, count: int) -> ConversationMessage:
-    """Return a turn of HISTORY without the early steps that its last `count` events don't need."""
-    found = 0
+    """Return a turn of HISTORY without the early steps that its last `count` events do not need."""
+    events = 0
     for later, step in enumerate(reversed(turn.steps)):
-        if found >= count:
+        if events >= count:
             return turn.without_oldest_steps(len(turn.steps) - later)
-        found += len(_without_thinking(step_events([step])))
+        events += len(_without_thinking(step_events([step])))
     return turn
 
 
@@ -158,24 +158,24 @@ def _without_thinking(events: Iterable[ReplayEvent]) -> list[ReplayEvent]:
     return [event for event in events if not isinstance(event, ThinkEvent)]
 
 
-def _newest_with(counts: Sequence[int], max_history: int) -> int:
-    """Return how many of the last of `counts` sum up to `max_history`; 0 stands for all.
+def _count_newest(counts: Sequence[int], max_history: int) -> int:
+    """Return how many of the last `counts` sum up to `max_history`; 0 stands for all.
 
-    >>> _newest_with([2, 2, 2], 3), _newest_with([2, 2, 2], 0), _newest_with([2], 9)
+    >>> _count_newest([2, 2, 2], 3), _count_newest([2, 2, 2], 0), _count_newest([2], 9)
     (2, 3, 1)
     """
-    found = 0
-    for chosen, count in enumerate(reversed(counts)):
-        if max_history and found >= max_history:
-            return chosen
-        found += count
+    total = 0
+    for index, count in enumerate(reversed(counts)):
+        if max_history and total >= max_history:
+            return index
+        total += count
     return len(counts)
 
 
-def _newest_that_fit(events: list[ReplayEvent], most_bytes: int) -> list[ReplayEvent]:
+def _newest_that_fit(events: list[ReplayEvent], max_bytes: int) -> list[ReplayEvent]:
     for index in range(len(events) - 1, -1, -1):
-        most_bytes -= _json_bytes(events[index])
-        if most_bytes < 0:
+        max_bytes -= _json_bytes(events[index])
+        if max_bytes < 0:
             return events[index + 1 :]
     return events
 

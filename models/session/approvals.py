@@ -1,8 +1,8 @@
 """People's decisions on tool calls (AGT-8).
 
-The tool policy says whether a call needs one (`models/session/tool_policy.py`). A call that does is asked about in the
-step it belongs to, where everyone sees it, and is carried along with it. A decision is about one call and the arguments
-it has: the person names both, so that no decision can reach a call that the person has not seen.
+The tool policy determines which calls need one (`models/session/tool_policy.py`). The approval is part of the call in
+its step, so clients see it and the next run carries it. A decision names the call and the digest of its arguments: it
+can't apply to a call that the person has not seen.
 """
 
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import CALL_ID_PATTERN
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
@@ -23,7 +23,7 @@ from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import REASON_CHARS, Compact, Frozen, Reason, Strict, UtcDatetime
 
 APPROVAL_BYTES = 900
-"""What an approval takes in a turn, with a reason of `REASON_BYTES`."""
+"""Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES`."""
 
 REASON_BYTES = 512
 
@@ -31,7 +31,7 @@ CallId = Annotated[str, Field(pattern=CALL_ID_PATTERN, examples=["3.1.0"])]
 
 
 class Decision(Strict):
-    """A decision on a tool call as it was shown: `args_digest` comes with the call.
+    """A decision on a tool call; `args_digest` is from the call that the person saw.
 
     The model is told the `reason` of a rejection.
     """
@@ -57,14 +57,14 @@ class ResolveApproval(Decision):
 
 
 class ApprovalReceipt(Compact):
-    """Answer of `resolve_approval`: the decision that stands for the call."""
+    """Answer of `resolve_approval`: the recorded decision on the call."""
 
     call_id: str
     decision: ApprovalDecision
 
 
 class PendingApproval(Frozen):
-    """A call that waits for a decision. `args` are the whole arguments; with an `args_blob`, that text is, as JSON.
+    """A call that waits for a decision. With an `args_blob`, `args` is empty and the blob has the arguments as JSON.
 
     `workflow_id` is the session that the call belongs to, which may be a task of the one that was asked; the session
     itself leaves it out.
@@ -84,9 +84,9 @@ class PendingApproval(Frozen):
 
 
 class PendingApprovals(Frozen):
-    """All calls that wait for a decision, in their order; `omitted` counts those an answer of about 1 MB leaves out.
+    """The calls that wait for a decision, in order; `omitted` counts those that do not fit in about 1 MB.
 
-    `allowances` are the tools that were allowed for the session; a new `tool_policy` ends them.
+    `allowances` are the tools that were allowed for the session; a new `tool_policy` revokes them.
     """
 
     approvals: list[PendingApproval] = []
@@ -96,7 +96,7 @@ class PendingApprovals(Frozen):
 
 
 def args_digest(call: ToolCall) -> str:
-    """Return the SHA-256 of the call's arguments as compact JSON, in hex, wherever they are kept.
+    """Return the SHA-256 of the call's arguments as compact JSON, in hex, by reference or not.
 
     >>> args_digest(ToolCall(id="1.1.0", name="pay", args={"to": "me"}))[:16]
     '1ae4dc50c79f37fc'
@@ -104,30 +104,32 @@ def args_digest(call: ToolCall) -> str:
     return call.args_blob.hash if call.args_blob else sha256(to_json(call.args)).hexdigest()
 
 
-def asked(call: ToolCall, *, now: datetime, timeout: float) -> ToolCall:
-    """Return the call as one that waits for a decision, for `timeout` seconds from `now`."""
+def ask_for_approval(call: ToolCall, *, now: datetime, timeout: float) -> ToolCall:
+    """Return the call with an approval that a person can decide for `timeout` seconds from `now`."""
     approval = Approval(args_digest=args_digest(call), asked_at=now, expires_at=now + timedelta(seconds=timeout))
     return call.model_copy(update={"approval": approval})
 
 
 def check_decision(transcript: Transcript, request: ResolveApproval, *, now: datetime) -> ToolCall:
-    """Return the call of a decision that can be taken, or was taken before. Raises `Refused`."""
+    """Return the call if the decision is valid, or was recorded before. Raises `RejectedError`."""
     call = _find_call(transcript, request.call_id)
     approval = call.approval
     if approval is None:
-        raise Refused("not_awaiting", f"Nobody was asked about call {call.id}.")
+        raise RejectedError("not_awaiting", f"Nobody was asked about call {call.id}.")
     if approval.args_digest != request.args_digest:
-        raise Refused("other_arguments", f"Call {call.id} has other arguments than the ones that were decided on.")
+        raise RejectedError(
+            "other_arguments", f"Call {call.id} has other arguments than the ones that were decided on."
+        )
     if approval.decision == request.decision:
-        return call  # told twice, decided once
+        return call  # a repeated request: nothing changes
     if approval.decision == "expired" or (call.awaits_approval and now >= approval.expires_at):
-        raise Refused(
+        raise RejectedError(
             "not_awaiting",
             f"The time to decide on call {call.id} ended at {approval.expires_at:%Y-%m-%d %H:%M:%S} UTC.",
         )
     if not call.awaits_approval:
         what = f"was decided: {approval.decision}" if approval.decision else "ended before anyone decided"
-        raise Refused("not_awaiting", f"Call {call.id} {what}.")
+        raise RejectedError("not_awaiting", f"Call {call.id} {what}.")
     return call
 
 
@@ -135,36 +137,36 @@ def _find_call(transcript: Transcript, call_id: str) -> ToolCall:
     turn_id = transcript.id_of(int(call_id.partition(".")[0]))
     steps = transcript.get(turn_id).steps if turn_id else []
     calls = (call for step in steps if isinstance(step, ModelStep) for call in step.tool_calls)
-    found = next((call for call in calls if call.id == call_id), None)
-    if found is None:
-        raise Refused("unknown_call", f"The session holds no call {call_id!r}.", field="call_id")
-    return found
+    call = next((call for call in calls if call.id == call_id), None)
+    if call is None:
+        raise RejectedError("unknown_call", f"There is no call {call_id!r} in this session.", field="call_id")
+    return call
 
 
-def decided(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
-    kept = reason and bound_json(reason, REASON_CHARS, REASON_BYTES)
-    return _with_approval(call, decision=decision, reason=kept, decided_at=now)
+def record_decision(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
+    bounded = reason and bound_json(reason, REASON_CHARS, REASON_BYTES)
+    return _with_approval(call, decision=decision, reason=bounded, decided_at=now)
 
 
-def expired(call: ToolCall, *, now: datetime) -> ToolCall:
-    """Return the call as one that nobody decided on in time, if so."""
+def expire_approval(call: ToolCall, *, now: datetime) -> ToolCall:
+    """Return the call with its approval expired, if its time is over."""
     if call.approval is None or not call.awaits_approval or now < call.approval.expires_at:
         return call
     return _with_approval(call, decision="expired", decided_at=now)
 
 
 def _with_approval(call: ToolCall, **update: object) -> ToolCall:
-    assert call.approval is not None  # noqa: S101  # only calls that were asked about get here
+    assert call.approval is not None  # noqa: S101  # callers check it
     return call.model_copy(update={"approval": call.approval.model_copy(update=update)})
 
 
-def rejection_of(call: ToolCall) -> ToolResult | None:
-    """Return the result of a call that was rejected, as the model sees it; `None` unless it was.
+def rejection_result(call: ToolCall) -> ToolResult | None:
+    """Return the result of a rejected call, as the model sees it; `None` if it was not rejected.
 
     >>> from datetime import UTC
     >>> now = datetime(2026, 1, 1, tzinfo=UTC)
-    >>> call = asked(ToolCall(id="1.1.0", name="pay", args={}), now=now, timeout=60)
-    >>> result = rejection_of(decided(call, "reject", reason="Too much.", now=now))
+    >>> call = ask_for_approval(ToolCall(id="1.1.0", name="pay", args={}), now=now, timeout=60)
+    >>> result = rejection_result(record_decision(call, "reject", reason="Too much.", now=now))
     >>> result.outcome, result.content, result.status
     ('pay was rejected by the user', 'Reason: Too much.', 'denied')
     """
@@ -173,31 +175,31 @@ def rejection_of(call: ToolCall) -> ToolResult | None:
         return None
     if approval.decision == "expired":
         waited = (approval.expires_at - approval.asked_at).total_seconds()
-        told = f"limits.approval_timeout ({waited:g} s) was over; that counts as a rejection."
-        return ToolResult(outcome=f"Nobody decided on {call.name} in time", content=told, status="denied")
-    told = f"Reason: {approval.reason}" if approval.reason else ""
-    return ToolResult(outcome=f"{call.name} was rejected by the user", content=told, status="denied")
+        content = f"limits.approval_timeout ({waited:g} s) was over; that counts as a rejection."
+        return ToolResult(outcome=f"Nobody decided on {call.name} in time", content=content, status="denied")
+    content = f"Reason: {approval.reason}" if approval.reason else ""
+    return ToolResult(outcome=f"{call.name} was rejected by the user", content=content, status="denied")
 
 
 def awaiting_calls(turn: ConversationMessage | None) -> list[ToolCall]:
-    """Return the calls of a running turn that wait for a decision: they are all in its newest step."""
+    """Return the calls of a running turn that wait for a decision; all are in its newest step."""
     step = turn.steps[-1] if turn and turn.steps else None
     return [call for call in step.tool_calls if call.awaits_approval] if isinstance(step, ModelStep) else []
 
 
 def pending_approvals(
-    turn: ConversationMessage | None, tools: list[ToolSpec], allowances: list[str], *, most_bytes: int
+    turn: ConversationMessage | None, tools: list[ToolSpec], allowances: list[str], *, max_bytes: int
 ) -> PendingApprovals:
-    """Return what people are asked to decide, as much as fits in `most_bytes` of JSON, one at least."""
+    """Return the calls that wait for a decision, with at most `max_bytes` of JSON, but at least one."""
     specs = {tool.name: tool for tool in tools}
-    waiting, shown, room = awaiting_calls(turn), list[PendingApproval](), most_bytes
+    waiting, approvals, room = awaiting_calls(turn), list[PendingApproval](), max_bytes
     for call in waiting:
         pending = _pending(call, turn.id if turn else "", specs.get(call.name))
         room -= len(pending.model_dump_json().encode())
-        if room < 0 and shown:
+        if room < 0 and approvals:
             break
-        shown.append(pending)
-    return PendingApprovals(approvals=shown, omitted=len(waiting) - len(shown), allowances=allowances)
+        approvals.append(pending)
+    return PendingApprovals(approvals=approvals, omitted=len(waiting) - len(approvals), allowances=allowances)
 
 
 def _pending(call: ToolCall, message_id: str, tool: ToolSpec | None) -> PendingApproval:

@@ -1,11 +1,11 @@
-"""How a session's state is written for its next run, and how every form that was ever written is read (SES-14, SES-19).
+"""The JSON form of a carried state: writes the present form, reads every form that was ever written (SES-14, SES-19).
 
-Written is `{"state": …}`, with the nested parts of `CarriedState`. Releases before that wrote one flat object, whose
-fields `FLAT_FIELDS` lists: the runs that they began are read here, and nothing else of us knows that form.
+The present form is `{"state": …}` with the nested parts of `CarriedState`. Earlier releases wrote one flat object with
+the fields in `FLAT_FIELDS`; only this module knows that form.
 
-A worker of such a release that meets the new form must neither lose the session nor end it. It ignores `state`, which
-it does not know, and fails the workflow task over a reference to a turn that nobody holds: Temporal then tries the task
-again until a worker of a release that can read it takes it up (docs/decisions/0040).
+A worker of such a release must neither lose nor end a session in the present form. It ignores `state`, which it does
+not know, and fails the workflow task because of a reference to a missing turn. Temporal retries the task until a worker
+of a newer release gets it (docs/decisions/0040).
 """
 
 from typing import Any
@@ -51,14 +51,14 @@ FLAT_FIELDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("archive",): ("archive", "report"),
     ("archive_again_at",): ("archive", "again_at"),
 }
-"""Where each field of the flat form is in the nested one; of `turn_count` see `_check_turn_count`."""
+"""Paths in the flat form to paths in the nested one; for `turn_count` see `_check_turn_count`."""
 
 FOR_EARLIER_RELEASES = {
     "created_at": "1970-01-01T00:00:00Z",
     "revision": 0,
     "view": [{"turn": "A newer release has handed this session over: start its workers again."}],
 }
-"""What a worker that knows only the flat form reads, and fails its workflow task over."""
+"""What a worker of an earlier release reads; it then fails the workflow task."""
 
 
 def write_carried(state: object, serialise: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -66,7 +66,7 @@ def write_carried(state: object, serialise: SerializerFunctionWrapHandler) -> di
 
 
 def read_carried(carried: object) -> object:
-    """Return the nested fields of what a run has handed over, in whatever form. Raises `ValueError`.
+    """Return the nested form of a carried state in any form. Raises `ValueError`.
 
     >>> read_carried({"state": {"revision": 7}}), read_carried({"revision": 7, "archived_count": 2, "turn_count": 2})
     ({'revision': 7}, {'revision': 7, 'transcript': {'archived': 2}})
@@ -82,7 +82,7 @@ def _nested(flat: dict[str, object]) -> dict[str, object]:
     for (*flat_parts, flat_name), (*parts, name) in FLAT_FIELDS.items():
         source = _read_part(flat, flat_parts)
         if flat_name in source:
-            _made_part(nested, parts)[name] = source[flat_name]
+            _ensure_part(nested, parts)[name] = source[flat_name]
     return nested
 
 
@@ -90,19 +90,19 @@ def _read_part(whole: dict[str, object], names: list[str]) -> dict[str, object]:
     for name in names:
         part = whole.get(name, {})
         if not isinstance(part, dict):
-            raise ValueError(f"{name} must be an object")  # noqa: TRY004  # pydantic makes a refusal of a ValueError
+            raise ValueError(f"{name} must be an object")  # noqa: TRY004  # pydantic expects ValueError
         whole = part
     return whole
 
 
-def _made_part(whole: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _ensure_part(whole: dict[str, Any], names: list[str]) -> dict[str, Any]:
     for name in names:
         whole = whole.setdefault(name, {})
     return whole
 
 
 def _check_turn_count(flat: dict[str, object]) -> None:
-    """Raise `ValueError` unless `turn_count` follows from the rest, as it always did: the nested form leaves it out."""
+    """Raise `ValueError` if `turn_count` contradicts the rest; the nested form does not have it."""
     turns, archived = flat.get("turns", []), flat.get("archived_count", 0)
     if isinstance(turns, list) and isinstance(archived, int) and flat.get("turn_count", 0) != archived + len(turns):
         raise ValueError("turn_count is not the number of turns held and archived")

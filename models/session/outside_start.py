@@ -1,7 +1,7 @@
-"""Starts that come from outside with a carried state: one that contradicts itself is refused (SES-10).
+"""Checks a start from outside that has a carried state (SES-10).
 
-A session would meet the contradiction later, in a workflow task that could never succeed. Checked is what the code
-relies on; `CarriedState` itself has checked the types.
+A contradiction in the state would later fail a workflow task for ever. `CarriedState` checks the types; this module
+checks everything else that the code relies on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pydantic import BaseModel
 
 from turnkeeper.models.context.model_view import ViewRef
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
@@ -25,39 +25,39 @@ from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import REASON_CHARS
 
 MAX_START_BYTES = 1_500_000
-"""Most JSON bytes of a start: what a session carries is under 1 MB, and at 2 MB Temporal fails the workflow task."""
+"""Maximum of a start, as JSON: a carried state is under 1 MB, and at 2 MB Temporal fails the workflow task."""
 
 MAX_TASKS = 300
 """Most sub-tasks of a carried state: all that may be open, and those that are remembered."""
 
 MAX_COUNT = 2**31
-"""Counts below it fit every number of Temporal's."""
+"""Upper bound of counts; it fits Temporal's number types."""
 
 MAX_AHEAD = timedelta(days=366)
-"""How far ahead a deadline of a carried turn may lie, and how far back what it is compared with."""
+"""Maximum distance from now of the times in a carried turn."""
 
 
 def check_outside_start(start: SessionInput, *, now: datetime) -> None:
-    """Pass a start that a session can live with to its end. Raises `Refused` naming the field.
+    """Check that a session can run from this start to its end. Raises `RejectedError` naming the field.
 
-    Every state that `Session.carry` returns passes.
+    Every state from `Session.carry` passes.
     """
     check_start(start)
     _check_task(start)
     size = len(start.model_dump_json().encode())
     if size > MAX_START_BYTES:
-        raise Refused("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
+        raise RejectedError("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
     if start.carried is not None:
         for field, complaint in _contradictions(start.carried, now):
-            raise Refused("invalid", f"carried.{field}: {complaint}.", field=f"carried.{field}")
+            raise RejectedError("invalid", f"carried.{field}: {complaint}.", field=f"carried.{field}")
 
 
 def _check_task(start: SessionInput) -> None:
-    """Raise `Refused` where a task has no first prompt, or one that its session would reject."""
+    """Raise `RejectedError` where a task has no first prompt, or one that its session would reject."""
     if start.task is None or start.first_prompt is not None or start.carried is not None:
         return
     if start.task.context is None:
-        raise Refused("invalid", "task.context: give it, or a first_prompt.", field="task.context")
+        raise RejectedError("invalid", "task.context: give it, or a first_prompt.", field="task.context")
     check_text(first_prompt(start.task.context), limits=start.limits, field="task.context")
 
 
@@ -114,12 +114,12 @@ def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
 
 
 def _wrong_turns(transcript: TranscriptState, *, newest: int, is_running: bool) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with turns whose revisions are at most `newest`, the last of which may be running."""
+    """Yield what is wrong with turns whose revisions are at most `newest`; the last one may be running."""
     turns, revision = transcript.turns, 0
     for index, turn in enumerate(turns):
         field = f"transcript.turns[{index}]"
         if not is_id(turn.id):
-            yield f"{field}.id", "is no id"
+            yield f"{field}.id", "is not a valid id"
         if not revision <= turn.revision <= newest:
             yield f"{field}.revision", "is less than that of the turn before, or more than the session's"
         revision = turn.revision
@@ -139,14 +139,14 @@ def _wrong_prompts(queue: QueueState, transcript: TranscriptState, *, is_running
     ids = [prompt.id for prompt in [*row.waiting, *row.steering, *row.behind]]
     for message_id in [*ids, *(parked.id for parked in row.parked)]:
         if not is_id(message_id) or message_id in seen:
-            yield "queue.row.waiting", "has an id that is none, or that a turn or another prompt has"
+            yield "queue.row.waiting", "has an invalid id, or one of a turn or another prompt"
         seen.add(message_id)
     if row.behind and not row.parked:
         yield "queue.row.behind", "there is no parked prompt to wait behind"
-    # Prompts that are parked before others have the higher numbers.
+    # A prompt that was parked later, but is earlier in the queue, has a higher number.
     numbers = [parked.number for parked in row.parked]
     if len(set(numbers)) < len(numbers) or any(not 0 < number < row.next_number for number in numbers):
-        yield "queue.row.parked", "has a number twice, or one that was given to no prompt"
+        yield "queue.row.parked", "has a duplicate number, or one that no prompt has"
     if any(not 0 <= parked.size < MAX_COUNT for parked in row.parked):
         yield "queue.row.parked", "has an impossible size"
     if row.steering and not is_running:
@@ -182,16 +182,16 @@ def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: 
         return "has a number that no turn has"
     if ref.summary:
         is_wrong = any(not 1 <= first <= last <= turn_count for first, last in ref.summary.turns)
-        return "has a summary of turns that are not there" if is_wrong else None
+        return "has a summary of turns that do not exist" if is_wrong else None
     if ref.messages:
         return None
     turn = turns.get(ref.turn)
     if turn is None:
-        return "refers to a turn that is not held"
+        return "refers to a turn that does not exist"
     if ref.step is None:
         return None
     if not 0 <= ref.step - turn.steps_omitted < len(turn.steps):
-        return "refers to a step that is not held"
+        return "refers to a step that does not exist"
     step = turn.steps[ref.step - turn.steps_omitted]
     if isinstance(step, ModelStep) and any(call.result is None for call in step.tool_calls):
         return "refers to a call that has no result"

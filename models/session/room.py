@@ -1,6 +1,6 @@
-"""What room a session has: all that it holds is carried to its next run, under `limits.max_state_bytes` (SES-15).
+"""The room left in a session: its whole state must fit in `limits.max_state_bytes` for the next run (SES-15).
 
-Recorded runs have decided by these numbers: they are counted the same for ever.
+Recorded runs made decisions by these numbers, so their computation can't change.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from turnkeeper.models.session.session_state import Session
 
 ENVELOPE_BYTES = 2_048
-"""What is carried beside all that is counted: numbers, times, names of fields."""
+"""Allowance for carried data that is not counted: numbers, times, field names."""
 
 
 class Room:
@@ -23,39 +23,39 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """The session can hold no further turn: it could no longer be carried to the next run."""
-        return self.for_turn < self._session.config.limits.least_turn_bytes
+        """Whether another turn would make the session too large to carry to the next run."""
+        return self.for_turn < self._session.config.limits.min_turn_bytes
 
     @property
     def for_turn(self) -> int:
-        """What there is for a turn, so that everything together can be carried."""
+        """Room for a turn, such that everything together can be carried."""
         session = self._session
         return session.config.limits.max_state_bytes - self._fixed_bytes() - session.transcript.carried_bytes
 
     @property
     def turn_cap(self) -> int:
-        """The most that a turn may take: it leaves room for the next one, which it cannot make way for.
+        """Maximum size of a turn; it leaves room for the next one.
 
-        The limits are those of the running turn, if there is one: a later configuration is for the next (SES-8).
+        It uses the limits of the running turn, if there is one: later configuration applies to the next turn (SES-8).
         """
         turn = self._session.turn
         limits = turn.limits if turn else self._session.config.limits
-        beside = max(self._session.transcript.carried_bytes, limits.least_turn_bytes)
+        beside = max(self._session.transcript.carried_bytes, limits.min_turn_bytes)
         return min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
 
     @property
     def is_queue_carriable(self) -> bool:
-        """All that waits, and all fates that must not be lost, can be handed over to the next run (SES-14)."""
+        """Whether all waiting prompts, and all fates that must not be lost, fit in the next run's input (SES-14)."""
         session, limits = self._session, self._session.config.limits
         if session.rules < 2:
             return True
         leaving = session.queue.leaving
-        # While the archive takes nothing, rejections give way.
+        # While the archive is down, rejections may be dropped.
         unstored = leaving.accepted_bytes if session.archive.is_failing else leaving.bytes
         return session.queue.row.fits(limits) and unstored <= limits.leaving_bytes
 
     def _fixed_bytes(self) -> int:
-        """Count what is carried beside the turns; the queue counts as if it were full."""
+        """Return the size of the carried state without turns; the queue counts as full."""
         session = self._session
         queue = session.queue.carried_bytes(session.config.limits)
         return (
@@ -63,7 +63,7 @@ class Room:
         ) + session.tasks.carried_bytes
 
     def _config_bytes(self) -> int:
-        """Return the JSON bytes of the configuration; measured when it has changed."""
+        """Return the JSON bytes of the configuration, cached until it changes."""
         config = self._session.config
         if self._measured_config is None or self._measured_config[0] is not config:
             self._measured_config = (config, config.counted_bytes)

@@ -1,4 +1,4 @@
-"""How a session is started, configured, ended and carried from run to run (SES-4, SES-8, SES-14).
+"""Messages to and from a session, its input and its carried state (SES-4, SES-8, SES-14).
 
 These models are public API of running sessions: new fields have defaults (SES-19).
 """
@@ -20,15 +20,15 @@ from pydantic_core import to_json
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.limits import LEAST_STATE_BYTES, Limits, LimitsChange
+from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import PromptSignal, refusal_of
+from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
 from turnkeeper.models.session.session_tools import ToolsState
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
@@ -41,7 +41,7 @@ from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UtcDatetime
 
 TITLE_CHARS = 60
-"""Most characters of a title that is made of a prompt."""
+"""Maximum length of a title made from a prompt."""
 
 DEFAULT_MODEL = "offline:"
 
@@ -52,16 +52,16 @@ DEFAULT_SYSTEM_PROMPT = (
 )
 
 USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
-"""Users' names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
+"""User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
 
 _USER_PATTERN_BEFORE_RULES_3 = r"^[\w .@+~-]{1,64}$"
 
 SYSTEM_PROMPT_BYTES = 100_000
-"""Most JSON bytes of a system prompt, which is carried from run to run."""
+"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
 
 
 def _carriable(system_prompt: str) -> str:
-    # A lone surrogate can't be written as JSON at all; it is refused where the text is used.
+    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
     if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
         raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
     return system_prompt
@@ -76,28 +76,28 @@ ModelName = Annotated[
         {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
     ),
 ]
-"""`provider:name`, read by `split_model`, which says what is wrong with it."""
+"""`provider:name`; `split_model` validates it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
 class SessionFacts(Compact):
-    """What is carried of a session beside its parts."""
+    """The carried fields that belong to no part of the session."""
 
     created_at: UtcDatetime
     revision: int
     request_count: int = 0
     usage: Usage = Usage()
     ending: str | None = None
-    """Why the session is ending; `None`: it is not."""
+    """Why the session is ending; `None`: it is not ending."""
     default_rules: int = 1
-    """The rules of the session's first run: its defaults are theirs, in whatever run (SES-19)."""
+    """The rules of the session's first run, which determine its defaults in every run (SES-19)."""
     moved_events: MovedEvents = MovedEvents()
 
 
 class CarriedState(SessionFacts):
-    """Everything a session knows, at a hand-over from one run to the next (SES-14). Under 1 MB.
+    """The whole state of a session, carried from one run to the next (SES-14). Under 1 MB.
 
-    Every part stands beside its rules and is the state of one class there: a new field is written there only.
+    Each part is the state of one class and is defined beside it: a new field is added there only.
     """
 
     transcript: TranscriptState = TranscriptState()
@@ -115,7 +115,7 @@ class CarriedState(SessionFacts):
 
 
 Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
-"""The state as one run hands it to the next: written in one form, read in every form that was ever written."""
+"""The carried state in JSON: written in the present form, read in every form that was ever written."""
 
 
 _NEWER_LIMITS = {
@@ -129,9 +129,9 @@ _NEWER_LIMITS = {
 
 
 class SessionInput(Frozen):
-    """The workflow's one argument: everything configurable, and so in the history (SES-4). All of it is optional.
+    """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
-    It is written with its defaults: a later release with other ones must not change a session that is running.
+    Its JSON includes defaults, so that a release with other defaults does not change a running session.
     """
 
     title: str | None = None
@@ -142,23 +142,23 @@ class SessionInput(Frozen):
     history: ConversationHistoryConfig = ConversationHistoryConfig()
     tool_policy: ToolPolicy = {}
     unattended: bool = False
-    """Nobody is there to approve tool calls: what the policy does not mention is denied rather than asked about."""
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied."""
     workspace: str = ""
     """The session's folder below the worker's `workspace_root`; empty: the root itself."""
     chat_url: str | None = None
-    """Where people can watch this session; linked from the Temporal Web UI (SES-17)."""
+    """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
-    """Received as if it had been signalled at the start."""
+    """Handled like a signal at the start."""
     task: TaskStart | None = None
-    """The session is a task; its first prompt is made of the task's context."""
+    """Set if the session is a task; its first prompt is made from the task's context."""
     carried: Carried | None = None
 
     @property
     def counted_bytes(self) -> int:
-        """JSON bytes that count towards what is carried.
+        """JSON bytes that count towards the carried state.
 
-        Fields that earlier releases did not have are in what is allowed for beside it: what a run from before has
-        decided by this size must be decided the same again (SES-19).
+        Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
+        replay (SES-19); `ENVELOPE_BYTES` covers them.
         """
         newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
         if self.task is None:
@@ -167,27 +167,27 @@ class SessionInput(Frozen):
 
 
 class WithdrawPrompt(Strict):
-    """Take back a prompt that has not started."""
+    """Withdraw a prompt that has not started."""
 
     id: MessageId
 
 
 class CancelTurn(Strict):
-    """Stop the turn `message_id`; without effect once that turn has ended (SES-8)."""
+    """Stop the turn `message_id`; no effect after that turn has ended (SES-8)."""
 
     message_id: MessageId
     reason: Reason | None = None
 
 
 class EndSession(Strict):
-    """End the session after the queue, or at once without it."""
+    """End the session, after its queued prompts or without them."""
 
     reason: Reason | None = None
     discard_queue: bool = False
 
 
 class Configure(Strict):
-    """Change a session from its next turn on; `limits` and `history` change only the fields given."""
+    """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
 
     title: Title | None = None
     model: ModelName | None = None
@@ -223,9 +223,9 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`: these prompts only, where ids are given.
+    """Argument of `get_queue`; with ids, only these prompts are returned.
 
-    Workers of an earlier release know `message_id` alone, and refuse any other field.
+    Workers of an earlier release accept `message_id` only.
     """
 
     message_id: MessageId | None = None
@@ -233,19 +233,19 @@ class QueueRequest(Strict):
 
     @property
     def ids(self) -> list[str] | None:
-        """All ids asked for; `None`: the whole queue."""
+        """All requested ids; `None`: the whole queue."""
         one = [] if self.message_id is None else [self.message_id]
         return [*one, *(self.message_ids or [])] or None
 
 
 class ReplayRequest(Strict):
-    """Argument of `get_replay_context`: most events of HISTORY; 0 stands for all (CTX-12)."""
+    """Argument of `get_replay_context`: the maximum events of HISTORY; 0: all (CTX-12)."""
 
     max_history: int = Field(20, ge=0, le=10_000)
 
 
 class CancelReceipt(Compact):
-    """Answer of `cancel_turn`: whether there was something to cancel."""
+    """Answer of `cancel_turn`: whether there was a turn to stop."""
 
     cancelling: bool
 
@@ -263,24 +263,24 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse(model: type[Model], raw: object) -> Model:
-    """Read what a caller sent as `model`; nothing at all counts as an empty object. Raises `Refused` naming the field.
+    """Parse a caller's JSON as `model`; null counts as an empty object. Raises `RejectedError` naming the field.
 
-    It takes under 0.5 s and has at most 1 KB to say, whatever was sent (SES-10).
+    Takes under 0.5 s, with a message of at most 1 KB, for any input (SES-10).
 
     >>> parse(QueueRequest, None).message_id is None
     True
     """
     if not isinstance(raw, dict | None):
-        raise Refused("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
+        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
     try:
         return model.model_validate(raw or {})
     except ValidationError as error:
-        # Without its cause: the text of that names every wrong key, and Temporal would send it along.
-        raise refusal_of(error) from None
+        # Without its cause: Temporal would send it too, and its text has every wrong key.
+        raise rejection_for(error) from None
 
 
 def parse_cursor(raw: object) -> UpdatesRequest:
-    """Read the argument of `get_conversation_updates`: nothing, a message id, or an object (SES-12).
+    """Parse the argument of `get_conversation_updates`: nothing, a message id, or an object (SES-12).
 
     >>> parse_cursor("m1").last_seen_message_id, parse_cursor("").last_seen_message_id
     ('m1', None)
@@ -290,7 +290,7 @@ def parse_cursor(raw: object) -> UpdatesRequest:
 
 
 def parse_replay_request(raw: object) -> ReplayRequest:
-    """Read the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
+    """Parse the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
 
     >>> parse_replay_request(None).max_history, parse_replay_request(0).max_history
     (20, 0)
@@ -300,7 +300,7 @@ def parse_replay_request(raw: object) -> ReplayRequest:
 
 
 def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
-    """Return what a session is configured with, which began under `default_rules` and has kept their defaults."""
+    """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
     task = start.task and start.task.without_context
     config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
     if default_rules < 2:
@@ -311,7 +311,7 @@ def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput
 
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:
-    """Apply a change to a session's configuration. Raises `Refused` naming the field (SES-8)."""
+    """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
     update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
     if change.model is not None:
         split_model(change.model)
@@ -324,43 +324,43 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     return current.model_copy(update=update)
 
 
-def read_start(raw: object, *, extra_arguments: int, takes_apostrophes: bool = True) -> SessionInput:
-    """Read what a session was started with, whoever started it. Raises `Refused` naming the field (SES-4).
+def read_start(raw: object, *, extra_arguments: int, allows_apostrophes: bool = True) -> SessionInput:
+    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4).
 
-    `takes_apostrophes`: in the user's name; runs from before rules 3 refuse them.
+    `allows_apostrophes`: in the user's name; runs under rules 1 and 2 reject them.
     """
     if extra_arguments:
-        raise Refused("invalid", "A session is started with one JSON object, or nothing.")
+        raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
     start = parse(SessionInput, raw)
     if start.carried is None:
-        check_start(start, user_pattern=USER_PATTERN if takes_apostrophes else _USER_PATTERN_BEFORE_RULES_3)
+        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_BEFORE_RULES_3)
     return start
 
 
 def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:
-    """Pass what can be configured. Raises `Refused` naming the field."""
+    """Check model, limits, user and title. Raises `RejectedError` naming the field."""
     split_model(start.model)
     check_limits(start.limits)
     if start.user is not None and re.fullmatch(user_pattern, start.user) is None:
-        raise Refused(
+        raise RejectedError(
             "invalid", "user: letters, digits, space and ' . _ @ + ~ - are allowed, 64 at most.", field="user"
         )
     if start.title is not None and not 1 <= len(start.title) <= 120:
-        raise Refused("invalid", "title: 1 to 120 characters are allowed.", field="title")
+        raise RejectedError("invalid", "title: 1 to 120 characters are allowed.", field="title")
 
 
 def check_limits(limits: Limits) -> None:
-    """Pass limits that a session can live with. Raises `Refused`."""
-    if limits.max_state_bytes < LEAST_STATE_BYTES:
-        raise Refused(
+    """Raise `RejectedError` for limits that are too low for any session."""
+    if limits.max_state_bytes < MIN_STATE_BYTES:
+        raise RejectedError(
             "invalid",
-            f"limits.max_state_bytes: {LEAST_STATE_BYTES:,} to 1,000,000 are allowed.",
+            f"limits.max_state_bytes: {MIN_STATE_BYTES:,} to 1,000,000 are allowed.",
             field="limits.max_state_bytes",
         )
 
 
 def title_of(text: str) -> str:
-    r"""Make a title of a prompt's first words, at most 60 characters.
+    r"""Return a title of at most 60 characters, from the first words of a prompt.
 
     >>> title_of("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
@@ -374,5 +374,5 @@ def title_of(text: str) -> str:
 def _merged(field: str, current: Model, change: Change) -> Model:
     try:
         return parse(type(current), {**current.model_dump(), **change.model_dump()})
-    except Refused as refusal:
-        raise Refused("invalid", f"{field}.{refusal.message}", field=f"{field}.{refusal.field}") from None
+    except RejectedError as rejection:
+        raise RejectedError("invalid", f"{field}.{rejection.message}", field=f"{field}.{rejection.field}") from None

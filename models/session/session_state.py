@@ -1,8 +1,8 @@
-"""One session's whole state and the rules by which it changes: the workflow's core, without Temporal.
+"""A session's state and rules: the core of the workflow, without Temporal.
 
-Here is what spans two of its parts; what concerns one is with that part, and callers ask it there. Whatever changes
-what a query shows raises the revision (SES-12), exactly once: recorded runs have counted its digits.
-Ids and times are arguments.
+This class has only what spans several parts; callers use a part directly for everything else. Every change that a query
+can show raises the revision exactly once (SES-12): recorded runs depend on its number of digits. Ids and times are
+arguments.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from datetime import datetime
 
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.context.model_view import ModelView
-from turnkeeper.models.errors import Refused
-from turnkeeper.models.session.admission import check_open, refusal_of_full, refusal_of_uncarriable
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.session.admission import check_open, rejection_when_full, rejection_when_uncarriable
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
@@ -40,12 +40,12 @@ from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
 CURRENT_RULES = 4
-"""The rules of a run decide what it does where releases differ (SES-19):
+"""The rules of a run determine its behaviour where releases differ (SES-19):
 
-1   every release before there was a number
-2   prompts are parked, a stop waits for what was written, tools that write ask
-3   windows are learned in tokens, titles are listed at once
-4   the present ones: a session may start tasks
+1   all releases before rules had a number
+2   prompts are parked, a stop waits for the unfinished answer, tools that write ask
+3   limits of tokens are learned, lists show a new title at once
+4   the present rules: sessions can start tasks
 """
 
 
@@ -65,23 +65,22 @@ class Session:
         rules: int = CURRENT_RULES,
         on_revision: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a session, or continue the one that `start.carried` hands over (SES-14).
+        """Begin a session, or continue the one in `start.carried` (SES-14).
 
-        `rules` are those of the run; the defaults of a session stay those that it was started with. `on_revision` is
-        called with every change.
+        `rules` are those of the run; defaults stay those of the session's first run. Every change calls `on_revision`.
         """
         state = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
         self.id = session_id
         self.rules = rules
         self.config = configuration_of(start, default_rules=state.default_rules)
         self.facts = state.facts
-        """What is carried beside the parts; replaced with every change."""
+        """The carried fields of no part; replaced with every change."""
         self._on_revision = on_revision
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
-        # A window that an earlier run has halved grows back: what a model takes is learned in tokens now (CTX-7).
+        # A halved window is restored: rules 3 learn a limit of tokens instead (CTX-7).
         context = state.context if rules < 3 else state.context.model_copy(update={"halved": None})
-        self.context = ModelContext(context, self.transcript, on_change=lambda: self.current_turn.show())
+        self.context = ModelContext(context, self.transcript, on_change=lambda: self.current_turn.publish())
         self.tools = SessionTools(state.tools)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.task = state.task
@@ -94,7 +93,7 @@ class Session:
         self.closed: SessionStatus | None = None
         self._head: RequestHead | None = None
 
-    # ---- what it is
+    # ---- its properties
 
     @property
     def turn(self) -> RunningTurn | None:
@@ -113,7 +112,7 @@ class Session:
         if self.closed:
             return self.closed
         if self.awaits_approval:
-            return "awaiting_approval"  # also while it is ending: that too waits for it
+            return "awaiting_approval"  # also while it is ending, which waits for the decision
         if self.facts.ending is not None:
             return "ending"
         if self.current_turn.waiting_until:
@@ -122,21 +121,21 @@ class Session:
 
     @property
     def awaits_approval(self) -> bool:
-        """A person is asked to decide on a call of the running turn (AGT-8)."""
+        """Whether a call of the running turn waits for a person's decision (AGT-8)."""
         return self.turn is not None and self.turn.awaits_approval
 
     @property
     def turn_count(self) -> int:
-        """How many turns there are, those in the archive too: the number of the newest one."""
+        """Number of turns, with those in the archive: also the number of the newest one."""
         return self.transcript.count
 
     @property
     def head(self) -> RequestHead:
-        """What is sent to the model before the messages; the same object until tools or system prompt change."""
-        known, tools = self._head, self.offered_tools
-        if known is None or known.tools != tools or known.system != self.config.system_prompt:
-            known = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
-        return known
+        """The head of requests; the same object until tools or system prompt change."""
+        head, tools = self._head, self.offered_tools
+        if head is None or head.tools != tools or head.system != self.config.system_prompt:
+            head = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
+        return head
 
     @property
     def offered_tools(self) -> list[ToolSpec]:
@@ -157,9 +156,9 @@ class Session:
     # ---- prompts
 
     def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
-        """Accept a prompt, or record why it is rejected; the same id twice is one prompt (SES-5, SES-6).
+        """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
-        Returns the prompt if it was accepted now.
+        Returns the prompt if this call accepted it.
         """
         try:
             prompt = read_prompt(
@@ -169,11 +168,11 @@ class Session:
                 return None
             check_open(self)
             self.queue.check_room(prompt, self.config.limits)
-        except Refused as refusal:
+        except RejectedError as rejection:
             sent_id = id_in(raw)
-            # An id that was accepted before has its one fate, or waits for it; this is another prompt, and no prompt.
+            # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
             is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
-            self.queue.reject(new_id if is_taken else sent_id or new_id, refusal, at=now)
+            self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
             self._changed()
             return None
         self.queue.accept(prompt, turn_is_running=self.turn is not None)
@@ -181,30 +180,30 @@ class Session:
         return prompt
 
     def reject_waiting_if_full(self, *, now: datetime) -> None:
-        """Tell everyone who waits that no further turn can be held, rather than let them wait for ever (SES-15)."""
+        """Reject all waiting prompts if there is no room for another turn: they would wait for ever (SES-15)."""
         if len(self.queue) and self.room.is_full:
-            # What the model remembers gives way before the session does.
-            self.context.make_carriable(self.config.history, most_bytes=self.config.limits.view_bytes // 4)
+            # Shrinking the model view may make enough room.
+            self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes // 4)
         if len(self.queue) and self.room.is_full:
-            self.queue.reject_all(refusal_of_full(self), at=now)
+            self.queue.reject_all(rejection_when_full(self), at=now)
             self._changed()
 
     # ---- tools
 
     def offer_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
-        """Offer the model `tools` from the next request on, for this segment; if not whole, for this turn (AGT-6).
+        """Offer `tools` from the next request on: for this segment, or for this turn if `is_whole` is false (AGT-6).
 
-        Others than before open a new segment.
+        A changed list opens a new segment.
         """
         if self.tools.replace(tools):
             self.view.open_segment()
             self._changed()
-        self.tools.note_reading(segment=self.view.segment, turn=self.turn_count, is_whole=is_whole)
+        self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_whole=is_whole)
 
     # ---- the running turn
 
     def begin_turn(self, *, now: datetime) -> ConversationMessage:
-        """Record the next prompt as a turn: its processing starts (SES-2), under the present configuration (SES-8)."""
+        """Record the next prompt as a turn (SES-2), with the present configuration (SES-8)."""
         prompt = self.queue.start_next(at=now)
         self._update(moved_events=self.facts.moved_events.at_new_turn())
         if self.config.title is None:
@@ -228,35 +227,35 @@ class Session:
         return message
 
     def steer_turn(self, *, now: datetime) -> None:
-        """Record what was steered into the running turn, before its next model call (SES-7).
+        """Add the steering prompts to the running turn, before its next model call (SES-7).
 
-        What the turn has no room for any more goes on waiting, and becomes a turn of its own.
+        Those that the turn has no room for keep waiting, and become turns of their own.
         """
         if not self.queue.steering:
             return
         current = self.current_turn
-        # Half of what the turn may still take: an answer and its results must fit too.
+        # Half of the turn's remaining room: an answer and its results must fit too.
         room = (self.room.turn_cap - current.running().carried_bytes) // 2
-        for prompt in self.queue.take_steering(current.running().message.id, at=now, room=room):
+        for prompt in self.queue.pop_steering_prompts(current.running().message.id, at=now, room=room):
             current.change(current.running().with_prompt(prompt.id, prompt.text, now=now))
-            current.show_step(state=None)
+            current.append_step_to_view(state=None)
 
     def count_request(self) -> int:
-        """Return the number of a new request to the model (AGT-2)."""
+        """Count a new model request and return its number (AGT-2)."""
         self._update(request_count=self.facts.request_count + 1)
         return self.facts.request_count
 
     def add_result(self, call_id: str, result: ToolResult) -> None:
-        """Record the result of a call of the newest step; if its tool has changed, the tools are read again."""
+        """Record the result of a call of the newest step; if its tool has changed, reload the tools."""
         if result.tool_changed:
-            self.tools.distrust()
-            result = result.model_copy(update={"tool_changed": False})  # said to the session, not to people
+            self.tools.invalidate()
+            result = result.model_copy(update={"tool_changed": False})  # for the session, not for clients
         if result.cut:
             self.archive.count_cut_result()
         self.current_turn.change(self.current_turn.running().with_result(call_id, result))
 
     def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
-        """Record a decision; one that was recorded before changes nothing. Raises `Refused`."""
+        """Record a decision; repeating it changes nothing. Raises `RejectedError`."""
         call = check_decision(self.transcript, request, now=now)
         if call.awaits_approval:
             if request.decision == "allow_for_session":
@@ -266,7 +265,7 @@ class Session:
         return ApprovalReceipt(call_id=call.id, decision=request.decision)
 
     def end_turn(self, message: ConversationMessage) -> None:
-        """Leave the running turn in the transcript as `message`, which has its outcome; the session goes on."""
+        """End the running turn; `message` is the turn with its outcome."""
         self.tasks.end_foreground()
         self.current_turn.end(message)
         self.queue.requeue_steering()
@@ -372,36 +371,36 @@ class Session:
     # ---- the archive
 
     def remove_moved(self, move: ArchiveMove, *, now: datetime) -> None:
-        """Hold turns or steps no longer that the archive has taken."""
+        """Drop turns or steps that the archive has stored."""
         if move.steps_of is not None:
             count, turn = len(move.steps), self.current_turn.running()
             steps_before = turn.message.steps_omitted + count
-            self.context.detach(turn.message, steps_before=steps_before, kept_bytes=move.kept_bytes)
+            self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
             self.current_turn.change(turn.without_oldest_steps(count))
             self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
         else:
             for message in move.turns:
-                self.context.detach(message, kept_bytes=move.kept_bytes)
+                self.context.detach(message, inline_bytes=move.kept_bytes)
             self.transcript.drop_oldest(len(move.turns))
             self._update(moved_events=self.facts.moved_events.with_turns(move.turns))
-        self.context.make_carriable(self.config.history, most_bytes=self.config.limits.view_bytes)
-        self.archive.worked(now=now)
+        self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes)
+        self.archive.record_success(now=now)
         self._changed()
 
     # ---- configuration and end
 
     def configure(self, change: Configure) -> None:
-        """Change the configuration from the next turn on (SES-8). Raises `Refused`."""
+        """Change the configuration from the next turn on (SES-8). Raises `RejectedError`."""
         before = self.offered_tools
         self.config = configured(self.config, change)
         if self.offered_tools != before:
             self.view.open_segment()
         if change.tool_policy is not None:
-            self.tools.end_allowances()  # who says anew what is asked about means it
+            self.tools.end_allowances()  # the new policy replaces earlier allowances
         self._changed()
 
     def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
-        """Take no further prompts; discard those that wait, if asked to (SES-8)."""
+        """Accept no more prompts; with `discard_queue`, discard the waiting ones (SES-8)."""
         if self.facts.ending is None:
             self._update(ending=reason)
         if discard_queue:
@@ -409,23 +408,23 @@ class Session:
         self._changed()
 
     def close(self, status: SessionStatus, *, reason: str, now: datetime) -> None:
-        """Reach the final status; whatever still waits is discarded (SES-9)."""
+        """Set the final status and discard all waiting prompts (SES-9)."""
         self.queue.discard_all(reason, at=now)
         self.closed = status
         self._changed()
 
     # ---- the next run
 
-    def give_up_uncarriable(self, *, now: datetime) -> None:
-        """Reject what waits and can't be handed over, though the run can't go on: the last resort (SES-15)."""
+    def reject_uncarriable(self, *, now: datetime) -> None:
+        """Reject waiting prompts that the next run can't carry: the last resort (SES-15)."""
         if self.room.is_queue_carriable:
             return
-        self.queue.reject_surplus(refusal_of_uncarriable(self), self.config.limits, at=now)
+        self.queue.reject_surplus(rejection_when_uncarriable(self), self.config.limits, at=now)
         self.queue.bound_leaving(self.config.limits, rejections_only=False)
         self._changed()
 
     def carry(self) -> SessionInput:
-        """Return the input of the next run: everything this one knows, the running turn included (SES-14)."""
+        """Return the input of the next run: the whole state, with the running turn (SES-14)."""
         if self.archive.is_failing:
             self.queue.bound_leaving(self.config.limits, rejections_only=True)
         state = CarriedState(

@@ -1,4 +1,4 @@
-"""How a task is asked for, and what becomes of it before anything is started (TSK-1 to TSK-3)."""
+"""The parameters of a task, and its preparation before anything starts (TSK-1 to TSK-3)."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from turnkeeper.models.errors import TaskValidationError, shown
+from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.session import ModelName, Title
@@ -20,8 +20,8 @@ from turnkeeper.models.tasks.task_context import Priority, TaskContext
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
-MOST_ITEMS = 2_500
-"""No more could be printed within `BARE_PROMPT_CHARS`."""
+MAX_ITEMS = 2_500
+"""More items would not fit in `BARE_PROMPT_CHARS`."""
 
 
 def _storable(text: str) -> str:
@@ -38,7 +38,9 @@ def _not_blank(text: str) -> str:
 
 _TEXT_SCHEMA = {"type": "string", "maxLength": BARE_PROMPT_CHARS, "pattern": NO_NUL_PATTERN}
 
-GivenText = Annotated[str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable), WithJsonSchema(_TEXT_SCHEMA)]
+StorableText = Annotated[
+    str, Field(max_length=BARE_PROMPT_CHARS), AfterValidator(_storable), WithJsonSchema(_TEXT_SCHEMA)
+]
 Description = Annotated[
     str,
     Field(max_length=BARE_PROMPT_CHARS),
@@ -46,7 +48,7 @@ Description = Annotated[
     AfterValidator(_not_blank),
     WithJsonSchema({**_TEXT_SCHEMA, "pattern": NOT_BLANK_PATTERN, "examples": ["Write a changelog."]}),
 ]
-GivenTexts = Annotated[list[GivenText], Field(max_length=MOST_ITEMS)]
+StorableTexts = Annotated[list[StorableText], Field(max_length=MAX_ITEMS)]
 
 Id = Annotated[str, Field(pattern=ID_PATTERN)]
 
@@ -73,23 +75,23 @@ GivenHistory = Annotated[
         }
     ),
 ]
-"""Read by `validate_conversation_history` alone, which looks only at what it may take."""
+"""Validated by `validate_conversation_history`, which reads only the latest messages."""
 
 
 class TaskRequest(Strict):
-    """What anyone asks of a task; only the description is needed. `timeout` is in seconds."""
+    """The parameters of any task; only the description is required. `timeout` is in seconds."""
 
     description: Description
     priority: Priority = "P2"
-    client_cwd: GivenText | None = None
-    background_context: GivenText | None = None
-    expected_deliverables: GivenTexts | None = None
-    success_criteria: GivenTexts | None = None
-    constraints: GivenTexts | None = None
-    relevant_files: GivenTexts | None = None
-    related_documentation: GivenTexts | None = None
+    client_cwd: StorableText | None = None
+    background_context: StorableText | None = None
+    expected_deliverables: StorableTexts | None = None
+    success_criteria: StorableTexts | None = None
+    constraints: StorableTexts | None = None
+    relevant_files: StorableTexts | None = None
+    related_documentation: StorableTexts | None = None
     conversation_history: GivenHistory = None
-    """What led to the task; `inherit`: the conversation of the task's parent."""
+    """The conversation that led to the task; `inherit`: that of the task's parent."""
     history_policy: PolicyChoice = KEEP_USER
     title: Title | None = None
     model: Annotated[ModelName, Field(max_length=200), AfterValidator(checked_model)] | None = None
@@ -115,20 +117,20 @@ class CreateTask(TaskRequest):
 
     @property
     def parent_to_inherit_from(self) -> str | None:
-        """The session whose conversation is handed over; None: what was given is. Raises `TaskValidationError`."""
+        """The session whose conversation is handed off; `None`: none. Raises `TaskValidationError`."""
         if not self.inherits_history:
             return None
         if self.parent is None:
             reason = "is needed to inherit its conversation_history: give the id of a session"
-            raise TaskValidationError("parent", reason, shown(None), "missing_field")
+            raise TaskValidationError("parent", reason, preview(None), "missing_field")
         return self.parent
 
 
 class HandOffReport(Frozen):
-    """What became of the messages that were given; the tokens are those of their texts, estimated (TSK-2, TSK-7).
+    """How many messages were given and kept; tokens are those of their texts, estimated (TSK-2, TSK-7).
 
-    Of an inherited conversation, the messages that were taken count as given: those of the policy's roles, the latest
-    `max_messages` of them. What else was said in it is not counted; a warning tells that there was more.
+    Of an inherited conversation, only the latest `max_messages` of the policy's roles count as given; a warning says
+    that there were others.
     """
 
     given: int
@@ -140,7 +142,7 @@ class HandOffReport(Frozen):
 
 
 class PreparedTask(Frozen):
-    """A task as it would be started: what its agent is told, the first `prompt`, and what was mended on the way."""
+    """A task that is ready to start: the agent's context, the first `prompt`, and warnings about corrections."""
 
     context: TaskContext
     prompt: str
@@ -149,47 +151,46 @@ class PreparedTask(Frozen):
 
 
 def prepare_task(task: TaskRequest, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
-    """Validate the history, cut it, and put the first prompt together; nothing is started.
+    """Validate and cut the history, and build the first prompt; nothing is started. Raises `TaskValidationError`.
 
-    The messages of `inherited` stand for `task.conversation_history`, and the fields of warnings count them; no text
-    of theirs is too long to be cut (TSK-1).
-    Raises `TaskValidationError`.
+    The messages of `inherited` replace `task.conversation_history`; warnings refer to them by index, and hard limits do
+    not apply to them (TSK-1).
 
     >>> task = CreateTask(description="Say hello.", conversation_history=[{"role": "user", "content": "Greet me!"}])
     >>> prepared = prepare_task(task, now="2025-10-29T13:30:00Z")
     >>> prepared.report.kept, prepared.report.estimated_tokens_after, prepared.prompt.splitlines()[-3]
     (1, 3, '📊 History metadata: 1 messages')
     """
-    given, policy = task.conversation_history, task.history_policy
+    messages, policy = task.conversation_history, task.history_policy
     if inherited is not None:
-        given, policy = list(inherited.messages), policy.without_hard_limits()
-    history, warnings = validate_conversation_history(given, policy, now)
+        messages, policy = list(inherited.messages), policy.without_hard_limits()
+    history, warnings = validate_conversation_history(messages, policy, now)
     context = task.context(history)
     fitting, dropping = history_that_fits(context)
     context = context.with_history(fitting)
     return PreparedTask(
         context=context,
         prompt=first_prompt(context),
-        report=_report(given, fitting),
+        report=_report(messages, fitting),
         warnings=[*(inherited.warnings if inherited else []), *warnings, *dropping],
     )
 
 
-def _report(given: object, history: ConversationHistory | None) -> HandOffReport:
-    messages = given if isinstance(given, list) else []
-    kept = history.messages if history else []
+def _report(messages: object, history: ConversationHistory | None) -> HandOffReport:
+    before = messages if isinstance(messages, list) else []
+    after = history.messages if history else []
     return HandOffReport(
-        given=len(messages),
-        kept=len(kept),
+        given=len(before),
+        kept=len(after),
         truncated=history.truncated_count if history else 0,
-        dropped=len(messages) - len(kept),
-        estimated_tokens_before=estimate_tokens(_texts(messages)),
-        estimated_tokens_after=estimate_tokens(kept),
+        dropped=len(before) - len(after),
+        estimated_tokens_before=estimate_tokens(_texts(before)),
+        estimated_tokens_after=estimate_tokens(after),
     )
 
 
 def _texts(messages: list[object]) -> Iterator[dict[str, str]]:
-    """Give the texts of messages that may be anything: beyond the latest, nobody has looked at them."""
+    """Yield the texts of messages, most of which are not validated."""
     for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):

@@ -1,4 +1,4 @@
-"""Which tools may run (AGT-8): patterns to decisions, the first that matches counts."""
+"""Which tools may run (AGT-8): patterns and decisions; the first match counts."""
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.wire import MAX_KEYS, few_keys
 
 ToolDecision = Literal["allow", "ask", "deny"]
-"""`ask`: a person decides on every call of the tool."""
+"""`ask`: a person decides on each call of the tool."""
 
 ToolPolicy = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision],
@@ -28,16 +28,15 @@ def decide(
     allowed: Collection[str] = (),
     trusts_built_in: bool = False,
 ) -> ToolDecision:
-    """Return whether `tool` may run: what the first pattern that matches says, else read-only ones at once.
+    """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
 
-    A foreign tool is matched by its name and by `server__name`, whichever of the two it goes by: that depends on what
-    other servers offer, and a policy must not.
+    A foreign tool matches by its name and by `server__name`. Which of the two is its name depends on the tools of other
+    servers; policies must not depend on that.
 
-    A tool in `allowed` was allowed for the session, so nobody is asked again; what is denied stays denied. Where nobody
-    is there to be asked, in an `unattended` session, `deny` is what counts where the policy says nothing.
+    A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
+    nobody can be asked, so the default is `deny`.
 
-    `trusts_built_in`: built-in tools run at once where the policy says nothing, also those that write. That was the
-    default of sessions of older releases, and stays theirs.
+    `trusts_built_in`: built-in tools are allowed by default, also those that write, as in sessions of older releases.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'

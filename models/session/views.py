@@ -1,11 +1,11 @@
-"""What a session shows of itself: an answer to each query, made anew each time, never kept (SES-3, SES-11 to SES-13).
+"""The answers to a session's queries, computed for each query (SES-3, SES-11 to SES-13).
 
-Every answer is bounded, and costs what it contains, not what the session holds.
+Every answer is bounded, and its cost depends on its own size, not on that of the session.
 """
 
 from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
-from turnkeeper.models.session.admission import refusal_now
+from turnkeeper.models.session.admission import current_rejection
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import ContextRequest, StateRequest, UpdatesRequest
@@ -14,9 +14,9 @@ from turnkeeper.models.transcript.conversation import ConversationState, Convers
 
 
 def state_of(session: Session, request: StateRequest | None = None) -> ConversationState:
-    """Return the newest complete picture, bounded (SES-11). Raises `KeyError` where `before` is not held."""
-    wanted = request or StateRequest()
-    page = session.transcript.page(before=wanted.before, limit=wanted.limit)
+    """Return a page of the conversation (SES-11). Raises `KeyError` if `before` is not in the session."""
+    request = request or StateRequest()
+    page = session.transcript.page(before=request.before, limit=request.limit)
     turn = session.turn
     return ConversationState(
         messages=page.turns,
@@ -35,7 +35,7 @@ def state_of(session: Session, request: StateRequest | None = None) -> Conversat
 
 
 def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
-    found = session.transcript.updates(
+    updates = session.transcript.updates(
         revision=session.revision,
         last_seen=request.last_seen_message_id,
         since=request.since_revision,
@@ -43,14 +43,14 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
     )
     turn = session.turn
     return ConversationUpdate(
-        new_messages=found.new,
-        updated_messages=found.updated,
+        new_messages=updates.new,
+        updated_messages=updates.updated,
         is_processing=turn is not None,
         current_message_id=turn.message.id if turn else None,
-        last_seen_message_id=found.last_seen,
+        last_seen_message_id=updates.last_seen,
         revision=session.revision,
-        reset=found.reset,
-        has_more=found.has_more,
+        reset=updates.reset,
+        has_more=updates.has_more,
         status=session.status,
         waiting_until=session.current_turn.waiting_until,
         waiting_reason=session.current_turn.waiting_reason,
@@ -75,41 +75,41 @@ def summary_of(session: Session) -> SessionSummary:
 
 
 def queue_of(session: Session, *message_ids: str) -> QueueView:
-    """Return what waits and what became of the rest; of these prompts only, where ids are given (SES-6)."""
+    """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        refusing=refusal_now(session),
+        refusing=current_rejection(session),
         limits=session.config.limits,
     )
 
 
 def approvals_of(session: Session) -> PendingApprovals:
-    """Return what people are asked to decide (AGT-8)."""
+    """Return the calls that wait for a person's decision (AGT-8)."""
     return pending_approvals(
         session.turn.message if session.turn else None,
         session.offered_tools,
         session.tools.allowances,
-        most_bytes=session.config.limits.page_bytes,
+        max_bytes=session.config.limits.page_bytes,
     )
 
 
 def context_of(session: Session, request: ContextRequest | None = None) -> ContextView:
     """Return what the model sees of each turn (CTX-8)."""
-    wanted = request or ContextRequest()
+    request = request or ContextRequest()
     return context_view(
         session.context,
         session.transcript,
         session.head,
         session.config.history,
         model=session.config.model,
-        before=wanted.before,
-        limit=wanted.limit,
+        before=request.before,
+        limit=request.limit,
     )
 
 
 def replay_turns_of(session: Session, max_history: int) -> ReplayTurns:
-    """Return the turns held that a replay text with so many events of HISTORY is made of (CTX-12)."""
+    """Return the turns for a replay text with at most `max_history` events of HISTORY (CTX-12)."""
     return ReplayTurns.of(
         session.transcript.turns,
         archived=session.transcript.archived,

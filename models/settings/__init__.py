@@ -1,1 +1,1 @@
-"""Settings of an installation, from code, environment and files."""
+"""Settings of an installation, from code, environment variables and files."""

@@ -1,13 +1,13 @@
-"""Foreign tool servers: what `mcp.json` may say, as other MCP clients read it too (AGT-6).
+"""Foreign tool servers, configured in `mcp.json` as for other MCP clients (AGT-6).
 
     {"mcpServers": {"time":   {"command": "uvx", "args": ["mcp-server-time"], "trusted": true},
                     "issues": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}}}
 
-`${NAME}` within a text is the value of that environment variable, `${NAME:-default}` has a default for one that is not
-set or empty; one reference does not stand in another. `trusted`, `disabled` and `timeout` are our own keys.
+`${NAME}` in a text is replaced by that environment variable; `${NAME:-default}` has a default for one that is empty or
+not set. References cannot be nested. `trusted`, `disabled` and `timeout` are our own keys.
 
-Whatever is wrong with the file stops the start, with a sentence that names file, server and key. Values are
-credentials as often as not: no message repeats one, nor does a `repr`.
+An invalid file stops the start with a sentence that names file, server and key. Values are often credentials, so no
+message and no `repr` has one.
 """
 
 import difflib
@@ -21,77 +21,78 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, ValidationError, model_validator
 
 from turnkeeper.models.bounds import count_unencodable
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.settings.settings import DEFAULT_FILE as SETTINGS_FILE
 from turnkeeper.models.settings.settings import Settings, SettingsError, settings_file
 from turnkeeper.models.wire import Strict
 
 DEFAULT_FILE = "mcp.json"
-"""Read from the working directory if it is there and no other file is named."""
+"""Read from the working directory, if it exists and no other file is named."""
 
-MOST_SERVERS = 100
+MAX_SERVERS = 100
 
 OUR_OWN = "turnkeeper"
 """The name of the server of the built-in tools."""
 
 _SERVER_NAME = re.compile(r"(?=.{1,32}$)[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
-"""A part of the names of tools, `server__tool`: what every vendor accepts, and no doubt where it ends."""
+"""It becomes part of the tools' names, `server__tool`: every vendor accepts it, and its end is unambiguous."""
 
 _REFERENCE = re.compile(r"\$\{((?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^{}]*))?\})?")
-"""A reference to a variable; without a name: what only begins like one."""
+"""A reference to a variable; without a `name`: text that only begins like one."""
 
-_SHOWN_KEY = re.compile(r"[\w.-]{1,64}")
-"""A key that a message may name; what is put in the place of one may be a value, as in `TOKEN=secret`."""
+_PRINTABLE_KEY = re.compile(r"[\w.-]{1,64}")
+"""A key that a message may repeat; anything else could contain a value, as in `TOKEN=secret`."""
 
 
-def _utterable(text: str) -> str:
+def _encodable(text: str) -> str:
     if count_unencodable(text):
-        raise ValueError("holds NUL or a lone surrogate, which no program can be given")
+        raise ValueError("may not contain NUL or a lone surrogate")
     return text
 
 
-def _fits(pattern: str, told: str) -> AfterValidator:
-    """Refuse a text that is not of this form, in our own words: pydantic would quote the pattern."""
+def _matches(pattern: str, reason: str) -> AfterValidator:
+    """Reject a text that does not match, with our own `reason`: pydantic would quote the pattern."""
 
-    def fitting(text: str) -> str:
+    def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise ValueError(told)
+            raise ValueError(reason)
         return text
 
-    return AfterValidator(fitting)
+    return AfterValidator(check)
 
 
-def _reachable(url: str) -> str:
-    """Refuse what is no URL in our own words: pydantic would quote it."""
-    told = "is no URL of the form http://host:port/path or https://host:port/path"
+def _check_url(url: str) -> str:
+    """Reject an invalid URL with our own reason: pydantic would quote the URL."""
+    reason = "is not a URL of the form http://host:port/path or https://host:port/path"
     if not re.fullmatch(r"https?://[^\s/\\]+\S*", url):
-        raise ValueError(told)  # what pydantic would mend, while we keep what is written
+        raise ValueError(reason)  # pydantic would correct it, but we use the text as it is
     try:
         _HTTP_URL.validate_python(url)
     except ValidationError:
-        raise ValueError(told) from None
+        raise ValueError(reason) from None
     return url
 
 
 _HTTP_URL = TypeAdapter(AnyHttpUrl)
 
-Text = Annotated[str, AfterValidator(_utterable)]
-VariableName = Annotated[Text, _fits(r"[^=]+", "is no name of an environment variable")]
-HeaderName = Annotated[str, _fits(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "is no name of an HTTP header")]
-HeaderValue = Annotated[str, _fits(r"[\x20-\x7e\t]*", "holds what no HTTP header can; printable ASCII is allowed")]
-Url = Annotated[str, AfterValidator(_reachable)]
+Text = Annotated[str, AfterValidator(_encodable)]
+VariableName = Annotated[Text, _matches(r"[^=]+", "is not a valid name for an environment variable")]
+HeaderName = Annotated[str, _matches(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", "is not a valid name for an HTTP header")]
+HeaderValue = Annotated[str, _matches(r"[\x20-\x7e\t]*", "may only have printable ASCII characters")]
+Url = Annotated[str, AfterValidator(_check_url)]
 
 
 class ForeignServer(Strict):
-    """A tool server that is a program of this machine, with a `command`, or an HTTP endpoint, with a `url`."""
+    """A tool server: a local program, with a `command`, or an HTTP endpoint, with a `url`."""
 
-    command: Annotated[Text, _fits(r"(?s).+", "is empty")] | None = None
-    """The program, found on its own `PATH`."""
+    command: Annotated[Text, _matches(r"(?s).+", "is empty")] | None = None
+    """The program, looked up on its own `PATH`."""
     args: list[Text] = Field([], repr=False)
     env: dict[VariableName, Text] = Field({}, repr=False)
-    """Added to the few variables that every server is given; ours, with the vendors' keys, are not passed on."""
-    cwd: Annotated[Text, _fits(r"(?s).+", "is empty")] | None = None
-    """Where it runs; None: in our own working directory."""
+    """Added to the few variables that every server gets. Ours, with the vendors' keys, are not passed on."""
+    cwd: Annotated[Text, _matches(r"(?s).+", "is empty")] | None = None
+    """Its working directory; `None`: ours."""
 
     url: Url | None = Field(None, repr=False)
     """A streamable HTTP endpoint."""
@@ -102,37 +103,37 @@ class ForeignServer(Strict):
     """Optional: it follows from `command` or `url`."""
 
     trusted: bool = False
-    """Whether its annotations count: a tool it calls read-only or idempotent is then run again after a failure."""
+    """Whether its annotations count: then a tool that it calls read-only or idempotent is retried after a failure."""
     disabled: bool = False
-    """Whether it is left out, as if it were not there."""
+    """Whether to ignore it."""
     timeout: float | None = Field(None, gt=0, le=86_400)
-    """Seconds that one call may take; None: as long as `limits.tool_timeout` lets it."""
+    """Timeout of one call in seconds; `None`: `limits.tool_timeout`."""
 
     @model_validator(mode="after")
-    def _one_way_to_it(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.type == "sse":
             raise ValueError("type: 'sse' is a deprecated transport; give the url of a streamable HTTP endpoint")
         if (self.command is None) == (self.url is None):
             raise ValueError("give either a command or a url")
-        given, foreign = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
-        for key in sorted(foreign & self.model_fields_set):
-            raise ValueError(f"{key}: has no meaning beside {given}")
-        if self.type is not None and (self.type == "stdio") != (given == "command"):
-            raise ValueError(f"type: {self.type!r} does not go with {given}")
+        transport, others = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
+        for key in sorted(others & self.model_fields_set):
+            raise ValueError(f"{key}: cannot be used with {transport}")
+        if self.type is not None and (self.type == "stdio") != (transport == "command"):
+            raise ValueError(f"type: {self.type!r} does not go with {transport}")
         return self
 
 
 def load_foreign_servers(settings: Settings) -> dict[str, ForeignServer]:
-    """Return the servers that the operator's file names, by their names, without the disabled ones.
+    """Return the enabled servers of the operator's file, by name.
 
     Raises:
-        SettingsError: The file is named and not there, can't be read, or holds something that is not allowed.
+        SettingsError: A named file does not exist, can't be read, or is invalid.
     """
     file = settings.mcp_config or Path(DEFAULT_FILE)
     if not file.is_file():
         if settings.mcp_config is None:
             return {}
-        raise SettingsError(f"mcp_config names {str(file)!r}, and there is no such file.")
+        raise SettingsError(f"mcp_config names {str(file)!r}, but there is no such file.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -141,47 +142,47 @@ def load_foreign_servers(settings: Settings) -> dict[str, ForeignServer]:
 
 
 def configuration(settings: Settings) -> list[Path]:
-    """Return what a worker is configured by, now or when it is started otherwise, as absolute paths.
+    """Return the absolute paths of every file and folder that can configure a worker, however it is started.
 
-    Whoever can write one of them can have any program run. The state folder is among them: it says where Temporal is.
+    Write access to one of them is enough to run any program. The state folder has the address of Temporal.
     """
     files = {settings_file(), Path(SETTINGS_FILE), settings.mcp_config or Path(DEFAULT_FILE), Path(DEFAULT_FILE)}
     return sorted(path.absolute() for path in {*files, settings.state_dir})
 
 
 def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> dict[str, ForeignServer]:
-    """Return what `text` says, with `variables` in the place of references to them; `file` is its name in refusals.
+    """Return the enabled servers in `text`, with references replaced by `variables`; errors name the `file`.
 
     >>> text = '{"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git", "${REPO:-.}"]}}}'
     >>> foreign_servers(text, file="mcp.json", variables={"REPO": "/src"})["git"].args
     ['mcp-server-git', '/src']
 
     Raises:
-        SettingsError: Something in it is not allowed.
+        SettingsError: The text is invalid.
     """
-    found = {}
+    servers = {}
     for name, entry in _entries(text, file).items():
         server = _server(entry, file=file, name=name, variables=variables)
         if not server.disabled:
-            found[name] = server
-    return found
+            servers[name] = server
+    return servers
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Return `text` with the values of the variables it refers to.
+    """Return `text` with references replaced by the values of `variables`.
 
     >>> expanded("Bearer ${TOKEN}", {"TOKEN": "abc"}), expanded("${HOST:-localhost}:${PORT:-80}", {"PORT": ""})
     ('Bearer abc', 'localhost:80')
 
     Raises:
-        ValueError: A variable is not set and has no default, or a reference is none we know.
+        ValueError: A variable without a default is not set, or a reference is malformed.
     """
 
     def value(reference: re.Match[str]) -> str:
         name, default = reference["name"], reference["default"]
         if name is None:
             raise ValueError(
-                "holds a reference that is neither ${NAME} nor ${NAME:-default}, with no braces in the default"
+                "has a reference that is neither ${NAME} nor ${NAME:-default} (the default may not contain braces)"
             )
         if default is not None:
             return variables.get(name) or default
@@ -193,18 +194,18 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _entries(text: str, file: str) -> dict[str, Any]:
-    """Return what stands below `mcpServers`, its names checked."""
+    """Return the value of `mcpServers`, with its names checked."""
     try:
-        content = json.loads(text, object_pairs_hook=_without_doubles)
+        content = json.loads(text, object_pairs_hook=_check_duplicates)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{file} cannot be read as JSON: {_json_told(error)}.") from error
+        raise SettingsError(f"{file} cannot be read as JSON: {_json_reason(error)}.") from error
     if not isinstance(content, dict) or not isinstance(content.get("mcpServers"), dict):
         raise SettingsError(f'{file} is not of the form {{"mcpServers": {{"name": {{...}}}}}}.')
     for key in content.keys() - {"mcpServers"}:
         raise SettingsError(f"{file}: {key!r} is not a key; the only one is mcpServers.")
     entries: dict[str, Any] = content["mcpServers"]
-    if len(entries) > MOST_SERVERS:
-        raise SettingsError(f"{file} names {len(entries)} servers; {MOST_SERVERS} are allowed.")
+    if len(entries) > MAX_SERVERS:
+        raise SettingsError(f"{file} names {len(entries)} servers; {MAX_SERVERS} are allowed.")
     for name in entries:
         if not _SERVER_NAME.fullmatch(name) or name == OUR_OWN:
             raise SettingsError(
@@ -217,30 +218,30 @@ def _entries(text: str, file: str) -> dict[str, Any]:
 def _server(entry: object, *, file: str, name: str, variables: Mapping[str, str]) -> ForeignServer:
     place = f"{file}, server {name!r}"
     if not isinstance(entry, dict):
-        raise SettingsError(f"{place}: it is no object with a command or a url.")
+        raise SettingsError(f"{place}: must be an object with a command or a url.")
     try:
-        # One that is disabled may refer to what this machine does not have.
+        # A disabled server may refer to variables that this machine does not have.
         values = entry if entry.get("disabled") is True else _with_variables(entry, variables)
         return ForeignServer.model_validate(values)
     except _ReferenceError as error:
         raise SettingsError(f"{place}: {error.key}: {error}.") from error
     except ValidationError as error:
-        # Not `from error`: its text has the values in it.
-        told = _told(error)
-    raise SettingsError(f"{place}: {told}")
+        # Not `from error`: its text contains the values.
+        reason = _reason(error)
+    raise SettingsError(f"{place}: {reason}")
 
 
-class _ReferenceError(Exception):
-    def __init__(self, key: str, told: str) -> None:
-        super().__init__(told)
+class _ReferenceError(TurnkeeperError):
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(reason)
         self.key = key
 
 
 def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> Any:
-    """Return `value` with every text in it expanded, but not the names of keys."""
+    """Return `value` with every text in it expanded; keys stay as they are."""
     if isinstance(value, dict):
         return {
-            name: _with_variables(inner, variables, f"{key}.{_shown(name)}" if key else _shown(name))
+            name: _with_variables(inner, variables, f"{key}.{_printable(name)}" if key else _printable(name))
             for name, inner in value.items()
         }
     if isinstance(value, list):
@@ -253,31 +254,31 @@ def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> 
         raise _ReferenceError(key, str(error)) from error
 
 
-def _told(error: ValidationError) -> str:
-    """Say the first thing that is wrong, without any value."""
+def _reason(error: ValidationError) -> str:
+    """Return the first problem in words, without any value."""
     problem = error.errors(include_input=False, include_url=False)[0]
-    path = ".".join(_shown(str(part)) for part in problem["loc"] if part != "[key]")
+    path = ".".join(_printable(str(part)) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         close = difflib.get_close_matches(path, ForeignServer.model_fields, n=1, cutoff=0.7)
-        meant = f". Did you mean {close[0]}?" if close else f" (allowed: {', '.join(ForeignServer.model_fields)})."
-        return f"{path}: unknown key{meant}"
+        suggestion = f". Did you mean {close[0]}?" if close else f" (allowed: {', '.join(ForeignServer.model_fields)})."
+        return f"{path}: unknown key{suggestion}"
     return f"{path}: {reason_of(problem)}." if path else f"{reason_of(problem)}."
 
 
-def _shown(key: str) -> str:
-    return key if _SHOWN_KEY.fullmatch(key) else "…"
+def _printable(key: str) -> str:
+    return key if _PRINTABLE_KEY.fullmatch(key) else "…"
 
 
-def _json_told(error: Exception) -> str:
-    # The message of the decoder's own error tells the place only; ours names the key.
+def _json_reason(error: Exception) -> str:
+    # The decoder's message has the position only; ours names the key.
     return str(error) if isinstance(error, ValueError) else "it is nested too deeply"
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; the same key twice would silently be the second one only."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _check_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. Raises `ValueError` for a duplicate key: `json` would silently use the last one."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
-        double = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {double!r} stands in one object twice")
-    return found
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {duplicate!r} appears twice in one object")
+    return content

@@ -1,4 +1,4 @@
-"""Hosts and web origins, compared as browsers compare them: each has one spelling."""
+"""Hosts and web origins in normal form, so that they compare as in browsers."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ _URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#\s]+)([/?#]\S*)?")
 
 
 class Origin(NamedTuple):
-    """Where a web page comes from: all three parts must be equal for two pages to trust each other."""
+    """The origin of a web page. Pages are of the same origin if all three parts are equal."""
 
     scheme: str
     host: str
@@ -23,7 +23,7 @@ class Origin(NamedTuple):
 
 
 def normal_host(host: str) -> str | None:
-    """Return the one spelling of a host name or IP address; None if it is neither.
+    """Return a host name or IP address in normal form; `None` if it is neither.
 
     >>> normal_host("LocalHost."), normal_host("[0:0::1]"), normal_host("127.0.0.1"), normal_host("Bücher.example")
     ('localhost', '::1', '127.0.0.1', 'xn--bcher-kva.example')
@@ -43,7 +43,7 @@ def normal_host(host: str) -> str | None:
 
 
 def is_ip_address(host: str) -> bool:
-    """Return whether `host` is an address and no name.
+    """Return whether `host` is an IP address, not a name.
 
     >>> is_ip_address("10.0.0.7"), is_ip_address("::1"), is_ip_address("example.org")
     (True, True, False)
@@ -56,7 +56,7 @@ def is_ip_address(host: str) -> bool:
 
 
 def origin_at(scheme: str, authority: str) -> Origin | None:
-    """Return the origin of what `authority` (`host`, or `host:port`) serves; None if that is no host.
+    """Return the origin of `authority` (`host` or `host:port`); `None` if it has no valid host.
 
     >>> origin_at("http", "localhost:8080"), origin_at("https", "[::1]"), origin_at("http", "a@b")
     (Origin(scheme='http', host='localhost', port=8080), Origin(scheme='https', host='::1', port=443), None)
@@ -69,7 +69,7 @@ def origin_at(scheme: str, authority: str) -> Origin | None:
 
 
 def origin_of(url: str) -> Origin | None:
-    """Return the origin of a URL, which may be one itself; None if there is none, as for `null`.
+    """Return the origin of a URL or of an origin's text; `None` if there is none, as for `null`.
 
     >>> origin_of("https://Agents.example/chat"), origin_of("null"), origin_of("file:///etc")
     (Origin(scheme='https', host='agents.example', port=443), None, None)

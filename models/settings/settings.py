@@ -1,10 +1,10 @@
-"""What an operator may set, where it is read from, and the one sentence that says what is wrong (OPS-4).
+"""The operator's settings, where they are read from, and one sentence that says what is wrong (OPS-4).
 
 A value given in code beats an environment variable `TURNKEEPER_*`, which beats `turnkeeper.toml` in the working
 directory (or the file named by `TURNKEEPER_CONFIG`), which beats the default. Nested settings are tables in the file
-and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. Every setting is listed
-in `docs/settings.md`; a test holds the two together. How Temporal is reached when it is not our own embedded server
-is Temporal's business: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/connection.py`).
+and double underscores in the environment: `limits.max_steps`, `TURNKEEPER_LIMITS__MAX_STEPS`. `docs/settings.md` lists
+every setting; a test compares the two. A Temporal server other than the embedded one is configured in Temporal's own
+way: `TEMPORAL_*` and `temporal.toml` (`workflows/hosting/connection.py`).
 """
 
 import difflib
@@ -36,6 +36,7 @@ from pydantic_settings import (
 )
 
 from turnkeeper.models.context.window import BOTH_FORMS, ConversationHistoryConfig, history_config
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.model_name import checked_model
@@ -48,10 +49,10 @@ CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
 DEFAULT_FILE = "turnkeeper.toml"
 
 VENDORS_MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.5"}
-"""Which model a vendor's key chooses, in order of precedence; the vendors' SDKs read the same variables (AGT-4)."""
+"""The default model when a vendor's key is set, the first vendor first; the SDKs read the same variables (AGT-4)."""
 
 _SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
-"""Of a file, and without options: they could make it one in memory, or one that can't be written."""
+"""A file, without options: they could make the database one in memory, or read-only."""
 
 _POSTGRESQL_URL = re.compile(
     r"postgresql(\+asyncpg)?://"
@@ -60,7 +61,7 @@ _POSTGRESQL_URL = re.compile(
     r"/[^/@?#\s]+"
     r"(\?sslmode=(disable|allow|prefer|require|verify-ca|verify-full))?"
 )
-"""User and password, host and port, database, and the words of libpq for encryption."""
+"""User and password, host and port, database, and libpq's values of `sslmode`."""
 
 _REDIS_URL = re.compile(
     r"rediss?://"
@@ -75,19 +76,19 @@ File = Annotated[Path, AfterValidator(Path.expanduser)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
-class SettingsError(Exception):
-    """The start is refused; the message is one sentence that names the setting, where it stands and what is allowed."""
+class SettingsError(TurnkeeperError):
+    """The process can't start. The message names the setting, where it was set and what is allowed, in one sentence."""
 
 
 class OpenAIChatSettings(Strict):
     """An endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, LM Studio, a proxy (AGT-4)."""
 
     base_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*$")
-    """Where it is, with the version: `http://127.0.0.1:11434/v1`."""
+    """Its URL with the version: `http://127.0.0.1:11434/v1`."""
     api_key: SecretStr | None = Field(None, repr=False)
-    """Its key; None: none is sent."""
+    """Its API key; `None`: none is sent."""
     protocol: Literal["native", "text"] = "native"
-    """`text`: for models without tool calling of their own, which are told the conversation as replay text."""
+    """`text`: for models without tool calling, which get the conversation as replay text."""
 
 
 class Settings(BaseSettings):
@@ -100,43 +101,44 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         extra="forbid",
         frozen=True,
-        # A traceback shows the exception behind the sentence too; values can be passwords.
+        # A traceback also shows the exception behind our sentence; values can be passwords.
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
     )
 
     state_dir: Folder = Path(".turnkeeper")
-    """Folder of all that is kept: the embedded server's database and address, the archive, logs, offline scripts."""
+    """Folder of all data: the embedded server's database and address, the archive, logs, offline scripts."""
     archive_url: str | None = Field(None, repr=False)
     """Database of archived turns and large texts, the same for every worker and gateway: `sqlite:///PATH`, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` with no option but `sslmode`; None: `archive.db` in `state_dir`."""
     workspace_root: Folder = Path("turnkeeper-workspace")
-    """Folder the sessions' tools work in; a session never gets above it. Made by `turnkeeper up` or the first write."""
+    """Folder the sessions' tools work in; a session never gets above it. `turnkeeper up` or the first write creates
+    it."""
     mcp_config: File | None = None
-    """File that names the foreign tool servers; None: `mcp.json` in the working directory, if it is there."""
+    """File that lists MCP servers; `None`: `mcp.json` in the working directory, if it exists."""
 
     api_trusted_network: bool = False
-    """Whether everyone who can reach `api_host` may read, drive and end every session: there are no API keys yet."""
+    """Whether everyone who can reach `api_host` may use and end every session: there are no API keys yet."""
     api_host: str = "127.0.0.1"
     """Address the gateway listens on. Other than loopback only with `api_trusted_network`."""
     api_port: Port = 8080
-    """Port of the gateway; 0: any free one. `turnkeeper up` takes another one when it is busy, and says so."""
+    """Port of the gateway; 0: any free one. If it is in use, `turnkeeper up` takes another one and prints it."""
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
     """Where people reach the gateway, for links in the Temporal Web UI; None: `http://<api_host>:<api_port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Names the gateway is reached by, beside loopback ones, `api_host` and the host of `public_url` (API-4)."""
+    """Host names of the gateway beyond loopback, `api_host` and the host of `public_url` (API-4)."""
 
     api_head_timeout: float = Field(10.0, ge=0.1, le=3_600)
     """Seconds a client may take for the head of a request; then its connection is closed."""
     api_body_timeout: float = Field(60.0, ge=0.1, le=3_600)
     """Seconds a client may take for the body of a request; then its connection is closed."""
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Connections the gateway has at once; one more is answered with 503 and closed."""
+    """Concurrent connections of the gateway; one more is answered with 503 and closed."""
 
     temporal_port: Port = 7233
-    """Port of the embedded Temporal server; 0: any free one. Another one is taken when it is busy, and said."""
+    """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
     temporal_ui_port: Port = 8233
-    """Port of the embedded server's Web UI; 0: any free one. Another one is taken when it is busy, and said."""
+    """Port of the embedded server's Web UI; 0: any free one. If it is in use, another one is taken and printed."""
     temporal_ui_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
     """Where people reach Temporal's Web UI, for links to a session there; None: the embedded server's."""
     task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
@@ -149,30 +151,30 @@ class Settings(BaseSettings):
     `redis://USER:PASSWORD@HOST:PORT/NUMBER`, or `rediss:` with TLS; None: heartbeats carry them."""
 
     max_cached_workflows: int = Field(1_000, ge=1, le=1_000_000)
-    """Sessions a worker holds in memory; each beyond is replayed from its history at every step. At least
+    """Sessions that a worker caches; any other is replayed from its history at every step. At least
     `max_concurrent_workflow_tasks` and `max_concurrent_replays` together: with fewer the SDK's worker can stall."""
     max_concurrent_workflow_tasks: int = Field(8, ge=1, le=1_000)
-    """Tasks that a worker has at once of sessions in its memory; further ones wait in Temporal."""
+    """Concurrent tasks of cached sessions; more wait in Temporal."""
     max_concurrent_replays: int = Field(2, ge=1, le=1_000)
-    """Tasks that a worker has at once of all other sessions, which it replays first."""
+    """Concurrent tasks of all other sessions, which are replayed first."""
     sticky_timeout: float = Field(1.0, ge=0.1, le=60)
-    """Seconds after which a session's next step leaves a worker that does not answer for another one."""
+    """Seconds until a session's next step moves from a worker that does not answer to another one."""
     task_timeout: float = Field(4.0, ge=1, le=120)
-    """Seconds after which a step that a worker started and never finished is given to another one."""
+    """Seconds until a step that a worker started but never finished moves to another one."""
     shutdown_grace: float = Field(20.0, ge=0, le=3_600)
-    """Seconds a stopping worker lets model and tool calls finish; the rest is run again elsewhere."""
+    """Seconds that a stopping worker waits for model and tool calls; the rest is retried elsewhere."""
 
     model: str | None = None
     """Model of new sessions, as `provider:name`; None: the first of Anthropic and OpenAI whose key is set
     (`ANTHROPIC_API_KEY`, `OPENAI_API_KEY`), else `offline:`, which needs no key and no network."""
     system_prompt: SystemPrompt = DEFAULT_SYSTEM_PROMPT
-    """What the model is told before the conversation, in new sessions; empty: nothing."""
+    """System prompt of new sessions; may be empty."""
     offline_words_per_second: float = Field(40.0, ge=0, le=10_000)
-    """Pace at which the offline model writes; 0: all at once."""
+    """Speed of the offline model; 0: all at once."""
     offline_scripts: Folder | None = None
     """Folder of the scripts that `offline:<script>` plays; None: `scripts` in `state_dir`."""
     model_silence_timeout: float = Field(300.0, ge=1, le=3_600)
-    """Seconds a vendor may send nothing in the middle of an answer; then it is asked again."""
+    """Seconds a vendor may send nothing in the middle of an answer; then the request is retried."""
     openai_chat: OpenAIChatSettings = OpenAIChatSettings()
     """The endpoint behind `openai-chat:`."""
     max_conversation_messages: int | None = Field(None, ge=0)
@@ -180,7 +182,7 @@ class Settings(BaseSettings):
     conversation: ConversationHistoryConfig = ConversationHistoryConfig()
     """How much of a conversation the model sees, in new sessions (CTX-1)."""
     limits: Limits = Limits()
-    """The bounds of new sessions."""
+    """Limits of new sessions."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least urgent messages that are logged; below `info` those of our own code only."""
@@ -189,9 +191,9 @@ class Settings(BaseSettings):
 
     @property
     def first_model(self) -> str:
-        """Model of new sessions: the one that is set, or that of the first vendor whose key is (AGT-4)."""
-        found = (model for variable, model in VENDORS_MODELS.items() if os.environ.get(variable))
-        return self.model or next(found, DEFAULT_MODEL)
+        """Model of new sessions: the one that is set, or that of the first vendor with a key (AGT-4)."""
+        vendors = (model for variable, model in VENDORS_MODELS.items() if os.environ.get(variable))
+        return self.model or next(vendors, DEFAULT_MODEL)
 
     @property
     def gateway_url(self) -> str:
@@ -209,7 +211,7 @@ class Settings(BaseSettings):
 
     @field_validator("archive_url")
     @classmethod
-    def _a_database_we_can_use(cls, archive_url: str | None) -> str | None:
+    def _check_archive_url(cls, archive_url: str | None) -> str | None:
         if archive_url is not None and not is_store_url(archive_url):
             raise ValueError(
                 "write sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %40 for "
@@ -219,14 +221,14 @@ class Settings(BaseSettings):
 
     @field_validator("public_url")
     @classmethod
-    def _an_address_with_a_host(cls, public_url: str | None) -> str | None:
+    def _check_public_url(cls, public_url: str | None) -> str | None:
         if public_url is not None and origin_of(public_url) is None:
             raise ValueError("write https://HOST, https://HOST:PORT or either with a path")
         return public_url
 
     @field_validator("allowed_hosts", mode="before")
     @classmethod
-    def _hosts_in_one_spelling(cls, allowed_hosts: object) -> tuple[str, ...]:
+    def _normalise_hosts(cls, allowed_hosts: object) -> tuple[str, ...]:
         """Read a list, or one string with commas as an environment variable has it."""
         listed = allowed_hosts.split(",") if isinstance(allowed_hosts, str) else allowed_hosts
         if isinstance(listed, list | tuple) and all(isinstance(host, str) for host in listed):
@@ -237,7 +239,7 @@ class Settings(BaseSettings):
 
     @field_validator("redis_url")
     @classmethod
-    def _a_redis_server(cls, redis_url: str | None) -> str | None:
+    def _check_redis_url(cls, redis_url: str | None) -> str | None:
         if redis_url is not None and not is_redis_url(redis_url):
             raise ValueError(
                 "write redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss: with TLS, special characters as %40 for @"
@@ -246,26 +248,26 @@ class Settings(BaseSettings):
 
     @field_validator("model")
     @classmethod
-    def _a_model_we_can_ask(cls, model: str | None) -> str | None:
+    def _check_model(cls, model: str | None) -> str | None:
         return None if model is None else checked_model(model)
 
     @model_validator(mode="after")
-    def _one_form_of_the_window(self) -> Self:
+    def _check_window(self) -> Self:
         if self.max_conversation_messages is not None and "conversation" in self.model_fields_set:
             raise ValueError(BOTH_FORMS)
         return self
 
     @model_validator(mode="after")
-    def _room_for_every_task(self) -> Self:
+    def _check_cache_size(self) -> Self:
         tasks = self.max_concurrent_workflow_tasks + self.max_concurrent_replays
         if self.max_cached_workflows < tasks:
-            named = "max_concurrent_workflow_tasks + max_concurrent_replays"
-            raise ValueError(f"max_cached_workflows must be at least {named} = {tasks}")
+            minimum = f"max_concurrent_workflow_tasks + max_concurrent_replays = {tasks}"
+            raise ValueError(f"max_cached_workflows must be at least {minimum}")
         return self
 
     @field_validator("api_host")
     @classmethod
-    def _nobody_untrusted_gets_in(cls, api_host: str, info: ValidationInfo) -> str:
+    def _check_api_host(cls, api_host: str, info: ValidationInfo) -> str:
         if not is_loopback(api_host) and not info.data.get("api_trusted_network"):
             raise ValueError(
                 "other machines can reach it, and this version has no API keys; keep 127.0.0.1, or set "
@@ -303,12 +305,12 @@ def load_settings() -> Settings:
 
 
 def settings_file() -> Path:
-    """Name the file settings are read from, whether or not it exists."""
+    """Return the path of the settings file, which may not exist."""
     return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_FILE).expanduser()
 
 
 def setting_names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[str]:
-    """List every setting by its dotted name.
+    """Yield the dotted name of every setting.
 
     >>> names = list(setting_names())
     >>> "state_dir" in names, "limits.max_steps" in names, "limits" in names
@@ -322,7 +324,7 @@ def setting_names(model: type[BaseModel] = Settings, prefix: str = "") -> Iterat
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches `host`; a name other than localhost may be anywhere.
+    """Return whether only this machine can reach `host`; a name other than localhost may be anywhere.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, True, False)
@@ -334,7 +336,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_store_url(url: str) -> bool:
-    """Return whether `stores/database/` takes `url`. Without a host, port or password, libpq's variables count.
+    """Return whether `stores/database/` accepts `url`. Host, port and password default to libpq's variables.
 
     >>> is_store_url("sqlite:////var/lib/archive.db"), is_store_url("postgresql://me:p%40ss@db:5432/archive")
     (True, True)
@@ -348,9 +350,9 @@ def is_store_url(url: str) -> bool:
 
 
 def is_redis_url(url: str) -> bool:
-    """Return whether `stores/partials/over_redis.py` takes `url`.
+    """Return whether `stores/partials/over_redis.py` accepts `url`.
 
-    >>> is_redis_url("redis://cache:6379/0"), is_redis_url("rediss://:p%40ss@cache"), is_redis_url("redis://:p@ss@cache")
+    >>> is_redis_url("redis://cache:6379/0"), is_redis_url("rediss://:p%40ss@cache"), is_redis_url("redis://:p@ss@c")
     (True, True, False)
     """
     parts = _REDIS_URL.fullmatch(url)
@@ -358,18 +360,18 @@ def is_redis_url(url: str) -> bool:
 
 
 def _check_file() -> None:
-    """Refuse a file that was asked for and is not there: its settings would be missing without a word."""
+    """Raise `SettingsError` if `TURNKEEPER_CONFIG` names a missing file, which pydantic would ignore."""
     if os.environ.get(CONFIG_VARIABLE) and not settings_file().is_file():
         raise SettingsError(f"{CONFIG_VARIABLE} names {str(settings_file())!r}, which does not exist.")
 
 
 def _check_variables() -> None:
-    """Refuse variables that look like settings and are not: pydantic reads past them."""
-    known = {CONFIG_VARIABLE, *map(_variable, setting_names())}
+    """Raise `SettingsError` for unknown `TURNKEEPER_*` variables, which pydantic would ignore."""
+    variables = {CONFIG_VARIABLE, *map(_variable, setting_names())}
     for variable in sorted(os.environ):
-        if variable.upper().startswith(ENV_PREFIX) and variable.upper() not in known:
+        if variable.upper().startswith(ENV_PREFIX) and variable.upper() not in variables:
             raise SettingsError(
-                f"The environment variable {variable} is not a setting{_meant(variable.upper(), known)}"
+                f"The environment variable {variable} is not a setting{_suggestion(variable.upper(), variables)}"
             )
 
 
@@ -377,8 +379,8 @@ def _variable(name: str) -> str:
     return ENV_PREFIX + name.replace(".", "__").upper()
 
 
-def _meant(wrong: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.85)
+def _suggestion(name: str, allowed: set[str]) -> str:
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.85)
     return f". Did you mean {close[0]}?" if close else ". docs/settings.md lists all settings."
 
 
@@ -387,13 +389,13 @@ def _sentence(problem: ErrorDetails) -> str:
     if not name:
         return problem["msg"].removeprefix("Value error, ") + "."
     if problem["type"] == "extra_forbidden":
-        return f"{name!r} ({_place(name)}) is not a setting{_meant(name, set(setting_names()))}"
-    shown = f"{name}={problem['input']!r:.80}" if _may_be_shown(name) else name
-    return f"{shown} ({_place(name)}) is not allowed: {reason_of(problem)}."
+        return f"{name!r} ({_place(name)}) is not a setting{_suggestion(name, set(setting_names()))}"
+    setting = f"{name}={problem['input']!r:.80}" if _is_printable(name) else name
+    return f"{setting} ({_place(name)}) is not allowed: {reason_of(problem)}."
 
 
-def _may_be_shown(name: str) -> bool:
-    """Return whether the setting's value may stand in a message: what is kept out of `repr` may hold a password."""
+def _is_printable(name: str) -> bool:
+    """Return whether a message may have the setting's value: those with `repr=False` may contain a password."""
     model: type[BaseModel] = Settings
     for part in name.split("."):
         field = model.model_fields.get(part)
@@ -407,5 +409,5 @@ def _may_be_shown(name: str) -> bool:
 
 
 def _place(name: str) -> str:
-    given = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
-    return next((f"environment variable {variable}" for variable in given), f"in {settings_file()}")
+    names = (variable for variable, value in os.environ.items() if value and variable.upper() == _variable(name))
+    return next((f"environment variable {variable}" for variable in names), f"in {settings_file()}")

@@ -1,1 +1,1 @@
-"""A conversation handed over to another agent: which part of it, in which form."""
+"""Handing off a conversation to a task: which part of it, and in which form."""

@@ -1,9 +1,9 @@
-"""The first prompt of a task's agent: what to do, and below it what led to it (TSK-3).
+"""The first prompt of a task's agent: the description, then its context (TSK-3).
 
-Text can never forge structure. Every rule, header and footer begins at the first column; whatever a caller wrote
-stands behind four spaces, on every line, however that line was broken. Only the description stands above the rules as
-it was given: a line of it that could be read as structure gets the four spaces too. What a line is taken for is judged
-by what is seen of it: blanks and invisible characters count nowhere in it, and before it no marks, however many.
+Theory of operation. No text can forge structure. Rules, headers and footer begin in the first column; every line of a
+caller's text is indented by four spaces, whatever ends the line before it. Only the description, which comes first, is
+not indented, except lines that look like structure. The check ignores blanks and invisible characters anywhere in a
+line, and punctuation at its start.
 """
 
 import re
@@ -20,10 +20,10 @@ from turnkeeper.models.tasks.timestamps import clock_time
 from turnkeeper.models.tokens import estimate_tokens
 
 PROMPT_TOKENS = 20_000
-"""The first prompt is estimated at fewer tokens than this (TSK-7)."""
+"""Upper bound of the first prompt's estimated tokens (TSK-7)."""
 
 BARE_PROMPT_CHARS = 20_000
-"""Most characters of the first prompt without its history (TSK-3)."""
+"""Maximum characters of the first prompt without its history (TSK-3)."""
 
 RULE = "=" * 80
 INDENT = " " * 4
@@ -45,7 +45,7 @@ _HEADERS = {
     HISTORY_FIELD: "💬 CONVERSATION HISTORY (Leading to This Task):",
     "related_documentation": "📚 RELATED DOCUMENTATION:",
 }
-"""The sections in their order, by the field each one prints."""
+"""Headers of the sections, in order, by field."""
 
 _SPEAKERS: Mapping[HistoryRole, str] = {
     "user": "👤 User",
@@ -59,23 +59,23 @@ _UNSEEN = re.compile(
     r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-"""What shows as nothing or as a blank. Some of it are letters by their category, so `\\W` alone is not enough."""
+"""Invisible and blank characters. Unicode counts some of them as letters, so `\\W` is not enough."""
 
-_LEAST_RULE = "=" * 40
-"""Nobody counts the characters of a rule. Underlines of headings are shorter."""
+_MIN_RULE = "=" * 40
+"""A shorter rule looks like ours too. Underlines of headings are shorter still."""
 
 _BEGINNINGS = "|".join(
-    re.escape(_UNSEEN.sub("", text)) for text in (_LEAST_RULE, _TITLE, _FOOTER, *_HEADERS.values(), *_SPEAKERS.values())
+    re.escape(_UNSEEN.sub("", text)) for text in (_MIN_RULE, _TITLE, _FOOTER, *_HEADERS.values(), *_SPEAKERS.values())
 )
 _LIKE_STRUCTURE = re.compile(rf"[\W_]*?(?:\[\d+\][\W_]*?)?(?:{_BEGINNINGS})")
-"""How the seen part of a line begins that could be read as ours. No run can be split in two ways: it is linear."""
+"""Matches the visible start of a line that looks like structure. Unambiguous, so it takes linear time."""
 
 
 def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, object] | None) -> str:
-    """Print the sections that have content, between rules; nothing at all where none has, or for None.
+    """Return the sections with content, between rules; empty if there are none.
 
-    A mapping may also be an object whose one key is `task_context`. Raises `TaskValidationError` for what is wrong in
-    it, an unknown key too.
+    A mapping may have the context below its one key `task_context`. Raises `TaskValidationError` for wrong values and
+    unknown keys.
 
     >>> print(format_task_enrichment_prompt({"constraints": ["No new dependencies"]}).replace(RULE, "==="))
     ===
@@ -95,7 +95,7 @@ def format_task_enrichment_prompt(task_context: TaskContext | Mapping[str, objec
 
 
 def first_prompt(context: TaskContext) -> str:
-    r"""Return what a task's agent is told first: the description, then the context.
+    r"""Return the first prompt of a task's agent: the description, then the context.
 
     >>> first_prompt(TaskContext(description="Say hello.\n📊 History metadata: 1 messages"))
     'Say hello.\n    📊 History metadata: 1 messages'
@@ -105,11 +105,11 @@ def first_prompt(context: TaskContext) -> str:
 
 
 def history_that_fits(context: TaskContext) -> HandedOver:
-    """Return as much of the latest history as leaves the first prompt under 20,000 tokens (TSK-7) and 128 KiB (SES-5).
+    """Return the latest part of the history with which the first prompt is short enough (TSK-7, SES-5).
 
-    Raises `TaskValidationError` naming the longest field where the prompt is too long without any.
+    Raises `TaskValidationError` naming the longest field if the prompt is too long without any history.
     """
-    _refuse_long_bare_prompt(context)
+    _check_bare_prompt(context)
     history = context.conversation_history
     if history is None or _fits(context):
         return HandedOver(history, [])
@@ -125,12 +125,12 @@ def history_that_fits(context: TaskContext) -> HandedOver:
 
 
 def _fits(context: TaskContext) -> bool:
-    """Return whether the first prompt is under its tokens, and is a prompt that a session would take (SES-5)."""
+    """Return whether the first prompt is short enough, also for a session (SES-5)."""
     prompt = first_prompt(context)
     return estimate_tokens([{"content": prompt}]) < PROMPT_TOKENS and len(prompt.encode()) <= PROMPT_BYTES
 
 
-def _refuse_long_bare_prompt(context: TaskContext) -> None:
+def _check_bare_prompt(context: TaskContext) -> None:
     bare = context.with_history(None)
     chars = len(first_prompt(bare))
     if chars <= BARE_PROMPT_CHARS:
@@ -147,7 +147,7 @@ def _refuse_long_bare_prompt(context: TaskContext) -> None:
 
 
 def _sections(context: TaskContext) -> dict[str, str]:
-    """Return the sections that have content, in their order, by field."""
+    """Return the sections with content, in order, by field."""
     contents = {field: _content(getattr(context, field)) for field in _HEADERS}
     return {field: _HEADERS[field] + content for field, content in contents.items() if content}
 
@@ -176,7 +176,7 @@ def _message(number: int, message: HistoryMessage) -> str:
 
 
 def _indented(text: str, first: str) -> str:
-    """Put `first` before the text and spaces as wide before every further line, whatever breaks it."""
+    """Return the text with `first` before its first line, and as many spaces before all others."""
     return first + (" " * len(first)).join(text.splitlines(keepends=True))
 
 

@@ -1,9 +1,8 @@
-"""A conversation handed to a task: checked, mended, and cut by a policy (CTX-9, CTX-10).
+"""Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10).
 
-Theory of operation. Only the latest messages are looked at. Each is read by itself: it is refused, which ends it all;
-or skipped, since it says nothing; or kept, its text trimmed and cut. Of what is kept, the oldest are dropped until the
-rest is small enough. Whatever was done to a message is told in a warning, under the message's place in the caller's
-own list, which is itself never modified.
+Theory of operation. Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the
+text of any other is trimmed and cut. Then the oldest are dropped until the rest is small enough. A warning describes
+each change to a message, with its index in the caller's list, which is never modified.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from turnkeeper.models.bounds import count_unencodable, encodable_text
-from turnkeeper.models.errors import TaskErrorType, TaskValidationError, shown
+from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
@@ -19,7 +18,7 @@ from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 from turnkeeper.models.wire import Frozen
 
 HISTORY_FIELD = "conversation_history"
-"""The parameter that all fields here are a part of."""
+"""The parameter of the conversation: prefix of all field paths here."""
 
 WarningCode = Literal[
     "too_many_messages",
@@ -36,7 +35,7 @@ Severity = Literal["low", "medium", "high"]
 
 
 class TaskValidationWarning(Frozen):
-    """Something that was mended; the message says what was done. Warnings never fail a task (TSK-2)."""
+    """A correction; the message says what was changed. Warnings never fail a task (TSK-2)."""
 
     code: WarningCode
     field: str
@@ -46,39 +45,39 @@ class TaskValidationWarning(Frozen):
 
 
 class HandedOver(NamedTuple):
-    """What is handed over, None where nothing is left, and what was mended on the way."""
+    """The history that is handed off, or `None` if nothing is left, and warnings about corrections."""
 
     history: ConversationHistory | None
     warnings: list[TaskValidationWarning]
 
 
 def validate_conversation_history(history: object, policy: HistoryPolicy | str, now: datetime | str) -> HandedOver:
-    """Check `history`, a list of `{role, content, timestamp?}`, and cut it as `policy` says (CTX-9 to CTX-11).
+    """Validate `history`, a list of `{role, content, timestamp?}`, and cut it by `policy` (CTX-9 to CTX-11).
 
-    `policy` may be a preset's name. `now` stands for every missing timestamp; as text it is stored as given. None and
-    an empty list are no history, without a warning.
+    `policy` may be a preset's name. `now` replaces missing timestamps; a string is stored unchanged. `None` and an
+    empty list mean no history, without a warning.
 
-    Raises `TaskValidationError` for the first message in the caller's order that can't be mended.
+    Raises `TaskValidationError` for the first invalid message.
 
-    >>> said = [{"role": " User ", "content": "x" * 200, "timestamp": "2025-10-29T13:20:15"}]
-    >>> kept, warnings = validate_conversation_history(said, "keep_assistant", "2025-10-29T13:30:00Z")
-    >>> kept.messages[0].role, kept.messages[0].content[148:], kept.messages[0].original_length
+    >>> messages = [{"role": " User ", "content": "x" * 200, "timestamp": "2025-10-29T13:20:15"}]
+    >>> history, warnings = validate_conversation_history(messages, "keep_assistant", "2025-10-29T13:30:00Z")
+    >>> history.messages[0].role, history.messages[0].content[148:], history.messages[0].original_length
     ('user', 'xx... [truncated]', 200)
     >>> [(warning.code, warning.field) for warning in warnings]
     [('truncated', 'conversation_history[0].content')]
     """
-    chosen, collection_time = resolve_policy(policy), now if isinstance(now, str) else now.isoformat()
-    moment_of(collection_time)  # every missing timestamp becomes this one
+    resolved, collection_time = resolve_policy(policy), now if isinstance(now, str) else now.isoformat()
+    moment_of(collection_time)  # raises for a bad one before any message gets it
     if history is None:
         return HandedOver(None, [])
     if not isinstance(history, list):
-        raise TaskValidationError(HISTORY_FIELD, "must be a list of messages", shown(history), "type_error")
-    messages, warnings = _read_latest(history, chosen, collection_time)
+        raise TaskValidationError(HISTORY_FIELD, "must be a list of messages", preview(history), "type_error")
+    messages, warnings = _read_latest(history, resolved, collection_time)
     if not messages:
         return HandedOver(None, [*warnings, *_all_filtered(history)])
-    read = ConversationHistory.of(messages, collection_time=collection_time)
-    kept, dropping = _within_total_size(read, chosen)
-    return HandedOver(kept, [*warnings, *dropping])
+    whole = ConversationHistory.of(messages, collection_time=collection_time)
+    latest, dropping = _within_total_size(whole, resolved)
+    return HandedOver(latest, [*warnings, *dropping])
 
 
 def _read_latest(
@@ -86,28 +85,28 @@ def _read_latest(
 ) -> tuple[list[HistoryMessage], list[TaskValidationWarning]]:
     skipped = max(0, len(history) - policy.max_messages)
     messages, warnings = list[HistoryMessage](), _too_many(len(history), policy) if skipped else []
-    for index, given in enumerate(history[skipped:], start=skipped):
+    for index, item in enumerate(history[skipped:], start=skipped):
         reading = _Reading(field_path([HISTORY_FIELD, index]), policy, now)
-        message = reading.read(given)
+        message = reading.read(item)
         messages += [message] if message else []
         warnings += reading.warnings
     return messages, warnings
 
 
 class _Reading:
-    """One message on its way in: `path` names it in errors and in the warnings that are collected."""
+    """Reads one message and collects warnings; `path` names the message in them and in errors."""
 
     def __init__(self, path: str, policy: HistoryPolicy, now: str) -> None:
         self._path, self._policy, self._now = path, policy, now
         self.warnings: list[TaskValidationWarning] = []
 
-    def read(self, given: object) -> HistoryMessage | None:
-        """Return the message as it is handed over, or None if it says nothing. Raises `TaskValidationError`."""
-        fields = self._fields(given)
+    def read(self, item: object) -> HistoryMessage | None:
+        """Return the message to hand off, or `None` if it is empty. Raises `TaskValidationError`."""
+        fields = self._fields(item)
         role = self._role(fields["role"])
         content = self._content(fields["content"], role)
         if attachments := fields.get("attachments"):
-            raise self._error(".attachments", "are not taken by this version", shown(attachments), "invalid_value")
+            raise self._error(".attachments", "are not taken by this version", preview(attachments), "invalid_value")
         if not content:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
@@ -125,28 +124,28 @@ class _Reading:
             original_length=len(content),
         )
 
-    def _fields(self, given: object) -> Mapping[object, object]:
-        if not isinstance(given, Mapping):
-            raise self._error("", "must be an object with role and content", shown(given), "type_error")
-        missing = [name for name in ("role", "content") if name not in given]
+    def _fields(self, item: object) -> Mapping[object, object]:
+        if not isinstance(item, Mapping):
+            raise self._error("", "must be an object with role and content", preview(item), "type_error")
+        missing = [name for name in ("role", "content") if name not in item]
         if missing:
-            raise self._error("", f"{' and '.join(missing)} missing", shown(given), "missing_field")
-        return given
+            raise self._error("", f"{' and '.join(missing)} missing", preview(item), "missing_field")
+        return item
 
-    def _role(self, given: object) -> HistoryRole:
-        role = given.strip().lower() if isinstance(given, str) else ""
+    def _role(self, value: object) -> HistoryRole:
+        role = value.strip().lower() if isinstance(value, str) else ""
         if role not in self._policy.roles:
             reason = f"must be one of {', '.join(self._policy.roles)}"
-            raise self._error(".role", reason, shown(given), "invalid_value")
+            raise self._error(".role", reason, preview(value), "invalid_value")
         return role
 
-    def _content(self, given: object, role: HistoryRole) -> str:
-        if not isinstance(given, str):
-            raise self._error(".content", "must be a string", shown(given), "type_error")
-        content, most = given.strip(), self._policy.text_limit(role).hard_limit
-        if most is not None and len(content) > most:
-            reason = f"has {len(content):,} characters; of {role} {most:,} are allowed"
-            raise self._error(".content", reason, shown(content), "too_long")
+    def _content(self, value: object, role: HistoryRole) -> str:
+        if not isinstance(value, str):
+            raise self._error(".content", "must be a string", preview(value), "type_error")
+        content, max_chars = value.strip(), self._policy.text_limit(role).hard_limit
+        if max_chars is not None and len(content) > max_chars:
+            reason = f"has {len(content):,} characters; of {role} {max_chars:,} are allowed"
+            raise self._error(".content", reason, preview(content), "too_long")
         return content
 
     def _encodable(self, text: str) -> str:
@@ -154,23 +153,25 @@ class _Reading:
         if not count:
             return text
         characters = "1 character was" if count == 1 else f"{count:,} characters were"
-        said = f"{characters} replaced by U+FFFD: NUL and lone surrogates can't be stored."
-        self._warn("replaced_characters", "content", said, "Send text that is valid Unicode, without NUL.")
+        message = f"{characters} replaced by U+FFFD: NUL and lone surrogates can't be stored."
+        self._warn("replaced_characters", "content", message, "Send text that is valid Unicode, without NUL.")
         return encodable_text(text)
 
-    def _timestamp(self, given: object) -> str:
-        if given is None or given == "":
+    def _timestamp(self, value: object) -> str:
+        if value is None or value == "":
             self._warn("missing_timestamp", "timestamp", f"There was no timestamp; it was set to {self._now}.")
             return self._now
-        if not isinstance(given, str) or not is_timestamp(given):
-            said = f"The timestamp {shown(given)} is not ISO 8601; it was set to {self._now}."
-            self._warn("invalid_timestamp", "timestamp", said, "Write it like 2025-10-29T13:30:00Z.")
+        if not isinstance(value, str) or not is_timestamp(value):
+            message = f"The timestamp {preview(value)} is not ISO 8601; it was set to {self._now}."
+            self._warn("invalid_timestamp", "timestamp", message, "Write it like 2025-10-29T13:30:00Z.")
             return self._now
-        return given
+        return value
 
     def _warn_of_cut(self, before: int, after: int) -> None:
-        said = f"The text was cut from {before:,} to {after:,} characters, the mark included."
-        self._warn("truncated", "content", said, "Say the essential in fewer words, or choose another history_policy.")
+        message = f"The text was cut from {before:,} to {after:,} characters, the mark included."
+        self._warn(
+            "truncated", "content", message, "Say the essential in fewer words, or choose another history_policy."
+        )
 
     def _warn(self, code: WarningCode, part: str, message: str, suggestion: str | None = None) -> None:
         self.warnings.append(
@@ -182,7 +183,7 @@ class _Reading:
 
 
 def _within_total_size(history: ConversationHistory, policy: HistoryPolicy) -> HandedOver:
-    """Drop the oldest messages until the size is within the policy's, or only the fewest are left."""
+    """Drop the oldest messages until the total is within the policy, or `min_messages` are left."""
     sizes = [message.size for message in history.messages]
     total, dropped = sum(sizes), 0
     if total <= policy.max_total_chars:
@@ -190,10 +191,12 @@ def _within_total_size(history: ConversationHistory, policy: HistoryPolicy) -> H
     while total > policy.max_total_chars and len(sizes) - dropped > policy.min_messages:
         total -= sizes[dropped]
         dropped += 1
-    done = f"the oldest {dropped} were dropped" if dropped else f"none of the latest {policy.min_messages} is dropped"
+    outcome = (
+        f"the oldest {dropped} were dropped" if dropped else f"none of the latest {policy.min_messages} is dropped"
+    )
     warning = history_warning(
         "total_size",
-        f"{len(sizes)} messages have a size of {sum(sizes):,} characters, over {policy.max_total_chars:,}: {done}.",
+        f"{len(sizes)} messages have a size of {sum(sizes):,} characters, over {policy.max_total_chars:,}: {outcome}.",
         suggestion="Hand over only the messages that matter to the task.",
     )
     return HandedOver(history.without_oldest(dropped), [warning])
@@ -207,8 +210,8 @@ def history_warning(
     )
 
 
-def _too_many(given: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"Of {given:,} messages only the latest {policy.max_messages} were looked at."
+def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
+    message = f"Of {count:,} messages only the latest {policy.max_messages} were looked at."
     return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
 
 

@@ -1,7 +1,6 @@
-"""What of a conversation is handed to a task: two presets, and every number of theirs configurable (CTX-9).
+"""Which part of a conversation a task gets: two presets, with every number configurable (CTX-9).
 
-The seeds contradict each other on whose words matter more, so both answers are presets: `keep_user` keeps what was
-asked for and cuts what was answered, `keep_assistant` keeps the reasoning and cuts the requests.
+The preset `keep_user` keeps the user's requests and cuts the answers; `keep_assistant` does the opposite.
 """
 
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
 
-from turnkeeper.models.errors import TaskValidationError, shown
+from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.wire import Strict
@@ -23,19 +22,19 @@ Count = Annotated[int, Field(strict=True, ge=1, le=200)]
 
 
 class TextLimit(Strict):
-    """How long the text of one message may be, in characters."""
+    """The limits of one message's text, in characters."""
 
     max_chars: Chars
     """A longer text is cut."""
     kept_chars: Chars | None = None
-    """So many of a cut text are kept, from its beginning; None: `max_chars`."""
+    """Length of a cut text, from its start; `None`: `max_chars`."""
     marker: str = Field(" ... (truncated)", max_length=200)
-    """Ends a cut text, beyond `kept_chars`; `{n}` in it is the text's original length."""
+    """Appended to a cut text, beyond `kept_chars`; `{n}` becomes the text's original length."""
     hard_limit: Chars | None = None
-    """A text over it is an error; None: a text of any length is cut."""
+    """A longer text is an error; `None`: no limit."""
 
     @model_validator(mode="after")
-    def _has_numbers_that_agree(self) -> Self:
+    def _check_numbers(self) -> Self:
         if self.kept_chars is not None and self.kept_chars > self.max_chars:
             raise ValueError(f"kept_chars={self.kept_chars} is over max_chars={self.max_chars}")
         if self.hard_limit is not None and self.hard_limit < self.max_chars:
@@ -54,25 +53,25 @@ class TextLimit(Strict):
 
 
 class HistoryPolicy(Strict):
-    """What of a conversation a task is given; without arguments, the preset `keep_user`."""
+    """Which part of a conversation a task gets; the default is the preset `keep_user`."""
 
     roles: tuple[HistoryRole, ...] = Field(("user", "assistant", "orchestrator"), min_length=1, max_length=3)
-    """Who may speak; any other role is an error, but is left out of an inherited conversation."""
+    """Allowed roles: another one is an error; in an inherited conversation it is skipped."""
     max_messages: Count = 50
-    """Only the latest so many messages are looked at."""
+    """Only the latest messages, up to this number, are read."""
     user_text: TextLimit = TextLimit(max_chars=8_000, kept_chars=7_900, marker=" ... (truncated, original: {n} chars)")
     other_text: TextLimit = TextLimit(max_chars=150)
     """For assistant and orchestrator."""
     max_total_chars: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 60_000
-    """Over this size of all messages together, once they are cut, the oldest are dropped."""
+    """Maximum size of all messages together, after they are cut: beyond it, the oldest are dropped."""
     min_messages: Count = 5
-    """Down to so many messages at least."""
+    """Messages that always stay."""
 
     def text_limit(self, role: HistoryRole) -> TextLimit:
         return self.user_text if role == "user" else self.other_text
 
     def without_hard_limits(self) -> "HistoryPolicy":
-        """Return the policy with no text too long to be cut, for an inherited conversation (TSK-1).
+        """Return the policy without hard limits, for an inherited conversation (TSK-1).
 
         >>> KEEP_ASSISTANT.without_hard_limits().user_text.hard_limit is None
         True
@@ -97,24 +96,24 @@ KEEP_ASSISTANT = HistoryPolicy(
 PRESETS: Mapping[str, HistoryPolicy] = MappingProxyType({"keep_user": KEEP_USER, "keep_assistant": KEEP_ASSISTANT})
 
 
-def _preset(given: object) -> object:
-    if not isinstance(given, str):
-        return given
-    if given not in PRESETS:
+def _preset(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in PRESETS:
         raise ValueError(f"is none of the presets {', '.join(PRESETS)}")
-    return PRESETS[given]
+    return PRESETS[value]
 
 
 PolicyChoice = Annotated[HistoryPolicy, BeforeValidator(_preset, json_schema_input_type=PresetName | HistoryPolicy)]
-"""A policy, or a preset by its name."""
+"""A policy, or a preset's name."""
 
 _CHOICE = TypeAdapter[HistoryPolicy](PolicyChoice)
 
 
-def resolve_policy(given: object) -> HistoryPolicy:
-    """Return the policy that `given` names or is: a preset's name, a `HistoryPolicy`, or the fields of one.
+def resolve_policy(choice: object) -> HistoryPolicy:
+    """Return the policy for a preset's name, a `HistoryPolicy`, or the fields of one.
 
-    Raises `TaskValidationError` naming the first field that is wrong.
+    Raises `TaskValidationError` naming the first wrong field.
 
     >>> resolve_policy("keep_assistant").max_total_chars, resolve_policy({"max_messages": 10}).max_messages
     (15360, 10)
@@ -123,8 +122,8 @@ def resolve_policy(given: object) -> HistoryPolicy:
     turnkeeper...TaskValidationError: history_policy.user_text.max_chars: must be at least 1
     """
     try:
-        return _CHOICE.validate_python(given)
+        return _CHOICE.validate_python(choice)
     except ValidationError as error:
         first = error.errors()[0]
         field, reason = field_path(["history_policy", *first["loc"]]), reason_of(first)
-        raise TaskValidationError(field, reason, shown(first["input"]), "invalid_value") from error
+        raise TaskValidationError(field, reason, preview(first["input"]), "invalid_value") from error

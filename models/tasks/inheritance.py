@@ -1,7 +1,7 @@
-"""The conversation of a session as a task inherits it (TSK-1).
+"""The conversation that a task inherits from its parent session (TSK-1).
 
-Of a conversation of any length the messages of the policy's roles are taken, the latest of them. It is read from its
-end, some turns at a time, for as long as messages are wanted. That others were left out is told in a warning.
+It consists of the latest messages of the policy's roles. The transcript is read from its end, some turns at a time,
+until there are enough messages. A warning says that others were left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,68 +14,68 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import UserStep
 
 SPEAKERS: tuple[HistoryRole, ...] = ("user", "assistant")
-"""Who speaks in a session."""
+"""The roles in a session."""
 
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a task takes of its parent's conversation, as far as that has been read; nothing at first.
+    """The inherited messages, as far as the parent's conversation has been read; empty at first.
 
     >>> at = datetime.fromisoformat("2026-01-01T00:00:00Z")
     >>> turn = ConversationMessage(
     ...     id="m1", timestamp=at, user_timestamp=at, revision=2, user_message="Hi", agent_message="Hello!")
-    >>> taken = Inheritance(HistoryPolicy(max_messages=1)).with_older([turn], has_older=False)
-    >>> [message["content"] for message in taken.messages], taken.is_enough, taken.has_left_out
+    >>> inherited = Inheritance(HistoryPolicy(max_messages=1)).with_older([turn], has_older=False)
+    >>> [message["content"] for message in inherited.messages], inherited.is_enough, inherited.is_partial
     (['Hello!'], True, True)
     """
 
     policy: HistoryPolicy
     messages: Sequence[Mapping[str, str]] = ()
-    """Of the policy's roles, oldest first, `max_messages` at most."""
+    """Messages of the policy's roles, oldest first, at most `max_messages`."""
     seen: int = 0
-    """Of any role, in the turns that were read."""
+    """Number of messages of any role, in the turns that were read."""
     has_older: bool = False
-    """There are turns that were not read."""
+    """Whether there are turns that were not read."""
 
     def with_older(self, turns: Iterable[ConversationMessage], *, has_older: bool) -> "Inheritance":
-        """Take from the turns right before those read so far; `has_older`: others come before them."""
-        spoken = spoken_messages(turns)
-        found = [*(message for message in spoken if message["role"] in self.policy.roles), *self.messages]
+        """Add the turns right before those read so far; `has_older`: there are earlier ones."""
+        older = messages_in(turns)
+        messages = [*(message for message in older if message["role"] in self.policy.roles), *self.messages]
         return replace(
             self,
-            messages=found[-self.policy.max_messages :],
-            seen=self.seen + len(spoken),
+            messages=messages[-self.policy.max_messages :],
+            seen=self.seen + len(older),
             has_older=has_older,
         )
 
     @property
     def is_enough(self) -> bool:
-        """There are as many messages as the policy wants, or as there are."""
+        """Whether there are as many messages as the policy allows, or as exist."""
         return len(self.messages) >= self.policy.max_messages or not self.has_older
 
     @property
-    def has_left_out(self) -> bool:
-        """Something was said that is not taken: earlier, or by others."""
+    def is_partial(self) -> bool:
+        """Whether messages were left out: earlier ones, or those of other roles."""
         return self.has_older or self.seen > len(self.messages)
 
     @property
     def warnings(self) -> list[TaskValidationWarning]:
-        """What was taken, where something was left out (TSK-2)."""
-        if not self.has_left_out:
+        """What was inherited, if messages were left out (TSK-2)."""
+        if not self.is_partial:
             return []
         roles = ", ".join([role for role in self.policy.roles if role in SPEAKERS] or self.policy.roles)
-        taken = f"the latest {len(self.messages):,} messages" if self.messages else "no messages"
-        message = f"Of the parent's conversation {taken} of {roles} were taken."
+        part = f"the latest {len(self.messages):,} messages" if self.messages else "no messages"
+        message = f"Of the parent's conversation {part} of {roles} were taken."
         advice = "Choose a history_policy with other max_messages or roles to inherit others."
         too_many = history_warning("too_many_messages", message, suggestion=advice)
         nothing = "No message is left: the task is given no history."
         return [too_many] if self.messages else [too_many, history_warning("all_filtered", nothing, severity="high")]
 
 
-def spoken_messages(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
-    """Return what was said in `turns`, oldest first: the user's words, also those steered in, and the agent's answers.
+def messages_in(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
+    """Return the messages in `turns`, oldest first: the user's prompts, also steering ones, and the agent's answers.
 
-    What the agent thought and did on the way to an answer is not handed over, and no turn that the vendor refused.
+    Thinking, tool calls and turns that the vendor refused are left out.
     """
     return [message for turn in turns if turn.error_type != "refusal" for message in _messages_of(turn)]
 

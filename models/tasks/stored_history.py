@@ -9,14 +9,14 @@ from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 from turnkeeper.models.wire import Frozen
 
 OMITTED = "... (earlier messages omitted for brevity)\n\n"
-"""Begins the first message that is kept where older ones were dropped."""
+"""Precedes the first message if older ones were dropped."""
 
 OVERHEAD_CHARS = 10
-"""What a message counts beyond its content, role and timestamp (seed 3)."""
+"""Added to the size of a message for its envelope."""
 
 
 class HistoryMessage(Frozen):
-    """A message that is handed over. `original_length` counts the characters of its trimmed content before any cut."""
+    """A message that was handed off. `original_length` is that of its trimmed content before it was cut."""
 
     role: HistoryRole
     content: str
@@ -26,12 +26,12 @@ class HistoryMessage(Frozen):
 
     @property
     def size(self) -> int:
-        """What the message counts towards the total size, in characters."""
+        """The message's share of the total size, in characters."""
         return len(self.content) + len(self.role) + len(self.timestamp) + OVERHEAD_CHARS
 
 
 class HistoryMetadata(Frozen):
-    """When the history was collected, and the timestamps, as given, that are oldest and newest by time."""
+    """When the history was collected, and its oldest and newest timestamps, as they were written."""
 
     collection_time: str
     oldest_message: str
@@ -39,7 +39,7 @@ class HistoryMetadata(Frozen):
 
     @classmethod
     def of(cls, timestamps: Sequence[str], *, collection_time: str | None = None) -> "HistoryMetadata":
-        """Date messages with these timestamps, of which there is at least one; None: collected with the newest."""
+        """Return the metadata of at least one timestamp; `collection_time` defaults to the newest."""
         newest = max(timestamps, key=moment_of)
         return cls(
             collection_time=newest if collection_time is None else collection_time,
@@ -58,19 +58,19 @@ class ConversationHistory(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_metadata(cls, given: object) -> object:
-        """Read a history without `metadata`, as seed 1's tests have it: it is as old as its newest message."""
-        if not isinstance(given, Mapping) or "metadata" in given:
-            return given
-        messages = given.get("messages")
+    def _with_metadata(cls, value: object) -> object:
+        """Add missing `metadata`: other programs may store a history without it."""
+        if not isinstance(value, Mapping) or "metadata" in value:
+            return value
+        messages = value.get("messages")
         messages = messages if isinstance(messages, list) else []
-        written = [message.get("timestamp") for message in messages if isinstance(message, Mapping)]
-        timestamps = [text for text in written if isinstance(text, str) and is_timestamp(text)]
-        return {**given, "metadata": HistoryMetadata.of(timestamps)} if timestamps else given
+        texts = [message.get("timestamp") for message in messages if isinstance(message, Mapping)]
+        timestamps = [text for text in texts if isinstance(text, str) and is_timestamp(text)]
+        return {**value, "metadata": HistoryMetadata.of(timestamps)} if timestamps else value
 
     @classmethod
     def of(cls, messages: Sequence[HistoryMessage], *, collection_time: str) -> "ConversationHistory":
-        """Count and date `messages`, of which there is at least one."""
+        """Return the history of at least one message."""
         timestamps = [message.timestamp for message in messages]
         return cls(
             messages=list(messages),
@@ -80,12 +80,12 @@ class ConversationHistory(Frozen):
         )
 
     def without_oldest(self, count: int) -> "ConversationHistory | None":
-        """Return the history without its first `count` messages, which the next one's text tells; None if none is left.
+        """Return the history without its first `count` messages; `None` if none is left.
 
-        `count` 0 changes nothing.
+        The first remaining text says so, unless `count` is 0.
         """
         if not count or count >= len(self.messages):
             return None if count else self
         first, *rest = self.messages[count:]
-        told = first.model_copy(update={"content": OMITTED + first.content})
-        return ConversationHistory.of([told, *rest], collection_time=self.metadata.collection_time)
+        marked = first.model_copy(update={"content": OMITTED + first.content})
+        return ConversationHistory.of([marked, *rest], collection_time=self.metadata.collection_time)

@@ -1,19 +1,19 @@
-"""Timestamps of handed-over messages: kept as they were written, compared as moments (CTX-11)."""
+"""Timestamps of handed-off messages: stored as written, compared by time (CTX-11)."""
 
 import re
 from datetime import UTC, date, datetime
 
-_WRITTEN = re.compile(r"[0-9T:.,+ WZ-]{8,40}")
-"""What ISO 8601 is written with. Python's own reading would take a line break between date and time."""
+_CHARACTERS = re.compile(r"[0-9T:.,+ WZ-]{8,40}")
+"""Only characters of ISO 8601: `fromisoformat` would accept a line break between date and time."""
 
 
 def moment_of(timestamp: str) -> datetime:
-    """Return the moment that an ISO 8601 `timestamp` names; one without a zone counts as UTC. Raises `ValueError`.
+    """Return the time of an ISO 8601 `timestamp`; without a zone it is UTC. Raises `ValueError`.
 
     >>> moment_of("2025-10-29T14:00:00+02:00") == moment_of("2025-10-29T12:00:00")
     True
     """
-    if not _WRITTEN.fullmatch(timestamp):
+    if not _CHARACTERS.fullmatch(timestamp):
         raise ValueError("is no ISO 8601 timestamp")
     moment = datetime.fromisoformat(timestamp)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -32,7 +32,7 @@ def is_timestamp(value: object) -> bool:
 
 
 def clock_time(timestamp: str) -> str:
-    r"""Return the time of day as it was written, whatever its zone; without one, the timestamp itself, in one line.
+    r"""Return the time of day in the timestamp's own zone; without one, the timestamp itself, on one line.
 
     >>> clock_time("2025-10-29T14:13:17.5+02:00"), clock_time("2025-10-29"), clock_time("at\nnoon")
     ('14:13:17', '2025-10-29', 'at noon')

@@ -1,1 +1,1 @@
-"""What was said and done: prompts, steps, tool calls, answers."""
+"""The record of a session: prompts, steps, tool calls, answers."""

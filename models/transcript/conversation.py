@@ -1,7 +1,7 @@
-"""A turn, and the two pictures of a conversation that clients are shown (SES-1 to SES-3).
+"""A turn, and the two views of a conversation that clients get: state and update (SES-1 to SES-3).
 
-A turn is one `ConversationMessage`: the request and its whole response together. It is recorded when its processing
-starts, replaced as it goes on, and never changed once it has ended. Only the newest turn can still be running.
+A turn is one `ConversationMessage`, the request with its whole response. It is recorded when its processing starts,
+replaced while it runs, and never changed after it has ended. Only the newest turn can still be running.
 """
 
 from enum import StrEnum
@@ -19,11 +19,11 @@ TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "
 SessionStatus = Literal[
     "idle", "processing", "awaiting_approval", "waiting_retry", "ending", "ended", "cancelled", "terminated", "stuck"
 ]
-"""`terminated` and `stuck` are known to the gateway only: such a workflow can't answer for itself (SES-3)."""
+"""Only the gateway reports `terminated` and `stuck`: such a workflow can't answer queries (SES-3)."""
 
 
 class MessageRole(StrEnum):
-    """Who speaks, wherever single messages are shown."""
+    """The author of a single message."""
 
     USER = "user"
     AGENT = "agent"
@@ -31,18 +31,18 @@ class MessageRole(StrEnum):
 
 
 class TurnMetrics(Frozen):
-    """What the model saw at the turn's last call: messages, and tokens estimated to within about 20 % (CTX-6)."""
+    """What the model saw at the turn's last call: messages, and tokens estimated within about 20 % (CTX-6)."""
 
     message_count: int
     estimated_tokens: int
 
 
 class ConversationMessage(Frozen):
-    """One turn: one user request and everything that came of it (SES-1). Times are UTC.
+    """One turn: a user's request and the whole response to it (SES-1). Times are UTC.
 
-    `steps_omitted` counts the earliest steps that `reasoning_trajectory` leaves out: of a long turn they are in the
-    archive, and while a turn runs it is shown with its newest steps only (SES-15). With an `agent_message_blob`,
-    `agent_message` is an excerpt; the gateway puts the whole answer back, and leaves the reference away, if it can.
+    `steps_omitted` counts the oldest steps that `reasoning_trajectory` leaves out: they are in the archive, or the turn
+    is running and only its newest steps are shown (SES-15). With an `agent_message_blob`, `agent_message` is an
+    excerpt; the gateway replaces both with the whole answer if the store has it.
     """
 
     id: str
@@ -66,7 +66,7 @@ class ConversationMessage(Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def is_complete(self) -> bool:
-        """The turn has ended, well or not (SES-2)."""
+        """The turn has ended, with or without an answer (SES-2)."""
         return self.agent_message is not None or self.error is not None
 
     @computed_field  # type: ignore[prop-decorator]
@@ -76,7 +76,7 @@ class ConversationMessage(Frozen):
         return self.error is not None
 
     def without_defaults(self) -> dict[str, Any]:
-        """Return the turn as it is carried from run to run: what follows from the rest takes no bytes."""
+        """Return the turn as it is carried to the next run: without defaults and computed fields."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude_computed_fields=True)
 
     @property
@@ -84,39 +84,39 @@ class ConversationMessage(Frozen):
         return self.reasoning_trajectory.steps if self.reasoning_trajectory else []
 
     def with_newest_steps(self, count: int) -> "ConversationMessage":
-        """Return the turn as it is shown while it runs: its newest `count` steps, and how many there were before."""
+        """Return the turn with its newest `count` steps, as it is shown while it runs; the others count as omitted."""
         left_out = max(0, len(self.steps) - count)
         return self.without_oldest_steps(left_out) if left_out else self
 
     def without_oldest_steps(self, count: int) -> "ConversationMessage":
-        """Return the turn without its oldest `count` steps, which are counted as omitted."""
+        """Return the turn without its oldest `count` steps, which count as omitted."""
         steps = ReasoningTrajectory(steps=self.steps[count:])
         return self.model_copy(update={"reasoning_trajectory": steps, "steps_omitted": self.steps_omitted + count})
 
     @property
     def changed_since_recorded(self) -> bool:
-        """Something happened after the turn was first shown; all that can happen to a turn is looked at (SES-12)."""
-        written = (self.reasoning_trajectory, self.conversation_metrics, self.usage, self.tools_used)
-        return self.is_complete or self.status != "processing" or any(part is not None for part in written)
+        """Whether anything in the turn has changed since it was recorded (SES-12)."""
+        later_fields = (self.reasoning_trajectory, self.conversation_metrics, self.usage, self.tools_used)
+        return self.is_complete or self.status != "processing" or any(part is not None for part in later_fields)
 
 
 class ArchiveReport(Frozen):
-    """How the archive has served a session: what went wrong, since when, and when it was well again (SES-15)."""
+    """The archive's health for one session: its last outage, and when it recovered (SES-15)."""
 
     failing_since: UtcDatetime | None = None
-    """Since when turns could not be moved; null while all is well."""
+    """Since when turns can't be moved; null while the archive works."""
     attempts_failed: int = 0
-    """Of the trouble there is, or the last one there was."""
+    """In the current or the last outage."""
     last_error: str | None = None
     last_failed_at: UtcDatetime | None = None
     recovered_at: UtcDatetime | None = None
-    """When the archive took turns again after its last trouble."""
+    """When the archive worked again after its last outage."""
     results_cut: int = 0
-    """Tool results of this session that were cut because the store of large texts was down."""
+    """Tool results of this session that were truncated because the store of large texts was down."""
 
 
 class SessionSummary(Frozen):
-    """What a session is, in a few lines. `turn_count` counts every turn ever recorded; `usage` is the sum over them."""
+    """A session in short. `turn_count` counts all turns ever recorded; `usage` is their sum."""
 
     id: str
     title: str | None = None
@@ -133,9 +133,9 @@ class SessionSummary(Frozen):
 
 
 class ConversationState(Frozen):
-    """The newest complete picture, bounded to about 1 MB. `has_more`: older turns exist (SES-3, SES-11).
+    """The newest turns of a session, in about 1 MB. `has_more`: there are older turns (SES-3, SES-11).
 
-    `first_number` is the place of `messages[0]` in the whole transcript, from 1; null without messages.
+    `first_number` is the number of `messages[0]` in the whole transcript, from 1; null without messages.
     """
 
     messages: list[ConversationMessage]
@@ -147,7 +147,7 @@ class ConversationState(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again (AGT-9)."""
     waiting_reason: str | None = None
-    """Why it is not asked before: a sentence for people that names the vendor."""
+    """Why it is not asked earlier: a sentence for people that names the vendor."""
     queue_length: int
     archived_count: int
     has_more: bool
@@ -156,9 +156,9 @@ class ConversationState(Frozen):
 
 
 class ConversationUpdate(Frozen):
-    """What is new since a cursor. `has_more`: ask again at once; `reset`: drop all that is held first (SES-12).
+    """What is new since a cursor. `has_more`: ask again at once; `reset`: discard all known turns first (SES-12).
 
-    `last_seen_message_id` and `revision` are what the client sends next time.
+    The client sends `last_seen_message_id` and `revision` back as its next cursor.
     """
 
     new_messages: list[ConversationMessage]

@@ -1,11 +1,11 @@
-"""Large texts by reference: kept once in the store, an excerpt of each in the session (SES-15).
+"""Large texts by reference: the store has the text, the session has an excerpt (SES-15).
 
-Theory of operation. What a model or a tool produces enters the session through an activity. There, a text that is too
-long to be carried around is put into the store by the hash of its content, and the session keeps a reference and an
-excerpt. Two readers put the whole text back: `call_model`, before it asks the model, and the gateway. Nothing here
-stores anything: these functions say what is to be stored, and put back what was read.
+Models and tools produce their output in activities. There, a text that is too long for the session goes to the store
+under the hash of its content, and the session gets a reference and an excerpt. Two readers restore the whole text:
+`call_model`, before it asks the model, and the gateway. These functions do no I/O: they collect the texts to store, and
+put texts back that others have read.
 
-A reference that can't be read back (the store is down, or lost) leaves the excerpt in place; it says that it is one.
+A reference that can't be read (the store is down, or lost its data) leaves the excerpt, which is marked as one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,21 +29,21 @@ from turnkeeper.models.transcript.model_call import (
 from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, ToolCall, ToolResult, UserStep
 
 EXCERPT_BYTES = 500
-"""Most JSON bytes that are kept of a large text beside its reference."""
+"""Maximum of an excerpt, as JSON."""
 
 STATE_INLINE_BYTES = 2_048
-"""A vendor's opaque state is carried for every step the model sees, so it goes by reference sooner."""
+"""Maximum of inline provider state, as JSON. It is lower, since the state is carried for every step in the view."""
 
 
 @dataclass
 class Texts:
-    """Texts on their way to the store, by their hashes; those that nobody is shown (AGT-3) apart from the others."""
+    """Texts to store, by hash; opaque provider state (AGT-3) is separate, since nobody is shown it."""
 
     by_hash: dict[str, str] = field(default_factory=dict)
     opaque: dict[str, str] = field(default_factory=dict)
 
     def add(self, text: str, *, opaque: bool = False) -> BlobRef:
-        """Have `text` stored; returns what refers to it."""
+        """Add `text` and return the reference to it."""
         encoded = text.encode()
         ref = BlobRef(hash=sha256(encoded).hexdigest(), chars=len(text), bytes=len(encoded))
         (self.opaque if opaque else self.by_hash)[ref.hash] = text
@@ -51,11 +51,11 @@ class Texts:
 
 
 def refer_result(result: ToolResult, *, inline_bytes: int, texts: Texts) -> ToolResult:
-    """Return the result with its content by reference, if it has more than `inline_bytes` as JSON.
+    """Return the result with its content by reference, if that has more than `inline_bytes` as JSON.
 
     >>> texts = Texts()
-    >>> kept = refer_result(ToolResult(outcome="read", content="x" * 9_000), inline_bytes=8_192, texts=texts)
-    >>> kept.blob.chars, len(kept.content) <= 500, [len(text) for text in texts.by_hash.values()]
+    >>> stored = refer_result(ToolResult(outcome="read", content="x" * 9_000), inline_bytes=8_192, texts=texts)
+    >>> stored.blob.chars, len(stored.content) <= 500, [len(text) for text in texts.by_hash.values()]
     (9000, True, [9000])
     """
     if _fits(result.content, inline_bytes):
@@ -71,24 +71,24 @@ def fits_inline(result: ToolResult, inline_bytes: int) -> bool:
 
 
 def cut_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
-    """Return what of the result can be kept where the store is down: as much as fits inline, and marked."""
+    """Return the result truncated to what fits inline, and marked: for when the store is down."""
     if _fits(result.content, inline_bytes):
         return result
     return result.model_copy(update={"content": bound_json(result.content, inline_bytes, inline_bytes), "cut": True})
 
 
-def bound_result(result: ToolResult, *, most_bytes: int) -> ToolResult:
-    """Return the result, one that no tool gave, with at most `most_bytes` of JSON in its content and in its outcome."""
+def bound_result(result: ToolResult, *, max_bytes: int) -> ToolResult:
+    """Return a result that no tool produced, with at most `max_bytes` of JSON in its outcome and in its content."""
     return result.model_copy(
         update={
-            "outcome": bound_json(result.outcome, most_bytes, most_bytes),
-            "content": bound_json(result.content, most_bytes, most_bytes),
+            "outcome": bound_json(result.outcome, max_bytes, max_bytes),
+            "content": bound_json(result.content, max_bytes, max_bytes),
         }
     )
 
 
 def refer_response(response: ModelResponse, *, inline_bytes: int, texts: Texts) -> ModelResponse:
-    """Return the response with every large text of it by reference: text, thinking, arguments, opaque state."""
+    """Return the response with every large text by reference: text, thinking, arguments, opaque state."""
     large = {
         kind: _large_part(kind, text, inline_bytes, texts)
         for kind, text in (("think", response.thinking), ("respond", response.text))
@@ -109,69 +109,71 @@ def refer_response(response: ModelResponse, *, inline_bytes: int, texts: Texts) 
 
 
 def cut_response(response: ModelResponse, *, answer_bytes: int) -> ModelResponse:
-    """Return what of the response can be kept where the store is down: all that a session can hold at all.
+    """Return the response truncated to what a session can carry, and marked: for when the store is down.
 
-    An answer is worth more than a tool's output, which can be had again: it stays whole up to a quarter of
-    `answer_bytes`, is cut there and marked. Opaque state that is larger is left out; the step is rebuilt without.
+    An answer can't be produced again like a tool's output, so each text may have a quarter of `answer_bytes`. Larger
+    opaque state is dropped; the step is then rebuilt from its parts.
     """
-    most = answer_bytes // 4
+    max_bytes = answer_bytes // 4
     parts = [
-        part if isinstance(part, CallPart) else part.model_copy(update={"text": bound_json(part.text, most, most)})
+        part
+        if isinstance(part, CallPart)
+        else part.model_copy(update={"text": bound_json(part.text, max_bytes, max_bytes)})
         for part in response.parts
     ]
-    state = response.state if response.state and _fits(response.state.items, most) else None
+    state = response.state if response.state and _fits(response.state.items, max_bytes) else None
     return response.model_copy(update={"parts": parts, "state": state})
 
 
-def refer_message(message: ModelMessage, content: str, *, kept_bytes: int, texts: Texts) -> ModelMessage:
-    """Return a message of the model view with its texts of more than `kept_bytes` by reference: content, arguments.
+def refer_message(message: ModelMessage, content: str, *, inline_bytes: int, texts: Texts) -> ModelMessage:
+    """Return a message of the model view with content and arguments over `inline_bytes` by reference.
 
-    `content` is what ends the message's own: before it, a tool message has its outcome line.
+    The message's own content ends with `content`; in a tool message, the outcome line comes before it.
     """
     if message.tool_calls:
-        calls = [_refer_call(call, kept_bytes, texts) for call in message.tool_calls]
+        calls = [_refer_call(call, inline_bytes, texts) for call in message.tool_calls]
         message = message.model_copy(update={"tool_calls": calls})
-    if message.blob is not None or _fits(content, kept_bytes):
+    if message.blob is not None or _fits(content, inline_bytes):
         return message
     start = len(message.content) - len(content)
-    kept = message.content[:start] + excerpt(content, kept_bytes)
-    return message.model_copy(update={"content": kept, "blob": texts.add(content), "blob_start": start})
+    shortened = message.content[:start] + excerpt(content, inline_bytes)
+    return message.model_copy(update={"content": shortened, "blob": texts.add(content), "blob_start": start})
 
 
 def excerpt(text: str, inline_bytes: int) -> str:
-    """Return the beginning and the end of a large text, and between them how much is left out."""
-    most = min(EXCERPT_BYTES, inline_bytes // 2)
-    return bound_json(text, most, most)
+    """Return the head and the tail of a large text, and between them how much is left out."""
+    max_bytes = min(EXCERPT_BYTES, inline_bytes // 2)
+    return bound_json(text, max_bytes, max_bytes)
 
 
-# ---- putting back
+# ---- restoring
 
 
 def hashes_in(request: ModelRequest) -> set[str]:
-    """Name every text that `request` refers to, but for opaque state."""
+    """Return the hash of every text that `request` refers to, except opaque state."""
     return {ref.hash for message in request.messages for ref in _refs_of(message)}
 
 
 def opaque_hashes_in(request: ModelRequest) -> set[str]:
-    """Name every opaque state that `request` refers to."""
+    """Return the hash of every opaque state that `request` refers to."""
     return {message.state.blob.hash for message in request.messages if message.state and message.state.blob}
 
 
 def resolve_request(request: ModelRequest, texts: Mapping[str, str]) -> ModelRequest:
-    """Return the request with every text of `texts` back in its place, opaque state too."""
+    """Return the request with the references in `texts` replaced by their texts, also opaque state."""
     messages = [_resolve_message(message, texts) for message in request.messages]
     return request.model_copy(update={"messages": messages})
 
 
 def resolve_args(args: dict[str, JsonValue] | str, ref: BlobRef | None, texts: Mapping[str, str]) -> object:
-    """Return a call's arguments; `None` where they are by reference and can't be read back."""
+    """Return a call's arguments; `None` if they are by reference and `texts` does not have them."""
     if ref is None:
         return args
     return from_json(texts[ref.hash]) if ref.hash in texts else None
 
 
 def resolve_answer(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
-    """Return the turn with its whole answer, where `texts` has it; a turn that keeps its reference has an excerpt."""
+    """Return the turn with its whole answer if `texts` has it, else with the excerpt and its reference."""
     ref = turn.agent_message_blob
     if ref is None or ref.hash not in texts:
         return turn
@@ -179,13 +181,13 @@ def resolve_answer(turn: ConversationMessage, texts: Mapping[str, str]) -> Conve
 
 
 def refs_in(turn: ConversationMessage) -> Iterator[BlobRef]:
-    """Yield every reference of a turn: of its answer, and of its steps' texts, calls and results."""
+    """Yield every reference in a turn: of its answer, and of its steps' texts, calls and results."""
     refs = [turn.agent_message_blob, *(ref for step in turn.steps for ref in _refs_in_step(step))]
     return (ref for ref in refs if ref)
 
 
 def resolve_turn(turn: ConversationMessage, texts: Mapping[str, str]) -> ConversationMessage:
-    """Return the turn with every text of `texts` back in its place; what keeps its reference is an excerpt."""
+    """Return the turn with the references in `texts` replaced by their texts; the others stay excerpts."""
     if not any(ref.hash in texts for ref in refs_in(turn)):
         return turn
     steps = ReasoningTrajectory(steps=[_resolve_step(step, texts) for step in turn.steps])
@@ -230,7 +232,7 @@ def _resolve_message(message: ModelMessage, texts: Mapping[str, str]) -> ModelMe
         update["tool_calls"] = [_resolve_call(call, texts) for call in message.tool_calls]
     if message.state and message.state.blob:
         text = texts.get(message.state.blob.hash)
-        # Without its items a vendor's state is none; the step is then rebuilt from its parts.
+        # State without its items is useless: drop it, and the step is rebuilt from its parts.
         update["state"] = text and message.state.model_copy(update={"items": from_json(text), "blob": None})
     return message.model_copy(update=update) if update else message
 
@@ -245,23 +247,23 @@ def _refs_of(message: ModelMessage) -> Iterator[BlobRef]:
 
 
 def _large_part(kind: str, text: str, inline_bytes: int, texts: Texts) -> Part:
-    """Return the one part that all parts of a kind become when their text is by reference."""
-    kept, ref = excerpt(text, inline_bytes), texts.add(text)
+    """Return the one part that replaces all parts of a kind when their text goes by reference."""
+    shortened, ref = excerpt(text, inline_bytes), texts.add(text)
     return (
-        ThinkPart(kind="think", text=kept, blob=ref)
+        ThinkPart(kind="think", text=shortened, blob=ref)
         if kind == "think"
-        else RespondPart(kind="respond", text=kept, blob=ref)
+        else RespondPart(kind="respond", text=shortened, blob=ref)
     )
 
 
 def _refer_call(call: CallPart, inline_bytes: int, texts: Texts) -> CallPart:
     if _fits(call.args, inline_bytes):
         return call
-    if isinstance(call.args, str):  # it was no JSON object: no tool is run with it
+    if isinstance(call.args, str):  # not a JSON object, so no tool runs with it
         return call.model_copy(update={"args": excerpt(call.args, inline_bytes)})
     return call.model_copy(update={"args": {}, "blob": texts.add(to_json(call.args).decode())})
 
 
-def _fits(value: JsonValue, most_bytes: int) -> bool:
-    # A character has six bytes of JSON at most: most texts need not be encoded to be measured.
-    return (isinstance(value, str) and len(value) * 6 <= most_bytes) or len(to_json(value)) <= most_bytes
+def _fits(value: JsonValue, max_bytes: int) -> bool:
+    # A character has at most six bytes of JSON, so most texts need no encoding to be measured.
+    return (isinstance(value, str) and len(value) * 6 <= max_bytes) or len(to_json(value)) <= max_bytes

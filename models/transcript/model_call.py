@@ -1,4 +1,4 @@
-"""What a model is asked and what it answers: the neutral form every provider encodes and folds (AGT-2, AGT-3)."""
+"""Requests to models and their responses, in one form for all providers (AGT-2, AGT-3)."""
 
 import json
 from hashlib import sha256
@@ -11,21 +11,21 @@ from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolSta
 from turnkeeper.models.wire import Compact, Frozen, Items
 
 
-def _only_what_was_used(usage: Usage | None) -> dict[str, float] | None:
+def _without_zeros(usage: Usage | None) -> dict[str, float] | None:
     return usage.model_dump(exclude_defaults=True) if usage else None
 
 
-CompactUsage = Annotated[Usage | None, PlainSerializer(_only_what_was_used)]
-"""Usage in workflow history: what is zero or not known takes no bytes."""
+CompactUsage = Annotated[Usage | None, PlainSerializer(_without_zeros)]
+"""Usage in workflow history: its JSON leaves out zeros and unknown numbers."""
 
 ToolEffect = Literal["read", "idempotent", "at_most_once"]
-"""What a repeated call may do; from MCP's annotations (AGT-7). Only the first two are retried."""
+"""The effect of a repeated call, from MCP's annotations (AGT-7). Only the first two are retried."""
 
 
 class ToolSpec(Compact):
-    """A tool as the model sees it (name, description, schema of its input), and how a call of it may be repeated.
+    """A tool as the model sees it, and the effect of a repeated call.
 
-    `server`: the foreign server it belongs to, empty for the built-in ones.
+    `server` is the foreign server it belongs to; empty for built-in tools.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ToolSpec(Compact):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it in hex: what a policy or a person decided about (AGT-8).
+        """The SHA-256 of the spec in hex: decisions of policies and people are about exactly this tool (AGT-8).
 
         >>> ToolSpec(name="pay").digest == ToolSpec(name="pay", effect="read").digest
         False
@@ -58,7 +58,7 @@ class ProviderState(Compact):
 
 
 class ThinkPart(Compact):
-    """Thinking the vendor shows; with a `blob`, an excerpt of it."""
+    """Thinking that the vendor returns; with a `blob`, an excerpt of it."""
 
     kind: Literal["think"]
     text: str
@@ -74,9 +74,9 @@ class RespondPart(Compact):
 
 
 class CallPart(Compact):
-    """A tool call. `args` is a string only where the model's argument text was no JSON object.
+    """A tool call. `args` is a string only if the model's argument text was not a JSON object.
 
-    With a `blob`, `args` is empty, and the store has it as JSON.
+    With a `blob`, `args` is empty and the store has it as JSON.
     """
 
     kind: Literal["call"]
@@ -90,7 +90,7 @@ Part = Annotated[ThinkPart | RespondPart | CallPart, Field(discriminator="kind")
 
 
 class ModelResponse(Compact):
-    """One whole answer of a model: its parts in the vendor's order."""
+    """A complete response of a model: its parts in the vendor's order."""
 
     parts: list[Part] = []
     stop: StopReason = "end_turn"
@@ -109,12 +109,12 @@ class ModelResponse(Compact):
 
     @property
     def text_blob(self) -> BlobRef | None:
-        """Where the whole text is, if `text` is an excerpt."""
+        """Reference to the whole text, if `text` is an excerpt."""
         return next((part.blob for part in self.parts if isinstance(part, RespondPart)), None)
 
     @property
     def thinking_blob(self) -> BlobRef | None:
-        """Where the whole thinking is, if `thinking` is an excerpt."""
+        """Reference to the whole thinking, if `thinking` is an excerpt."""
         return next((part.blob for part in self.parts if isinstance(part, ThinkPart)), None)
 
     @property
@@ -125,8 +125,8 @@ class ModelResponse(Compact):
 class ModelMessage(Compact):
     """One message of the model view. `role: tool` answers the call `call_id` of the assistant message before it.
 
-    `content` of a tool message is the result's outcome line, then its content below it. With a `blob`, what `content`
-    has from `blob_start` on is an excerpt of the text that is meant.
+    The `content` of a tool message is the result's outcome line, a blank line and the result's content. With a `blob`,
+    `content` from `blob_start` on is an excerpt of the stored text.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -141,27 +141,27 @@ class ModelMessage(Compact):
 
 
 class RequestHead(Compact):
-    """What stays the same through a segment: system prompt and tools."""
+    """The part of a request that stays the same through a segment: system prompt and tools."""
 
     system: str = ""
     tools: list[ToolSpec] = []
     max_tokens: int | None = None
-    """Most tokens of the answer; `None`: as many as the provider allows."""
+    """Maximum tokens of the response; `None`: the provider's maximum."""
 
 
 class ModelRequest(Compact):
-    """The whole context of one model call. Built once, never changed while the request is open (AGT-2)."""
+    """The whole context of one model call. It never changes while the request is open (AGT-2)."""
 
     head: RequestHead
     messages: list[ModelMessage]
 
 
 class ModelCall(Compact):
-    """Input of `call_model`: coordinates only, never the context (AGT-2).
+    """Input of `call_model`: it identifies the context but does not contain it (AGT-2).
 
-    Session and run are the activity's own workflow id and run id. `request` counts the session's model requests
-    from 1; `digest` names the exact context the call must see. `turn` and `step` count from 1. Texts of the answer of
-    more than `inline_bytes` as JSON go by reference; what then remains may have `max_bytes` (SES-15, SES-16).
+    Session and run are the activity's own workflow id and run id. `request` counts the session's model requests from 1;
+    `digest` is that of the exact context. `turn` and `step` count from 1. Texts of the answer over `inline_bytes` as
+    JSON go by reference; the rest may have `max_bytes` (SES-15, SES-16).
     """
 
     turn: int
@@ -170,55 +170,56 @@ class ModelCall(Compact):
     model: str
     digest: str
     message_id: str = ""
-    """The turn's id: what partial output is tagged with (AGT-5). Calls from before have none, and show none."""
+    """The turn's id, with which partial output is tagged (AGT-5). Calls of earlier releases have none, and no
+    output."""
     silences: int = 0
-    """How many of the waits that `round` counts were for the session itself: the vendor was not asked."""
+    """How many of the waits counted by `round` were for the session itself: the vendor was not asked."""
     round: int = 0
-    """How often the workflow has already waited out this request (AGT-9)."""
+    """How often the workflow has already waited for the vendor in this request (AGT-9)."""
     repeats_empty: bool = False
-    """An answer without text and calls is a `repeat`; otherwise it is a response like any other (AGT-9)."""
+    """Whether an answer without text and calls becomes a `repeat` rather than a response (AGT-9)."""
     inline_bytes: int = LARGE_TEXT_BYTES
     max_bytes: int = ANSWER_BYTES
     tokens_left: int | None = None
-    """What the turn may still take; attempts that took more in vain end the call (AGT-9). `None`: no limit."""
+    """Tokens that the turn may still use; failed attempts that used more end the call (AGT-9). `None`: no limit."""
     cost_left: float | None = None
     unclear_answers: int = 0
-    """How many answers to this request were unclear before the waits that `round` counts (AGT-9)."""
+    """How many answers to this request were unclear in earlier calls (AGT-9)."""
 
 
 class ModelCallOutcome(Compact):
-    """Output of `call_model`: what is no response is for the workflow to act upon (AGT-9).
+    """Output of `call_model`: a response, or what the workflow is to do instead (AGT-9).
 
-    One of `response`, `wait_seconds` and `repeat` is set; none of them where the call was cancelled. `unfinished` is
-    what the model had written of an answer that did not become whole (SES-9).
+    One of `response`, `wait_seconds` and `repeat` is set; none if the call was cancelled. `unfinished` is the part of
+    an incomplete answer that the model had written (SES-9).
     """
 
     response: ModelResponse | None = None
     unfinished: ModelResponse | None = None
     wait_seconds: float | None = None
-    """How long the vendor is not to be asked again; a length, since clocks of two processes differ."""
+    """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""
     wait_reason: str = ""
-    """Why, as a sentence for people that names the vendor; outcomes from before say nothing."""
+    """Why: a sentence for people that names the vendor; empty in outcomes of earlier releases."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
-    """The same request cannot succeed, and a changed one may; an `empty_answer` is asked for again as it was."""
+    """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged."""
     spent: CompactUsage = None
-    """What attempts took that gave no whole answer (AGT-9)."""
+    """Usage of attempts without a complete answer (AGT-9)."""
     unclear_answers: int = 0
-    """How many answers to the request were unclear so far: the next call is told (AGT-9)."""
+    """How many answers to the request were unclear so far: input of the next call (AGT-9)."""
 
 
 class Spent(Compact):
-    """What attempts took that gave no whole answer: the second detail of heartbeats and failures (AGT-9)."""
+    """Usage of attempts without a complete answer: the second detail of heartbeats and failures (AGT-9)."""
 
     usage: CompactUsage = None
     unclear_answers: int = 0
-    """Answers that nobody could read, or of which nobody knew whether they were whole."""
+    """Answers that were unreadable, or possibly incomplete."""
 
 
 class SummaryCall(Compact):
-    """Input of `summarise`: coordinates of the messages, as in `ModelCall`; their tools come with them (CTX-5).
+    """Input of `summarise`: it identifies the messages, as in `ModelCall` (CTX-5).
 
-    `has_earlier`: the first message is the summary so far.
+    `has_earlier`: the first message is the earlier summary.
     """
 
     turn: int
@@ -229,9 +230,9 @@ class SummaryCall(Compact):
 
 
 class SummaryOutcome(Compact):
-    """Output of `summarise`: the text and which files were written, or the `trouble` with it (CTX-5).
+    """Output of `summarise`: the summary and the files that were written, or what went wrong, `trouble` (CTX-5).
 
-    `files_omitted` counts those that were written before the ones of `files`, which are too many to be named.
+    `files_omitted` counts further files, written before those of `files`.
     """
 
     text: str = ""
@@ -240,19 +241,19 @@ class SummaryOutcome(Compact):
     trouble: str | None = None
     usage: CompactUsage = None
     spent: CompactUsage = None
-    """What attempts took that gave no whole answer (AGT-9)."""
+    """Usage of attempts without a complete answer (AGT-9)."""
 
 
 class ToolListCall(Compact):
-    """Input of `list_tools`: the digest of the tools that the session knows; empty: it knows none."""
+    """Input of `list_tools`: the digest of the session's present tools; empty: it has none."""
 
     known: str = ""
 
 
 class ToolList(Compact):
-    """Output of `list_tools`: the tools, in a stable order. `unread`: the servers that could not be asked now.
+    """Output of `list_tools`: the tools, in a stable order. `unread`: servers that could not be reached.
 
-    `unchanged`: they are those that the session knows, which it need not be told again.
+    `unchanged`: they are the session's present tools, so `tools` is empty.
     """
 
     tools: list[ToolSpec] = []
@@ -265,9 +266,8 @@ class ToolInvocation(Compact):
 
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
-    `args` is empty and the store has it as JSON. The tool `name` is meant as the session knows it: `server`'s, with a
-    `tool_digest` of its spec; or one of our own, if `built_in`. Sessions of earlier releases say neither, and mean
-    whoever's it is.
+    `args` is empty and the store has it as JSON. The tool must be the one that the session knows: a `built_in` one, or
+    the `server`'s with this `tool_digest`. Sessions of earlier releases set neither; then any tool of that name runs.
     """
 
     session_id: str = ""
@@ -285,14 +285,14 @@ class ToolInvocation(Compact):
 
 
 class ModelRequestQuery(Frozen):
-    """Argument of the query `get_model_request`: which request, and from which message on."""
+    """Argument of the query `get_model_request`: the request's number, and the index of the first message."""
 
     request: int
     offset: int = 0
 
 
 class ModelRequestPage(Compact):
-    """A part of an open request, about 1 MB. `head` comes with the first page; `next_offset` is null at the end."""
+    """A page of an open request, about 1 MB. The first page has the `head`; on the last, `next_offset` is null."""
 
     head: RequestHead | None = None
     messages: list[ModelMessage] = []

@@ -1,24 +1,24 @@
-"""What a model has written of an answer that is not whole yet (AGT-5): shown to who watches, no part of the session.
+"""Partial output: the text of an unfinished answer, which clients see and the session does not store (AGT-5).
 
-It travels beside the workflow's history. A worker shows snapshots, each the whole of what there is so far, so that any
-may be lost or left out; the gateway tells its watchers what has grown since the snapshot they were told of last. The
-tag says which answer it is: a retried attempt replaces what the one before had shown.
+It travels outside the workflow's history. A worker publishes snapshots of the whole output so far, so any of them may
+be lost; the gateway sends its clients what has grown since the last snapshot. The tag identifies the answer: the output
+of a retried attempt replaces that of the attempt before.
 """
 
 from typing import Literal
 
 from turnkeeper.models.wire import Frozen
 
-MOST_PARTIAL_BYTES = 64_000
-"""Of a snapshot as JSON. Temporal kills an attempt whose heartbeat is over 2 MB; this is far below."""
+MAX_PARTIAL_BYTES = 64_000
+"""Maximum of a snapshot, as JSON. It is far below 2 MB, at which Temporal fails a heartbeat."""
 
 PartialKind = Literal["think", "respond", "call"]
 
 
 class PartialPart(Frozen):
-    """A part of the answer in the vendor's order: thinking, text, or the name of a call that begins.
+    """A part of the answer: thinking, text, or the name of a tool call that begins.
 
-    `omitted` counts the characters left out at its beginning, since a snapshot is bounded.
+    `omitted` counts the characters left out at its start, since snapshots are bounded.
     """
 
     kind: PartialKind
@@ -27,15 +27,15 @@ class PartialPart(Frozen):
 
     @property
     def end(self) -> int:
-        """How many characters the part has, with those left out."""
+        """Length of the part in characters, with those left out."""
         return self.omitted + len(self.text)
 
 
 class PartialTag(Frozen):
-    """Which answer it is: of the turn `message_id`, the `turn`th of its session, the model step `step`.
+    """The answer that output belongs to: model step `step` of the turn `message_id`, the session's turn number `turn`.
 
-    `request` counts the session's model requests, `attempt` grows with every try of one, also beyond a wait for the
-    vendor. The latest answer replaces all before.
+    `request` counts the session's model requests; `attempt` grows with every attempt at one, also after a wait for the
+    vendor. A later answer replaces all earlier ones.
     """
 
     message_id: str
@@ -45,17 +45,17 @@ class PartialTag(Frozen):
     attempt: int
 
     def is_later_than(self, other: "PartialTag") -> bool:
-        """Return whether this answer was begun after `other`: a worker that was given up may still show its own."""
+        """Return whether this answer began after `other`, which a worker that lost its activity may still publish."""
         return (self.request, self.attempt) > (other.request, other.attempt)
 
 
 class PartialOutput(PartialTag):
-    """A snapshot: all parts so far."""
+    """A snapshot of partial output: all parts so far."""
 
     parts: list[PartialPart] = []
 
     def supersedes(self, other: "PartialOutput") -> bool:
-        """Return whether to show this in the place of `other`: it is of a later answer, or has more of the same one.
+        """Return whether this replaces `other`: it is of a later answer, or has more of the same one.
 
         >>> tag = {"message_id": "a", "turn": 1, "step": 1, "request": 1}
         >>> less = PartialOutput(**tag, attempt=1, parts=[PartialPart(kind="respond", text="Hel")])
@@ -70,14 +70,14 @@ class PartialOutput(PartialTag):
 
     @property
     def _extent(self) -> tuple[int, int]:
-        """How much there is. Parts are never taken back, nor is text, but for what is left out at a beginning."""
+        """Its size, for comparison: number of parts, and characters with those left out. Neither ever shrinks."""
         return len(self.parts), sum(part.end for part in self.parts)
 
 
 class PartialGrowth(PartialTag):
-    """What is new since the last event. `fresh`: drop all partial output shown before, then take this.
+    """What is new since the last event. `fresh`: discard all earlier partial output first.
 
-    Each of `parts` is text to append to the part of that number, which begins with it if there is none yet.
+    Append the text of each of `parts` to the part with that index, which starts with it if it is new.
     """
 
     fresh: bool
@@ -85,7 +85,7 @@ class PartialGrowth(PartialTag):
 
 
 class GrownPart(Frozen):
-    """Text that a part has grown by. `omitted`: before it, so many characters are left out."""
+    """New text of a part. `omitted` counts the characters left out before it."""
 
     index: int
     kind: PartialKind
@@ -94,10 +94,10 @@ class GrownPart(Frozen):
 
 
 def growth(old: PartialOutput | None, new: PartialOutput) -> PartialGrowth | None:
-    """Return what turns `old`, as it was told, into `new`; `None` where nothing has grown.
+    """Return what turns `old` into `new`; `None` if nothing has grown.
 
-    >>> said = [PartialPart(kind="respond", text="Hel")]
-    >>> first = PartialOutput(message_id="a", turn=1, step=1, request=1, attempt=1, parts=said)
+    >>> parts = [PartialPart(kind="respond", text="Hel")]
+    >>> first = PartialOutput(message_id="a", turn=1, step=1, request=1, attempt=1, parts=parts)
     >>> more = first.model_copy(update={"parts": [PartialPart(kind="respond", text="Hello")]})
     >>> growth(first, more).parts, growth(first, more).fresh, growth(more, more)
     ([GrownPart(index=0, kind='respond', text='lo', omitted=0)], False, None)
@@ -107,18 +107,18 @@ def growth(old: PartialOutput | None, new: PartialOutput) -> PartialGrowth | Non
     if old is None or not _continues(old, new):
         parts = [GrownPart(index=index, **dict(part)) for index, part in enumerate(new.parts)]
         return PartialGrowth(**_tag(new), fresh=True, parts=parts)
-    known = [part.end for part in old.parts]
-    known += [0] * (len(new.parts) - len(known))
+    old_ends = [part.end for part in old.parts]
+    old_ends += [0] * (len(new.parts) - len(old_ends))
     grown = [
-        GrownPart(index=index, kind=part.kind, text=part.text[told - part.omitted :])
-        for index, (part, told) in enumerate(zip(new.parts, known, strict=True))
-        if part.end > told or index >= len(old.parts)
+        GrownPart(index=index, kind=part.kind, text=part.text[old_end - part.omitted :])
+        for index, (part, old_end) in enumerate(zip(new.parts, old_ends, strict=True))
+        if part.end > old_end or index >= len(old.parts)
     ]
     return PartialGrowth(**_tag(new), fresh=False, parts=grown) if grown else None
 
 
-def with_growth(shown: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
-    """Return what a watcher has once `growth` has come; of an answer whose beginning it does not have, nothing new.
+def with_growth(output: PartialOutput | None, growth: PartialGrowth) -> PartialOutput | None:
+    """Return a client's `output` after `growth`; unchanged if the client does not have the start of that answer.
 
     >>> first = PartialOutput(message_id="a", turn=1, step=1, request=1, attempt=1)
     >>> more = first.model_copy(update={"parts": [PartialPart(kind="respond", text="Hello")]})
@@ -126,23 +126,23 @@ def with_growth(shown: PartialOutput | None, growth: PartialGrowth) -> PartialOu
     (True, None)
     """
     if growth.fresh:
-        shown = PartialOutput.model_validate(_tag(growth))
-    if shown is None or _tag(shown) != _tag(growth):
-        return shown
-    parts = dict(enumerate(shown.parts))
+        output = PartialOutput.model_validate(_tag(growth))
+    if output is None or _tag(output) != _tag(growth):
+        return output
+    parts = dict(enumerate(output.parts))
     for grown in growth.parts:
         part = parts.get(grown.index) or PartialPart(kind=grown.kind, text="", omitted=grown.omitted)
         parts[grown.index] = part.model_copy(update={"text": part.text + grown.text})
-    return shown.model_copy(update={"parts": [parts[index] for index in sorted(parts)]})
+    return output.model_copy(update={"parts": [parts[index] for index in sorted(parts)]})
 
 
 def _continues(old: PartialOutput, new: PartialOutput) -> bool:
-    """Return whether a client that was told `old` can append its way to `new`."""
+    """Return whether a client that has `old` can reach `new` by appending."""
     if _tag(old) != _tag(new) or len(new.parts) < len(old.parts):
         return False
     ends = [part.end for part in old.parts] + [0] * (len(new.parts) - len(old.parts))
     kinds = all(was.kind == now.kind for was, now in zip(old.parts, new.parts, strict=False))
-    return kinds and all(part.omitted <= told <= part.end for part, told in zip(new.parts, ends, strict=True))
+    return kinds and all(part.omitted <= old_end <= part.end for part, old_end in zip(new.parts, ends, strict=True))
 
 
 def _tag(partial: PartialTag) -> dict[str, object]:

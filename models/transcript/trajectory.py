@@ -1,4 +1,4 @@
-"""What happened inside a turn: its steps, the tool calls of a step, and their results (SES-1)."""
+"""The steps of a turn, with their tool calls and results (SES-1)."""
 
 from typing import Annotated, Literal
 
@@ -7,22 +7,21 @@ from pydantic import Field, JsonValue
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
-"""How a tool call ended. `outcome_unknown`: it was started, may have had its effect, and is not repeated (AGT-7)."""
+"""How a tool call ended. `outcome_unknown`: it started, may have had its effect, and is not repeated (AGT-7)."""
 
 ApprovalDecision = Literal["approve", "allow_for_session", "reject"]
-"""What a person can say to a call; `allow_for_session` is about all further calls of the tool too (AGT-8)."""
+"""A person's decision on a call; `allow_for_session` also allows all further calls of the tool (AGT-8)."""
 
 StopReason = Literal["end_turn", "tool_calls", "max_tokens"]
-"""Why the model stopped. `max_tokens`: its text was cut by the vendor's limit, its calls were not taken up."""
+"""Why the model stopped. `max_tokens`: the vendor's limit cut its text off, and its calls were ignored."""
 
 
 COST_DIGITS = 9
-"""Digits after the point that a cost in US dollars has: sums stay free of binary fractions' noise, and of no token is
-the price lost."""
+"""Decimal places of a cost in US dollars: enough for the price of one token, and sums have no rounding noise."""
 
 
 class BlobRef(Compact):
-    """A large text that is kept in the store: the SHA-256 of its UTF-8 in hex, and how large it is (SES-15)."""
+    """Reference to a large text in the store: the SHA-256 of its UTF-8 in hex, and its size (SES-15)."""
 
     hash: str
     chars: int
@@ -30,10 +29,10 @@ class BlobRef(Compact):
 
 
 class ToolResult(Frozen):
-    """What a tool call came to. `outcome` is one line for people; `content` is what the model reads below it.
+    """The result of a tool call. `outcome` is one line for people; the model reads it with the `content` below it.
 
-    With a `blob`, `content` is an excerpt and the model reads the whole text. `cut`: the store was down when the result
-    came, and what `content` leaves out is lost. `tool_changed`: it was not called: the session knows another.
+    With a `blob`, `content` is an excerpt, but the model gets the whole text. `cut`: the store was down, so the rest of
+    `content` is lost. `tool_changed`: the tool was not called, since it is not the one that the session knows.
     """
 
     outcome: str
@@ -46,10 +45,10 @@ class ToolResult(Frozen):
 
 
 class Approval(Frozen):
-    """A person's decision on a tool call, waited for until `expires_at` (AGT-8).
+    """A person's decision on a tool call, possible until `expires_at` (AGT-8).
 
-    `args_digest` names the arguments it is about. `decision` is null while nobody has decided, and stays so if the turn
-    ends first; `expired`: nobody did in time, which counts as a rejection.
+    `args_digest` is that of the arguments it is about. `decision` is null until somebody decides, and stays null if the
+    turn ends first; `expired`: nobody decided in time, which counts as a rejection.
     """
 
     args_digest: str
@@ -61,16 +60,16 @@ class Approval(Frozen):
 
     @property
     def is_given(self) -> bool:
-        """The call may run."""
+        """Whether the call may run."""
         return self.decision in ("approve", "allow_for_session")
 
 
 class ToolCall(Frozen):
-    """A call the model asked for.
+    """A tool call of the model.
 
     `id` is our own, `turn.step.index`, unique in the session; `provider_call_id` is the vendor's, which can repeat
-    (SES-6). `args` is the JSON object the model gave, or its text verbatim where that was no JSON object; with an
-    `args_blob` it is empty, and the store has it as JSON.
+    (SES-6). `args` is the model's JSON object, or its text verbatim if that was not a JSON object; with an `args_blob`
+    it is empty, and the store has it as JSON.
     """
 
     id: str
@@ -83,17 +82,17 @@ class ToolCall(Frozen):
 
     @property
     def awaits_approval(self) -> bool:
-        """A person is asked, and has not decided yet."""
+        """Whether a person still has to decide."""
         return self.approval is not None and self.approval.decision is None and self.result is None
 
 
 class Usage(Frozen):
-    """Tokens as the vendor reported them, normalised: one form for all vendors (AGT-10).
+    """Tokens as reported by the vendor, in one form for all vendors (AGT-10).
 
-    `input_tokens` include those read from the vendor's cache (`cached_tokens`) and those written to it
-    (`cache_write_tokens`); `output_tokens` include the reasoning. `cost` is in US dollars, of the calls whose price is
-    known; null where none is. `estimated_tokens` are those of input and output that no vendor has counted, of attempts
-    that gave no whole answer (AGT-9).
+    `input_tokens` include those read from the vendor's cache (`cached_tokens`) and written to it
+    (`cache_write_tokens`); `output_tokens` include reasoning. `cost` is in US dollars, for the calls whose price is
+    known; null if there are none. `estimated_tokens` are those of attempts without a complete answer, which no vendor
+    has counted (AGT-9).
     """
 
     input_tokens: int = 0
@@ -106,11 +105,11 @@ class Usage(Frozen):
 
     @property
     def tokens(self) -> int:
-        """All that was read and written, cached or not."""
+        """Input and output together, cached or not."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
-        """Add field by field; costs to `COST_DIGITS`.
+        """Add field by field; costs are rounded to `COST_DIGITS`.
 
         >>> (Usage(input_tokens=1, cost=0.5) + Usage(input_tokens=2, output_tokens=3)).model_dump(exclude_defaults=True)
         {'input_tokens': 3, 'output_tokens': 3, 'cost': 0.5}
@@ -130,7 +129,7 @@ class Usage(Frozen):
 
 
 def dollars(cost: float) -> str:
-    """Write a cost for people, in full.
+    """Format a cost, unrounded.
 
     >>> dollars(0.05), dollars(0.000123), dollars(12.5), dollars(0.0)
     ('$0.05', '$0.000123', '$12.50', '$0.00')
@@ -140,14 +139,14 @@ def dollars(cost: float) -> str:
 
 
 INTERRUPTED_NOTE = "[This answer was interrupted before it was complete.]\n\n"
-"""Begins an interrupted text where a model reads it: it stands first, since of a long text the end may be elsewhere."""
+"""Precedes an interrupted text in what a model reads. It comes first, since an excerpt may lack the end."""
 
 
 class ModelStep(Frozen):
-    """One model response and the results of the tool calls it asked for. With a blob, its text is an excerpt.
+    """A model response and the results of its tool calls. With a blob, its text is an excerpt.
 
-    `interrupted`: the answer was stopped, or broke off, and this is what the model had written by then. Its thinking
-    and its calls are shown to people only; none of its calls was run (SES-9).
+    `interrupted`: the answer was stopped or broke off, and this is what the model had written. Its thinking and calls
+    are only shown to people; none of the calls ran (SES-9).
     """
 
     kind: Literal["model"]
@@ -166,7 +165,7 @@ class ModelStep(Frozen):
 
     @property
     def is_answer(self) -> bool:
-        """It asks for no tools: the turn ends with it."""
+        """Whether it ends the turn: it has no tool calls."""
         return not self.tool_calls
 
 
@@ -189,5 +188,5 @@ class ReasoningTrajectory(Frozen):
 
     @property
     def model_steps(self) -> list[ModelStep]:
-        """The model's own steps, without what was steered in."""
+        """The model's steps, without steering prompts."""
         return [step for step in self.steps if isinstance(step, ModelStep)]

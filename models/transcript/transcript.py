@@ -1,11 +1,11 @@
-"""The turns a session holds, and what of them a client is shown (SES-2, SES-11, SES-12).
+"""The turns of a session, and the pages and updates that clients get (SES-2, SES-11, SES-12).
 
-Theory of operation. Every change of the conversation raises the session's revision, and a turn carries the revision
-of its last change. Turns are recorded one after the other and an ended one never changes, so revisions grow along the
-transcript: what changed since a revision is a tail, found by walking back from the end. Both answers therefore cost
-what they contain, not what the conversation holds.
+Theory of operation. Every change of the conversation raises the session's revision, and a turn has the revision of its
+last change. Turns are recorded one after another and an ended turn never changes, so revisions grow along the
+transcript: what changed since a revision is a tail, found by walking back from the end. The cost of a page or an update
+therefore depends on its own size, not on the length of the conversation.
 
-The oldest turns may be in the archive and no longer here (SES-15). Positions count from the session's first turn.
+The oldest turns may be in the archive only (SES-15). Positions count from the session's first turn.
 """
 
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from turnkeeper.models.wire import Compact, Items
 
 
 class TranscriptState(Compact):
-    """What the next run is handed of a transcript: the turns that the session holds, after `archived` others."""
+    """The carried part of a transcript: the turns in the session, after `archived` others."""
 
     turns: Items[ConversationMessage] = []
     archived: int = 0
 
     @property
     def count(self) -> int:
-        """How many turns there are, those in the archive too."""
+        """Number of turns, with those in the archive."""
         return self.archived + len(self.turns)
 
     @field_serializer("turns")
-    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
+    def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, Any]]:
         return [turn.without_defaults() for turn in turns]
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The part of `ConversationUpdate` that follows from the turns alone."""
+    """The part of a `ConversationUpdate` that depends on the turns only."""
 
     new: list[ConversationMessage]
     updated: list[ConversationMessage]
@@ -48,7 +48,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Page:
-    """Some turns in a row. `first` is the position of the first one, from 0; `older`: more are held before it."""
+    """Consecutive turns. `first` is the position of the first one, from 0; `older`: the session has earlier ones."""
 
     turns: list[ConversationMessage]
     first: int
@@ -56,172 +56,172 @@ class Page:
 
 
 @dataclass
-class _Held:
-    """A turn, and its size in JSON bytes: as it is shown, and as it is carried to the next run; once it has ended."""
+class _Entry:
+    """A turn and, after it has ended, its sizes in JSON bytes: as clients get it, and as it is carried."""
 
     turn: ConversationMessage
-    shown_bytes: int = 0
+    visible_bytes: int = 0
     carried_bytes: int = 0
 
     def measure(self) -> None:
         if self.turn.is_complete:
-            self.shown_bytes, self.carried_bytes = shown_size(self.turn), carried_size(self.turn)
+            self.visible_bytes, self.carried_bytes = visible_size(self.turn), carried_size(self.turn)
 
     @property
-    def shown(self) -> ConversationMessage:
+    def visible_turn(self) -> ConversationMessage:
         return self.turn if self.turn.is_complete else self.turn.with_newest_steps(STEPS_SHOWN)
 
 
 class Transcript:
-    """All turns still held in workflow state, oldest first."""
+    """The turns in workflow state, oldest first."""
 
     def __init__(self, state: TranscriptState, *, page_bytes: int) -> None:
-        """Hold the turns of `state`. A page has about `page_bytes` of JSON."""
+        """`page_bytes` is the approximate size of a page, as JSON."""
         self.archived = state.archived
         self._page_bytes = page_bytes
-        self._held: list[_Held] = []
+        self._entries: list[_Entry] = []
         self._position: dict[str, int] = {}
         for turn in state.turns:
             self.record(turn)
-        self.carried_bytes = sum(held.carried_bytes for held in self._held)
-        """JSON bytes of the ended turns as they are carried to the next run (SES-15)."""
+        self.carried_bytes = sum(entry.carried_bytes for entry in self._entries)
+        """JSON bytes of the ended turns, as they are carried to the next run (SES-15)."""
 
     @property
     def state(self) -> TranscriptState:
         return TranscriptState(turns=self.turns, archived=self.archived)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._position
 
     @property
     def turns(self) -> list[ConversationMessage]:
-        """The turns held, oldest first, whole."""
-        return [held.turn for held in self._held]
+        """The turns in the session, whole, oldest first."""
+        return [entry.turn for entry in self._entries]
 
     @property
     def newest(self) -> ConversationMessage | None:
         """The turn recorded last: the only one that can still change."""
-        return self._held[-1].turn if self._held else None
+        return self._entries[-1].turn if self._entries else None
 
     def get(self, message_id: str) -> ConversationMessage:
-        """Return the turn. Raises `KeyError` where it is not held."""
-        return self._held[self._position[message_id] - self.archived].turn
+        """Return the turn. Raises `KeyError` if it is not in the session."""
+        return self._entries[self._position[message_id] - self.archived].turn
 
     @property
     def count(self) -> int:
-        """How many turns there are, those in the archive too."""
-        return self.archived + len(self._held)
+        """Number of turns, with those in the archive."""
+        return self.archived + len(self._entries)
 
     def id_of(self, number: int) -> str | None:
-        """Return the id of the turn at a place, from 1; `None` where it is not held."""
-        held = number - self.archived - 1
-        return self._held[held].turn.id if 0 <= held < len(self._held) else None
+        """Return the id of turn `number`, from 1; `None` if it is not in the session."""
+        index = number - self.archived - 1
+        return self._entries[index].turn.id if 0 <= index < len(self._entries) else None
 
     def number_of(self, message_id: str) -> int:
-        """Return the place of a turn in the whole transcript, from 1. Raises `KeyError` where it is not held."""
+        """Return the number of a turn in the transcript, from 1. Raises `KeyError` if it is not in the session."""
         return self._position[message_id] + 1
 
     def record(self, turn: ConversationMessage) -> None:
-        """Append a turn whose processing starts now (SES-2)."""
-        self._position[turn.id] = self.archived + len(self._held)
-        self._held.append(_Held(turn))
-        self._held[-1].measure()
+        """Append a turn (SES-2)."""
+        self._position[turn.id] = self.archived + len(self._entries)
+        self._entries.append(_Entry(turn))
+        self._entries[-1].measure()
 
     def replace_newest(self, turn: ConversationMessage) -> None:
-        """Put the next version of the newest turn in its place."""
-        newest = self._held[-1]
+        """Replace the newest turn with its next version."""
+        newest = self._entries[-1]
         newest.turn = turn
         if turn.is_complete:
             newest.measure()
             self.carried_bytes += newest.carried_bytes
 
-    def oldest(self, *, beyond_bytes: int, most_bytes: int) -> list[ConversationMessage]:
-        """Return the oldest ended turns that are to go so that `beyond_bytes` of them stay, `most_bytes` at once.
+    def oldest(self, *, keep_bytes: int, max_bytes: int) -> list[ConversationMessage]:
+        """Return the oldest ended turns beyond `keep_bytes`, at most `max_bytes` of them, but at least one.
 
-        The newest ended turn stays in any case (SES-12).
+        The newest ended turn always stays (SES-12).
         """
-        excess, room, chosen = self.carried_bytes - beyond_bytes, most_bytes, list[ConversationMessage]()
-        is_running = bool(self._held) and not self._held[-1].turn.is_complete
-        for held in self._held[: -2 if is_running else -1]:
-            if excess <= 0 or (chosen and held.carried_bytes > room):
+        excess, room, oldest = self.carried_bytes - keep_bytes, max_bytes, list[ConversationMessage]()
+        is_running = bool(self._entries) and not self._entries[-1].turn.is_complete
+        for entry in self._entries[: -2 if is_running else -1]:
+            if excess <= 0 or (oldest and entry.carried_bytes > room):
                 break
-            chosen.append(held.turn)
-            excess -= held.carried_bytes
-            room -= held.carried_bytes
-        return chosen
+            oldest.append(entry.turn)
+            excess -= entry.carried_bytes
+            room -= entry.carried_bytes
+        return oldest
 
     def drop_oldest(self, count: int) -> None:
-        for held in self._held[:count]:
-            del self._position[held.turn.id]
-            self.carried_bytes -= held.carried_bytes
-        del self._held[:count]
+        for entry in self._entries[:count]:
+            del self._position[entry.turn.id]
+            self.carried_bytes -= entry.carried_bytes
+        del self._entries[:count]
         self.archived += count
 
     def page(self, *, before: str | None = None, limit: int | None = None) -> Page:
-        """Return the newest turns (before the turn `before`) that fit in a page.
+        """Return the newest turns, or the newest before the turn `before`, that fit in a page.
 
-        Raises `KeyError` where `before` is not held.
+        Raises `KeyError` if `before` is not in the session.
         """
-        end = len(self._held) if before is None else self._position[before] - self.archived
+        end = len(self._entries) if before is None else self._position[before] - self.archived
         start, room = end, self._page_bytes
         while start > 0 and (limit is None or end - start < limit):
             room -= self._bytes_of(start - 1)
             if room < 0 and start < end:
                 break
             start -= 1
-        return Page(self._shown(start, end), first=self.archived + start, older=start > 0)
+        return Page(self._visible(start, end), first=self.archived + start, older=start > 0)
 
     def updates(
         self, *, revision: int, last_seen: str | None = None, since: int | None = None, limit: int | None = None
     ) -> Updates:
-        """Answer SES-12 for a client that has seen `last_seen` at revision `since`; `revision` is the session's now."""
+        """Return what is new since the cursor `last_seen` and `since` (SES-12); `revision` is the session's."""
         unknown = last_seen is not None and last_seen not in self._position
         reset = unknown or (since is not None and since > revision)
         seen = -1 if reset or last_seen is None else self._position[last_seen] - self.archived
         updated = self._changed_up_to(seen, since) if seen >= 0 else []
         new = self._next_page(seen + 1, limit)
-        newest_shown = new[-1].id if new else (None if reset else last_seen)
+        newest = new[-1].id if new else (None if reset else last_seen)
         return Updates(
             new=new,
             updated=updated,
-            last_seen=newest_shown,
+            last_seen=newest,
             reset=reset,
-            has_more=seen + 1 + len(new) < len(self._held),
+            has_more=seen + 1 + len(new) < len(self._entries),
         )
 
     def _changed_up_to(self, seen: int, since: int | None) -> list[ConversationMessage]:
         if since is None:
-            return self._shown(seen, seen + 1) if self._held[seen].turn.changed_since_recorded else []
+            return self._visible(seen, seen + 1) if self._entries[seen].turn.changed_since_recorded else []
         first = seen + 1
-        while first > 0 and self._held[first - 1].turn.revision > since:
+        while first > 0 and self._entries[first - 1].turn.revision > since:
             first -= 1
-        return self._shown(first, seen + 1)
+        return self._visible(first, seen + 1)
 
     def _next_page(self, first: int, limit: int | None) -> list[ConversationMessage]:
         end, room = first, self._page_bytes
-        while end < len(self._held) and (limit is None or end - first < limit):
+        while end < len(self._entries) and (limit is None or end - first < limit):
             room -= self._bytes_of(end)
             if room < 0 and end > first:
                 break
             end += 1
-        return self._shown(first, end)
+        return self._visible(first, end)
 
-    def _shown(self, start: int, end: int) -> list[ConversationMessage]:
-        return [self._held[index].shown for index in range(start, end)]
+    def _visible(self, start: int, end: int) -> list[ConversationMessage]:
+        return [self._entries[index].visible_turn for index in range(start, end)]
 
     def _bytes_of(self, index: int) -> int:
-        held = self._held[index]
-        return held.shown_bytes if held.turn.is_complete else shown_size(held.shown)
+        entry = self._entries[index]
+        return entry.visible_bytes if entry.turn.is_complete else visible_size(entry.visible_turn)
 
 
 def carried_size(turn: ConversationMessage) -> int:
-    """Count the JSON bytes of a turn as it is carried to the next run and kept in the archive."""
+    """Return the JSON bytes of a turn as it is carried to the next run and stored in the archive."""
     return len(to_json(turn.without_defaults()))
 
 
-def shown_size(turn: ConversationMessage) -> int:
-    """Count the JSON bytes of a turn as a client is shown it: an answer kept by reference is put back for it."""
+def visible_size(turn: ConversationMessage) -> int:
+    """Return the JSON bytes of a turn as a client gets it: the gateway restores an answer by reference."""
     return len(turn.model_dump_json().encode()) + (turn.agent_message_blob.bytes if turn.agent_message_blob else 0)

@@ -1,7 +1,7 @@
-"""What a model had written of an answer that was stopped, or that broke off (SES-9).
+"""The written part of an answer that was stopped or broke off (SES-9).
 
-The worker that asks the model reports it when its attempt ends without the whole answer, and the workflow records it as
-an interrupted step. Where the worker is gone, the last snapshot that it showed stands for it, if the server has one.
+The worker reports it when its attempt ends without the complete answer, and the workflow records it as an interrupted
+step. If the worker is dead, its last snapshot is used, if the server has one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,34 +11,34 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Par
 from turnkeeper.models.transcript.partial_output import PartialPart
 
 MAX_CALLS = 20
-"""Tool calls that are kept by name: none of them was run."""
+"""Maximum tool calls recorded by name: none of them ran."""
 
-MAX_CALL_NAME = 256
-"""Characters of a call's name that are kept: four times what a tool may be called."""
+MAX_CALL_NAME_CHARS = 256
+"""Maximum of a recorded call's name: four times that of a tool's name."""
 
 
 def unfinished_answer(parts: Iterable[PartialPart], *, model: str, max_bytes: int) -> ModelResponse | None:
-    """Return what was written as an answer without its end; `None` where nothing was.
+    """Return the written parts as an incomplete answer; `None` if nothing was written.
 
-    `model` is the one that was asked, as `provider:name`: its own name for itself comes with the end of an answer.
-    Thinking and text have at most `max_bytes` of JSON each: of more, the middle is left out, and marked.
+    `model` is the requested one, as `provider:name`: vendors report their own name for it at the end of an answer.
+    Thinking and text have at most `max_bytes` of JSON each; a mark replaces the middle of a longer one.
 
     >>> parts = [PartialPart(kind="think", text="Hm."), PartialPart(kind="respond", text="It was")]
     >>> answer = unfinished_answer(parts, model="m", max_bytes=1_000)
     >>> answer.thinking, answer.text, unfinished_answer([PartialPart(kind="respond", text=" ")], model="m", max_bytes=9)
     ('Hm.', 'It was', None)
     """
-    written = list(parts)
-    thinking, text = "\n\n".join(_texts(written, "think")), "".join(_texts(written, "respond"))
-    kept: list[Part] = []
+    parts = list(parts)
+    thinking, text = "\n\n".join(_texts(parts, "think")), "".join(_texts(parts, "respond"))
+    answer: list[Part] = []
     if thinking.strip():
-        kept.append(ThinkPart(kind="think", text=bound_json(thinking, max_bytes, max_bytes)))
+        answer.append(ThinkPart(kind="think", text=bound_json(thinking, max_bytes, max_bytes)))
     if text.strip():
-        kept.append(RespondPart(kind="respond", text=bound_json(text, max_bytes, max_bytes)))
-    names = [name[:MAX_CALL_NAME] for name in _texts(written, "call") if name]
-    kept += [CallPart(kind="call", id="", name=name) for name in names[:MAX_CALLS]]
+        answer.append(RespondPart(kind="respond", text=bound_json(text, max_bytes, max_bytes)))
+    names = [name[:MAX_CALL_NAME_CHARS] for name in _texts(parts, "call") if name]
+    answer += [CallPart(kind="call", id="", name=name) for name in names[:MAX_CALLS]]
     provider, _, name = model.partition(":")
-    return ModelResponse(parts=kept, model=name or provider) if kept else None
+    return ModelResponse(parts=answer, model=name or provider) if answer else None
 
 
 def _texts(parts: Iterable[PartialPart], kind: str) -> Iterator[str]:

@@ -1,28 +1,30 @@
-"""What differs between the databases a store can be in: one value for each, and nothing else knows which it is."""
+"""The differences between SQLite and PostgreSQL, as one value each; no other module depends on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from turnkeeper.models.errors import TurnkeeperError
 
-class NewerTablesError(Exception):
-    """A newer release has migrated the database already."""
+
+class NewerTablesError(TurnkeeperError):
+    """A newer release has migrated the database."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """An engine, and the few statements and judgements that are its own."""
+    """An engine, and what is specific to it."""
 
     engine: AsyncEngine
-    most_writers: int
-    """Transactions of this process that may write at the same time."""
+    max_writers: int
+    """Maximum concurrent writing transactions of this process."""
     begin_reading: str | None
-    """First statement of a transaction; None: the driver begins it."""
+    """First statement of a transaction; `None`: the driver begins it."""
     begin_writing: str | None
     begin_migrating: str
-    """First statement of a transaction that no other process's migration runs beside."""
+    """First statement of a migration; it locks out migrations by other processes."""
     create: Callable[[], None]
-    """Have what the first connection needs to be there; blocks. Raises `OSError`."""
+    """Create what the first connection needs; blocks. Raises `OSError`."""
     explain: Callable[[Exception], str]
-    """Say in a sentence why the store can't be used: no paths, no passwords, no SQL."""
+    """Return, in a sentence, why the store can't be used: no paths, no passwords, no SQL."""

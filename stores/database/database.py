@@ -1,12 +1,12 @@
-"""The database of archive and large texts: opened late, bounded always, and clear about why it can't be used (SES-15).
+"""The database of archive and large texts (SES-15).
 
-Theory of operation. A store may fail in any way at any time, and no session may suffer from it: what fails becomes one
-exception, and what hangs becomes it after `OPERATION_SECONDS`. A thread that reads from a dead disk can't be stopped.
-So an operation is a task of its own: its caller stops waiting, and it goes on until the database lets go of it, commits
-nothing, and closes its connection. Until then it keeps its slot: no more than `MOST_AT_ONCE` wait for a dead disk.
+Theory of operation. A store can fail in any way at any time without harm to a session: every failure becomes one
+exception, and so does an operation that takes longer than `OPERATION_SECONDS`. A thread that reads from a dead disk
+can't be stopped. So an operation is a task of its own: its caller stops waiting, and the task later commits nothing and
+closes its connection. It keeps its slot until then, so at most `MAX_OPERATIONS` wait for a dead disk.
 
-It is not cancelled, once it has begun: a cancelled statement stays referred to by the traceback of its cancellation,
-and until that is collected as garbage SQLite keeps its file open, and locked.
+A running operation is not cancelled: the traceback of the cancellation would refer to the statement, and SQLite would
+keep its file open and locked until garbage collection.
 """
 
 import asyncio
@@ -20,28 +20,29 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.database.backend import Backend, NewerTablesError
 from turnkeeper.stores.database.postgresql import postgresql_backend
 from turnkeeper.stores.database.sqlite import sqlite_backend
 
 OPERATION_SECONDS = 5.0
-"""Bound of one operation, waiting for its turn and migrating included."""
+"""Timeout of an operation, with the wait for a slot and migrations."""
 
-MOST_AT_ONCE = 8
-"""Operations of one process that run at the same time; further ones wait."""
+MAX_OPERATIONS = 8
+"""Maximum concurrent operations of a process; more wait."""
 
 _IN_MEMORY = (None, "", ":memory:")
-"""What SQLite takes for no file: nothing would outlive the operation."""
+"""Names that SQLite treats as in-memory databases: nothing would outlive the operation."""
 
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
 _migrating = asyncio.Lock()
-"""Alembic keeps what is being migrated in globals, and a migration can be interrupted at each of its statements."""
+"""Alembic uses globals during a migration, so only one can run at a time."""
 
 
-class StoreUnavailableError(Exception):
+class StoreUnavailableError(TurnkeeperError):
     """The store can't be read or written now; the message is a short sentence: no paths, no passwords, no SQL."""
 
 
@@ -54,8 +55,8 @@ class Database:
         Raises `ValueError` where `url` is neither; the message does not repeat it, it may hold a password.
         """
         self._backend = _backend_of(url)
-        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
-        self._writers = asyncio.Semaphore(self._backend.most_writers)
+        self._slots = asyncio.Semaphore(MAX_OPERATIONS)
+        self._writers = asyncio.Semaphore(self._backend.max_writers)
         self._operations: set[asyncio.Task[Any]] = set()
         self._has_tables = False
 
@@ -76,7 +77,7 @@ class Database:
         return await self._bounded(lambda caller: self._write(work, caller))
 
     async def close(self) -> None:
-        """Let go of every connection, after the operations under way; each has its bound."""
+        """Close all connections, after the pending operations."""
         if self._operations:
             await asyncio.wait(self._operations, timeout=OPERATION_SECONDS)
         await self._backend.engine.dispose()
@@ -149,12 +150,12 @@ class Database:
 
 @dataclass
 class _Caller:
-    """What an operation and whoever waits for it know of each other."""
+    """Shared state of an operation and its caller."""
 
     waits: bool = True
-    """Nothing is committed that was given up."""
+    """Whether the caller still waits; otherwise nothing is committed."""
     has_slot: bool = False
-    """Before, the operation has touched nothing and is cancelled; afterwards it ends by itself."""
+    """Whether the operation has begun; before that, it can be cancelled."""
 
 
 def _backend_of(url: str | URL) -> Backend:

@@ -11,7 +11,7 @@ CONNECT_SECONDS = 3.0
 STATEMENT_SECONDS = 5.0
 """Bound of one statement: a server that went away without a word is noticed, and its connection dropped."""
 
-MOST_CONNECTIONS = 8
+MAX_CONNECTIONS = 8
 """Of one process."""
 
 _MIGRATION_LOCK = 7_236_201_715
@@ -23,7 +23,7 @@ def postgresql_backend(url: URL) -> Backend:
     try:
         engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg", query=_query(url)),
-            pool_size=MOST_CONNECTIONS,
+            pool_size=MAX_CONNECTIONS,
             max_overflow=0,
             pool_pre_ping=True,
             # Texts of conversations don't belong into error messages.
@@ -34,7 +34,7 @@ def postgresql_backend(url: URL) -> Backend:
         raise ValueError("PostgreSQL needs the package asyncpg: install turnkeeper[postgres].") from error
     return Backend(
         engine=engine,
-        most_writers=MOST_CONNECTIONS,
+        max_writers=MAX_CONNECTIONS,
         begin_reading=None,
         begin_writing=None,
         begin_migrating=f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})",

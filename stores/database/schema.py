@@ -1,6 +1,6 @@
-"""Having the tables in place: which migrations a database has seen, and running those it has not.
+"""Runs the migrations that a database has not had.
 
-Imported by `Database` at its first use: Alembic is slow to load, and many processes never open a database.
+`Database` imports this at its first use: Alembic is slow to load, and many processes never open a database.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 
 def is_current(connection: Connection) -> bool:
     """Return whether every migration of this release has been run, and no other."""
-    found = MigrationContext.configure(connection).get_current_heads()
-    return set(found) == set(ScriptDirectory(str(MIGRATIONS)).get_heads())
+    heads = MigrationContext.configure(connection).get_current_heads()
+    return set(heads) == set(ScriptDirectory(str(MIGRATIONS)).get_heads())
 
 
 def migrate(connection: Connection) -> None:
@@ -29,7 +29,7 @@ def migrate(connection: Connection) -> None:
     Alembic keeps what is being migrated in globals: one at a time in a process.
 
     Raises:
-        NewerTablesError: A newer release has migrated the database already.
+        NewerTablesError: A newer release has migrated the database.
     """
     config = Config(attributes={"connection": connection})
     # The configuration is an INI file, in which a "%" begins something.

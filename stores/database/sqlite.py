@@ -64,7 +64,7 @@ def sqlite_backend(path: Path) -> Backend:
     return Backend(
         engine=engine,
         # Waiting for each other in the process costs less, and is fairer, than at SQLite's lock.
-        most_writers=1,
+        max_writers=1,
         begin_reading="BEGIN",
         # Two that first read and then write would wait for each other.
         begin_writing="BEGIN IMMEDIATE",

@@ -5,7 +5,7 @@ Turns and steps are kept as JSON text, large texts as bytes. What is asked for w
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-MOST_ID_CHARS = 255
+MAX_ID_CHARS = 255
 """More than any id of ours has: what is kept for a session beside its own rows may be named after it."""
 
 METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
@@ -13,9 +13,9 @@ METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(ta
 TURNS = Table(
     "turns",
     METADATA,
-    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("turn_id", String(MOST_ID_CHARS), nullable=False),
+    Column("turn_id", String(MAX_ID_CHARS), nullable=False),
     Column("shown_bytes", Integer, nullable=False),
     Column("turn", Text, nullable=False),
     # Not unique: a session forgets ids after 1,000 prompts, and one that is used again is another turn (SES-6).
@@ -25,7 +25,7 @@ TURNS = Table(
 STEPS = Table(
     "steps",
     METADATA,
-    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
     Column("turn_number", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
     Column("step", Text, nullable=False),
@@ -34,7 +34,7 @@ STEPS = Table(
 BLOBS = Table(
     "blobs",
     METADATA,
-    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
     Column("hash", String(64), primary_key=True),
     Column("content", LargeBinary, nullable=False),
 )
@@ -42,8 +42,8 @@ BLOBS = Table(
 FATES = Table(
     "fates",
     METADATA,
-    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
-    Column("message_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
+    Column("message_id", String(MAX_ID_CHARS), primary_key=True),
     # Microseconds since 1970: of two fates of a rejected id that was sent again, the later one stays.
     Column("decided_at", BigInteger, nullable=False),
     Column("fate", Text, nullable=False),
@@ -52,9 +52,9 @@ FATES = Table(
 PARKED = Table(
     "parked_prompts",
     METADATA,
-    Column("session_id", String(MOST_ID_CHARS), primary_key=True),
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("message_id", String(MOST_ID_CHARS), nullable=False),
+    Column("message_id", String(MAX_ID_CHARS), nullable=False),
     Column("text_bytes", Integer, nullable=False),
     Column("prompt", Text, nullable=False),
     # Not unique: a prompt that was taken back stays until it is forgotten, and its id may be used again long after.

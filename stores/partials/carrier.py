@@ -1,12 +1,12 @@
-"""How partial output gets from the worker that has it to the gateways where somebody watches (AGT-5).
+"""Carriers bring partial output from workers to gateways (AGT-5).
 
-Theory of operation. A worker shows snapshots, each the whole of what there is so far; a gateway that follows a session
-holds the newest one it has seen, and whoever waits for a newer one is woken. Nothing is queued anywhere: who is slow,
-or comes late, takes the newest snapshot and has missed nothing. So a carrier may lose and repeat what it likes, and
-every one is the same two sides of one small class: heartbeats of the activity (`heartbeats.py`, which needs nothing
-but Temporal), memory (`in_process.py`) or Redis (`over_redis.py`). `chosen.py` says which.
+Theory of operation. A worker publishes snapshots, each with the whole output so far; a gateway that follows a session
+has the newest snapshot and wakes its waiters when it changes. Nothing is queued: a slow or late client gets the newest
+snapshot and has missed nothing. So a carrier may lose or repeat snapshots. There are three: heartbeats of the activity
+(`heartbeats.py`, which needs only Temporal), memory (`in_process.py`) and Redis (`over_redis.py`); `factory.py`
+chooses.
 
-A carrier that fails shows less. It never fails, and never holds up, the answer itself.
+A failing carrier only means that clients see less. It never fails or delays the answer itself.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class FollowedSessions:
 class PartialCarrier(ABC):
     """Both sides of a carrier. A worker uses one, a gateway follows through one; to be closed after use."""
 
-    least_pause: float
+    min_pause: float
     """Seconds that a worker lets pass between two snapshots of an answer, at least."""
 
     def __init__(self) -> None:

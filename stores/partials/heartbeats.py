@@ -9,7 +9,7 @@ many watch as many as one. Every heartbeat has to repeat the snapshot: one witho
 The server hands the details of an attempt on to the next one. They stay to be seen until that one's first snapshot, and
 the tag in them says whose they are. They are gone with the activity, with one exception: where Temporal itself ends it,
 since the turn's time is over or too many workers have died, the event that says so has the last ones in it. That costs
-no event more, at most `MOST_PARTIAL_BYTES` once in such a turn, and goes when the session is deleted.
+no event more, at most `MAX_PARTIAL_BYTES` once in such a turn, and goes when the session is deleted.
 """
 
 import asyncio
@@ -42,33 +42,33 @@ _log = logging.getLogger(__name__)
 class HeartbeatCarrier(PartialCarrier):
     """Carries snapshots in heartbeats."""
 
-    least_pause = 0.2
+    min_pause = 0.2
 
     def __init__(self, client: Client) -> None:
         """Follow through `client`; to show, a worker needs no more than the activity it is in."""
         super().__init__()
         self._client = client
-        self._shown: dict[str, PartialOutput] = {}
+        self._latest: dict[str, PartialOutput] = {}
 
     # ---- the worker's side
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        held = self._shown.get(workflow_id)
-        if held is None or not held.is_later_than(snapshot):
-            self._shown[workflow_id] = snapshot
+        latest = self._latest.get(workflow_id)
+        if latest is None or not latest.is_later_than(snapshot):
+            self._latest[workflow_id] = snapshot
         # An attempt that was given up heartbeats too: the server takes nothing of it, and so it learns that it was.
         activity.heartbeat(snapshot, *behind)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
         """Have no heartbeat carry it any more; what the server has goes with the activity, or with its next attempt."""
-        held = self._shown.get(workflow_id)
-        if held is not None and not held.is_later_than(tag):
-            del self._shown[workflow_id]
+        latest = self._latest.get(workflow_id)
+        if latest is not None and not latest.is_later_than(tag):
+            del self._latest[workflow_id]
 
     def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
         """Return the newest snapshot, for the heartbeats that say no more than that the worker is alive."""
-        shown = self._shown.get(workflow_id)
-        return () if shown is None else (shown,)
+        latest = self._latest.get(workflow_id)
+        return () if latest is None else (latest,)
 
     # ---- the gateway's side
 

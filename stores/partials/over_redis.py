@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 class RedisCarrier(PartialCarrier):
     """Carries snapshots through one Redis server."""
 
-    least_pause = 0.05
+    min_pause = 0.05
 
     def __init__(self, url: str, *, namespace: str, task_queue: str) -> None:
         """Use the server at `url`; nothing is opened yet. Installations with other names may share it."""
@@ -147,8 +147,8 @@ class RedisCarrier(PartialCarrier):
 
     def _put_back(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
         """Have snapshots sent later, unless there are newer ones. What has ended expires by itself."""
-        shown = {workflow_id: news for workflow_id, news in batch.items() if isinstance(news, PartialOutput)}
-        self._unsent = {**shown, **self._unsent}
+        snapshots = {workflow_id: news for workflow_id, news in batch.items() if isinstance(news, PartialOutput)}
+        self._unsent = {**snapshots, **self._unsent}
         if self._unsent:
             self._has_unsent.set()
 

@@ -121,7 +121,7 @@ def test_ops_10_a_worker_that_died_is_one_failure_however_it_was_noticed() -> No
     by_supervisor = failed(ApplicationError("The worker died while it ran this.", type=WORKER_DIED))
     by_temporal = failed(TemporalTimeout("t", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[]))
     assert describe_failure(by_supervisor) == describe_failure(by_temporal)
-    assert describe_failure(by_supervisor)[1].startswith("The worker stopped while the model was answering")
+    assert describe_failure(by_supervisor)[1].startswith("The worker died while the model was answering")
 
 
 def test_ses_1_a_bug_in_an_activity_shows_no_internals() -> None:

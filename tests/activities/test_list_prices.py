@@ -104,7 +104,7 @@ def test_agt_10_without_the_extra_there_are_no_costs_and_that_is_logged_once(
         for _ in range(3):
             assert prices.cost_of(USED, provider="openai", name="gpt-4o") is None
     assert [record.message for record in caplog.records] == [
-        "Costs are not known: genai-prices is missing (pip install 'turnkeeper[prices]')"
+        "Costs are unknown: genai-prices is not installed (pip install 'turnkeeper[prices]')"
     ]
 
 

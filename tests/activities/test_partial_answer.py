@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnkeeper.activities.model_request.answer_publisher import MAX_PARTS, AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
+from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
@@ -36,20 +36,20 @@ def whole_parts(pieces: list[tuple[PartialKind, str]]) -> list[tuple[PartialKind
 
 @given(PIECES, st.integers(4_000, 9_000))
 def test_agt_5_a_snapshot_is_the_end_of_the_whole_within_its_bound(
-    pieces: list[tuple[PartialKind, str, bool]], most_bytes: int
+    pieces: list[tuple[PartialKind, str, bool]], max_bytes: int
 ) -> None:
-    answer, given_so_far = GrowingAnswer(TAG, most_bytes=most_bytes), []
+    answer, given_so_far = GrowingAnswer(TAG, max_bytes=max_bytes), []
     for kind, text, is_looked_at in pieces:
         for piece in (text * 40, text):
             answer.grow(kind, piece)
             given_so_far.append((kind, piece))
         if is_looked_at:
-            _check(answer.snapshot(), whole_parts(given_so_far), most_bytes)
-    _check(answer.snapshot(), whole_parts(given_so_far), most_bytes)
+            _check(answer.snapshot(), whole_parts(given_so_far), max_bytes)
+    _check(answer.snapshot(), whole_parts(given_so_far), max_bytes)
 
 
-def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], most_bytes: int) -> None:
-    assert len(snapshot.model_dump_json().encode()) <= most_bytes
+def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], max_bytes: int) -> None:
+    assert len(snapshot.model_dump_json().encode()) <= max_bytes
     assert [part.kind for part in snapshot.parts] == [kind for kind, _ in whole]
     for part, (_, text) in zip(snapshot.parts, whole, strict=True):
         # A half of a character that waits for the other one is not shown yet; in the whole it stands as lost.
@@ -60,7 +60,7 @@ def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], most_b
 
 
 def test_agt_5_what_goes_is_the_oldest_and_parts_that_are_gone_keep_their_place() -> None:
-    answer = GrowingAnswer(TAG, most_bytes=1_000)
+    answer = GrowingAnswer(TAG, max_bytes=1_000)
     answer.grow("think", "t" * 500)
     answer.grow("call", "look")
     answer.grow("respond", "r" * 5_000)
@@ -85,7 +85,7 @@ def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
     shown = answer.snapshot()
     assert len(shown.parts) == MAX_PARTS
     assert shown.parts[-1].text == f"{MAX_PARTS - 1} "
-    assert len(shown.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
+    assert len(shown.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
 
 
 def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_length(
@@ -109,7 +109,7 @@ def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_l
         if number % 1_000 == 0:
             answer.snapshot()
             snapshots += 1
-    assert encoded < snapshots * 6 * MOST_PARTIAL_BYTES
+    assert encoded < snapshots * 6 * MAX_PARTIAL_BYTES
 
 
 # ---- when it is shown
@@ -143,7 +143,7 @@ class Carrier:
 
     clock: Clock
     failing: bool = False
-    least_pause: float = 0.2
+    min_pause: float = 0.2
     shown: list[tuple[float, str]] = field(default_factory=list)
     ended: list[PartialTag] = field(default_factory=list)
     asked: int = 0
@@ -211,6 +211,4 @@ async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.
             answer.grow(Delta("respond", letter))
             carrier.clock.advance(1)
     assert carrier.asked == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "an answer is not shown while it is written (OSError)"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["partial output is not published (OSError)"]

@@ -81,24 +81,24 @@ def test_each_way_out_of_a_turn_is_raised_in_one_place() -> None:
     assert {name: counts[name] for name in WAYS_OUT} == dict.fromkeys(WAYS_OUT, 1)
 
 
-WAYS_OUT = ("TurnFailed", "TurnStopped", "TurnPaused")
+WAYS_OUT = ("TurnFailedError", "TurnStoppedError", "TurnPausedError")
 
 
 PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
     "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
-    "row": {"first", "forget_below", "wants_parked"},
-    "archive": {"failed", "worked"},
-    "tools": {"are_due", "are_fresh", "find", "keep"},
+    "row": {"first", "forget_below", "is_unparking_due"},
+    "archive": {"record_failure", "record_success"},
+    "tools": {"is_reload_due", "is_fresh", "find", "keep_for_segment"},
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
-        *("take_limit_warning", "take_news", "take_room_warning"),
-        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit", "leave_out_turn"),
-        *("note_failed_summary", "put_summary", "restore_limit"),
+        *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),
+        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit", "replace_refused_turn"),
+        *("note_failed_summary", "insert_summary", "restore_limit"),
     },
     "view": {"digest", "open_segment", "request"},
     "current_turn": {
-        *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "show_step"),
+        *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "append_step_to_view"),
         *("stop_waiting", "wait_until"),
     },
 }

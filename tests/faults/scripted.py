@@ -15,7 +15,7 @@ from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -50,7 +50,7 @@ async def next_worker(temporal: Client, given: dict[str, Any]) -> AsyncIterator[
     settings = Settings(**{**given, "shutdown_grace": 0.5})
     async with (
         Stores.of(settings) as stores,
-        chosen_carrier(settings)(temporal) as partials,
+        carrier_factory(settings)(temporal) as partials,
         build_toolbox(settings, Course()) as tools,
         build_worker(
             temporal,

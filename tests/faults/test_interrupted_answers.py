@@ -13,7 +13,7 @@ from tests.harness import DrivenSession
 from tests.stores.partials.test_carriers import seen
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 
 WORDS = " ".join(f"word{number}" for number in range(30))
 
@@ -22,7 +22,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
     """Return a session whose worker died when it had shown ten words, and the settings of the next one."""
     script = [{"text": WORDS, "chunk_delay": 0.1}, {"text": "It is noon."}]
     session, given = await start(temporal, folder, script, limits=limits)
-    carrier = chosen_carrier(Settings(**given))(temporal)
+    carrier = carrier_factory(Settings(**given))(temporal)
     await session.prompt(id="p1", text="go on")
     plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
     async with carrier, carrier.following(session.handle.id) as live, doomed_worker(plan) as doomed:

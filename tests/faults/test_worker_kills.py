@@ -40,7 +40,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -182,7 +182,7 @@ class Scene:
         recorder = Recorder(build_providers(settings))
         async with (
             Stores.of(settings) as stores,
-            chosen_carrier(settings)(self.session.client) as partials,
+            carrier_factory(settings)(self.session.client) as partials,
             build_toolbox(settings, Course()) as tools,
             build_worker(
                 self.session.client,

@@ -35,7 +35,7 @@ def send(target: Session, text: str, *, id: str | None = None, mode: str = "enqu
 def answer_turn(target: Session, text: str = "ok", *, seconds: float = 1) -> None:
     target.begin_turn(now=at(seconds))
     target.current_turn.add_response(says(text), [], now=at(seconds + 1))
-    target.current_turn.show_step(state=None)
+    target.current_turn.append_step_to_view(state=None)
     complete_turn(target, text, now=at(seconds + 1))
 
 
@@ -50,7 +50,7 @@ def fail_turn(target: Session, error_type: ErrorType, error: str, *, now: dateti
 def evict(target: Session) -> None:
     """Evict as before a model call."""
     config = target.config
-    target.context.evict(config.history, model=config.model, head=target.head, most_bytes=config.limits.view_bytes)
+    target.context.evict(config.history, model=config.model, head=target.head, max_bytes=config.limits.view_bytes)
 
 
 def roomy(target: Session) -> Session:

@@ -8,7 +8,7 @@ from pydantic import AnyHttpUrl, AwareDatetime, BaseModel, Field, ValidationErro
 from turnkeeper.api.bodies import SendPrompt, StartSession
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import LimitsChange
-from turnkeeper.models.session.queue.prompts import sentence_of
+from turnkeeper.models.session.queue.prompts import sentence_for
 from turnkeeper.models.wire import Strict
 
 
@@ -88,4 +88,4 @@ def test_api_2_an_unknown_field_is_answered_with_those_there_are_and_every_other
 def test_api_2_a_sentence_names_what_is_missing() -> None:
     with pytest.raises(ValidationError) as refused:
         SendPrompt.model_validate({"text": "Hi"})
-    assert sentence_of(refused.value) == "message: is required; text: unknown field (allowed: message, id, mode)."
+    assert sentence_for(refused.value) == "message: is required; text: unknown field (allowed: message, id, mode)."

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.model_name import KNOWN_PROVIDERS, split_model
 
 
@@ -28,7 +28,7 @@ def test_agt_4_a_model_is_a_provider_and_its_own_name_for_the_model(model: str, 
     + [f"offline:{name}" for name in ("a b", "a\n", "ü", "x" * 129)],
 )
 def test_agt_4_a_malformed_or_unknown_model_is_refused_with_field_and_value(model: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RejectedError) as refused:
         split_model(model)
     assert (refused.value.reason, refused.value.field) == ("invalid", "model")
     assert ascii(model[:60]) in refused.value.message
@@ -36,7 +36,7 @@ def test_agt_4_a_malformed_or_unknown_model_is_refused_with_field_and_value(mode
 
 
 def test_agt_4_the_refusal_of_an_unknown_provider_names_every_known_one() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RejectedError) as refused:
         split_model("nobody:x")
     assert refused.value.message.endswith(f"Providers: {', '.join(KNOWN_PROVIDERS)}.")
 

@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 
 from tests.stores.builders import archived, steps, turn, turns
 from turnkeeper.models.transcript.trajectory import BlobRef
-from turnkeeper.models.transcript.transcript import shown_size
+from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.stores.archive import Archive, ArchiveConflictError, ArchivedTurn, ArchiveGapError
 from turnkeeper.stores.database import rows
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
@@ -137,7 +137,7 @@ async def test_ses_15_walking_back_gives_every_turn_once_in_order_in_pages_that_
         "s1", before=walked[0].number if walked else None, limit=limit, max_bytes=max_bytes
     ):
         older = whole[: page[0].number - 1]
-        fits = [sum(shown_size(each.turn) for each in some) <= max_bytes for some in (page, [*older[-1:], *page])]
+        fits = [sum(visible_size(each.turn) for each in some) <= max_bytes for some in (page, [*older[-1:], *page])]
         assert len(page) == 1 or fits[0]
         assert not older or len(page) == limit or not fits[1]
         walked = page + walked
@@ -153,7 +153,7 @@ async def test_ses_15_a_page_counts_an_answer_kept_elsewhere_as_it_will_be_shown
 
 async def test_ses_15_no_turn_shows_in_fewer_bytes_than_pages_reckon_with(archive: Archive):
     smallest = turn(1, id="a", text="", agent_message=None, status="failed")
-    assert shown_size(smallest) >= 256
+    assert visible_size(smallest) >= 256
 
 
 async def test_ses_15_a_page_reads_no_turn_that_it_does_not_return(archive: Archive, database: Database):

@@ -15,7 +15,7 @@ from tests.waiting import BOUND
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
-from turnkeeper.stores.database.database import MOST_AT_ONCE, Database, StoreUnavailableError
+from turnkeeper.stores.database.database import MAX_OPERATIONS, Database, StoreUnavailableError
 from turnkeeper.stores.database.tables import BLOBS
 
 
@@ -96,9 +96,9 @@ async def test_ses_15_no_more_than_a_few_threads_wait_for_a_database_that_hangs(
         connection.execute(text("SELECT hang()"))
 
     for _ in range(2):
-        attempts = (hanging.database.read(hang) for _ in range(MOST_AT_ONCE))
+        attempts = (hanging.database.read(hang) for _ in range(MAX_OPERATIONS))
         assert {type(end) for end in await asyncio.gather(*attempts, return_exceptions=True)} == {StoreUnavailableError}
-        assert 0 < len(threads()) <= MOST_AT_ONCE
+        assert 0 < len(threads()) <= MAX_OPERATIONS
     monkeypatch.undo()
     await nothing_stays_behind(hanging)
     assert await Archive(hanging.database).count("s1") == 0

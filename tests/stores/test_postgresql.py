@@ -14,7 +14,7 @@ from tests.waiting import BOUND
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
-from turnkeeper.stores.database.database import MOST_AT_ONCE, Database, StoreUnavailableError
+from turnkeeper.stores.database.database import MAX_OPERATIONS, Database, StoreUnavailableError
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_ses_15_a_lock_that_another_holds_is_given_up_in_time_and_leaves_n
     await other.execute("LOCK TABLE turns IN EXCLUSIVE MODE")
     monkeypatch.setattr(module, "OPERATION_SECONDS", 0.3)
     for _ in range(2):
-        attempts = (archive.put_turns("s1", turns(4, 4)) for _ in range(MOST_AT_ONCE))
+        attempts = (archive.put_turns("s1", turns(4, 4)) for _ in range(MAX_OPERATIONS))
         ends = await asyncio.wait_for(asyncio.gather(*attempts, return_exceptions=True), BOUND)
         assert {str(end) for end in ends} == {"The store did not answer within 0.3 s."}
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from tests.harness import BOUND, Stage
 from tests.models.builders import NOW, answer_turn, at, send, session
 from tests.replay.record import HISTORIES
 from tests.replay.test_replay import RECORDED, history
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.archive.archive_state import ArchiveMoveQuery
@@ -106,10 +106,10 @@ def test_ses_10_whatever_fits_temporal_is_read_or_refused_within_half_a_second_a
             assert refusal.__cause__ is None
 
 
-def refusal_by(read: Callable[[Any], object], argument: Any) -> Refused | None:
+def refusal_by(read: Callable[[Any], object], argument: Any) -> RejectedError | None:
     try:
         read(argument)
-    except Refused as refusal:
+    except RejectedError as refusal:
         return refusal
     return None
 

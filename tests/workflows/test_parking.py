@@ -23,7 +23,7 @@ from tests.harness import (
     stage,
 )
 from tests.waiting import until
-from turnkeeper.models.limits import LEAST_STATE_BYTES
+from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.session import SessionInput
@@ -264,7 +264,7 @@ async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_and_the_session_g
 async def test_ses_10_a_bug_in_moving_turns_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await goes_on_after_bug(on, monkeypatch, Session, "remove_moved", prompts=30, max_state_bytes=LEAST_STATE_BYTES)
+    await goes_on_after_bug(on, monkeypatch, Session, "remove_moved", prompts=30, max_state_bytes=MIN_STATE_BYTES)
 
 
 async def goes_on_after_bug(

@@ -35,6 +35,7 @@ from temporalio.envconfig import ClientConfigProfile
 from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
 
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.wire import Frozen
 from turnkeeper.workflows import search_attributes
@@ -64,8 +65,8 @@ KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
 COMPRESSION = {"none": GrpcCompression.NONE, "gzip": GrpcCompression.GZIP}
 
 
-class TemporalAccessError(Exception):
-    """Temporal cannot be used as asked; the message is a sentence that says why, and the mend."""
+class TemporalAccessError(TurnkeeperError):
+    """Temporal can't be used. The message says why, and how to fix it."""
 
 
 class EmbeddedServer(Frozen):
@@ -111,9 +112,9 @@ def find_endpoint(settings: Settings) -> Endpoint:
         raise TemporalAccessError(f"The configuration in TEMPORAL_* or temporal.toml is unusable: {error}.") from error
     address, namespace = access.pop("target_host", None), access.pop("namespace", DEFAULT_NAMESPACE)
     if address is None and access:
-        given = ", ".join(sorted(access))
+        names = ", ".join(sorted(access))
         raise TemporalAccessError(
-            f"TEMPORAL_* or temporal.toml gives {given} but no address: set TEMPORAL_ADDRESS too."
+            f"TEMPORAL_* or temporal.toml gives {names} but no address: set TEMPORAL_ADDRESS too."
         )
     return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
 
@@ -273,10 +274,10 @@ def _embedded_address(settings: Settings) -> str:
 
 def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
     # The SDK says it in the words of its Rust core; the operating system's own are in the middle of them.
-    told = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
+    reasons = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
     up = f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS"
-    mend = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"
-    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({told[-1]}). {mend}.")
+    hint = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"
+    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({reasons[-1]}). {hint}.")
 
 
 def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalAccessError:

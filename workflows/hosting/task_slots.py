@@ -1,4 +1,4 @@
-"""How many workflow tasks a worker has at once, and how many of them may be replays (OPS-8, OPS-10).
+"""Limits a worker's concurrent workflow tasks, and how many of them may be replays (OPS-8, OPS-10).
 
 A session that the worker has in memory gets its tasks through the sticky queue: they take milliseconds. All others,
 among them every session after a worker has died, are replayed from their history, which takes 0.4 ms of a processor
@@ -40,7 +40,7 @@ class _Permit(SlotPermit):
         self._slots = slots
         self._loop = asyncio.get_running_loop()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._slots.release)
 
@@ -69,4 +69,4 @@ class TaskSlots(CustomSlotSupplier):
     def release_slot(self, ctx: SlotReleaseContext) -> None:
         """Give the permit back; called by a thread of the SDK's."""
         if isinstance(ctx.permit, _Permit):
-            ctx.permit.give_back()
+            ctx.permit.release()

@@ -1,7 +1,7 @@
-"""What a session that is a task signals to its parent (TSK-5).
+"""Signals from a task to its parent session (TSK-5).
 
-One signal is under way at a time; it says how things are by then, so many changes in a row cost few signals. A session
-does not go on in a new run while one is: Temporal would drop it.
+Only one signal is pending at a time, with the newest state, so a series of changes needs few signals. A pending signal
+delays continue-as-new, since Temporal would drop it.
 """
 
 import asyncio

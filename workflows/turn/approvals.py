@@ -1,9 +1,9 @@
-"""Waiting for people's decisions on the calls of a step (AGT-8).
+"""Waits for people's decisions on the calls of a step (AGT-8).
 
-Theory of operation. All calls of a step that need a decision are asked about at once, so one timer serves them all.
-Each then waits on its own, beside those that run already, and goes on when it is decided: by a person, through the
-update `resolve_approval`, or because the time is over. Meanwhile nothing is in flight for it, so the turn can go on in
-a new run: the calls, what was asked and what was decided are in the session and carried along.
+Theory of operation. All approvals of a step are requested at once, so one timer serves them all. Each call then waits
+on its own, while others run, until a person decides through the update `resolve_approval`, or the time is over. A
+waiting call has no activity, so the session can continue as new meanwhile: calls, requests and decisions are part of
+the carried state.
 """
 
 import asyncio
@@ -23,36 +23,36 @@ class Approvals:
     def __init__(self, context: TurnContext) -> None:
         self._context = context
         self._session = context.session
-        self._expiring: asyncio.Task[None] | None = None
+        self._expiry: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def asked_for(self, calls: list[ToolCall]) -> AsyncIterator[None]:
-        """Ask about those of `calls` that were not asked about yet; inside the block, unanswered ones expire."""
+    async def requested(self, calls: list[ToolCall]) -> AsyncIterator[None]:
+        """Request approvals of `calls`, unless requested before; inside the block, pending ones expire."""
         new = [call.id for call in calls if call.approval is None]
         if new:
             self._session.current_turn.change(self._context.turn.with_approvals_asked(new, now=workflow.now()))
             self._context.on_change()
-        self._expiring = asyncio.create_task(self._expire())
+        self._expiry = asyncio.create_task(self._expire())
         try:
             yield
         finally:
-            self._expiring.cancel()
+            self._expiry.cancel()
 
     async def wait_for_decision(self, call_id: str) -> None:
-        """Wait until a call is decided on, or the run is due for the next one, in which it waits on."""
+        """Wait until a call is decided, or continue-as-new is due."""
         await workflow.wait_condition(lambda: self._may_go_on(call_id))
-        if self._is_awaited(call_id) and self._expiring and self._expiring.done():
-            self._expiring.result()  # only a bug ends it before its time
+        if self._is_awaited(call_id) and self._expiry and self._expiry.done():
+            self._expiry.result()  # raises: only a bug ends it early
 
     def _may_go_on(self, call_id: str) -> bool:
-        is_over = self._expiring is not None and self._expiring.done()
+        is_over = self._expiry is not None and self._expiry.done()
         return is_over or not self._is_awaited(call_id) or self._context.is_due_for_new_run()
 
     def _is_awaited(self, call_id: str) -> bool:
         return self._context.turn.call(call_id).awaits_approval
 
     async def _expire(self) -> None:
-        """Let the time to decide end for the calls that wait, all of which were asked about in the same moment."""
+        """Expire pending approvals at their time; all were requested at the same moment."""
         while self._session.awaits_approval:
             awaiting = [call for call in self._context.turn.newest_step.tool_calls if call.awaits_approval]
             until = min(call.approval.expires_at for call in awaiting if call.approval)
@@ -62,7 +62,7 @@ class Approvals:
             self._context.on_change()
 
     def _summary(self, awaiting: list[ToolCall]) -> str:
-        """Say in the Web UI what is waited for; as short as Temporal wants it."""
+        """Return the timer's summary for the Web UI, within Temporal's length limit."""
         distinct = ", ".join(dict.fromkeys(call.name for call in awaiting))
         names = distinct if len(distinct) <= 80 else f"{len(awaiting)} tool calls"
         return f"approval of {names} · turn {self._session.turn_count} · step {self._context.turn.steps}"

@@ -1,4 +1,4 @@
-"""Asking the model within a turn: the request, its repetitions, and the waiting in between (AGT-2, AGT-9)."""
+"""The model calls of a turn: requests, repetitions, and waits for the vendor (AGT-2, AGT-9)."""
 
 from collections import Counter
 from contextlib import suppress
@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
     from turnkeeper.activities.llm import ModelActivities
     from turnkeeper.models.context.request_size import head_tokens
-    from turnkeeper.models.errors import ErrorType, TurnFailed, fail
+    from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from turnkeeper.models.transcript.trajectory import Usage
     from turnkeeper.workflows import activity_options
@@ -22,8 +22,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.turn_context import TurnContext
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
-_MOST_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
-"""How often a request is made anew because of what, for each model call (AGT-9, CTX-7)."""
+_MAX_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
+"""How often a model call is repeated, by cause (AGT-9, CTX-7)."""
 
 _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
@@ -46,18 +46,18 @@ class ModelCalls:
         self.segment = 0
         """The segment of the latest request."""
         self.unfinished: ModelResponse | None = None
-        """What the model had written of the newest answer, which did not become whole (SES-9)."""
+        """The written part of the last answer, if it is incomplete (SES-9)."""
         self.usage: Usage | None = None
-        """What the vendor says that the newest answer took; `None`: it says nothing."""
+        """The vendor's usage report for the last answer; `None`: it reported none."""
         self.spent: Usage | None = None
-        """What attempts for the newest answer took that gave none (AGT-9)."""
+        """Usage of failed attempts at the last answer (AGT-9)."""
 
     async def ask(self) -> ModelResponse:
-        """Return the model's answer, waiting and repeating as `activities/failures.py` says (AGT-9)."""
+        """Return the model's response, after waits and repetitions as `activities/failures.py` decides (AGT-9)."""
         repeats, limit = Counter[str](), self._session.context.limit
         self.spent = None
         while True:
-            # The run asks for it: a worker of an earlier release is to read no `repeat` that it does not know.
+            # Only runs under rules 3 ask for it: workers of earlier releases do not know this `repeat`.
             self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
             request = await self._open_new_request()
             outcome = await self._outcome_or_new_segment(request)
@@ -68,9 +68,9 @@ class ModelCalls:
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             repeats[cause] += 1
-            if repeats[cause] > _MOST_REPEATS[cause] or not self._may_repeat(cause):
+            if repeats[cause] > _MAX_REPEATS[cause] or not self._may_repeat(cause):
                 if cause == "context_too_long":
-                    # What is too long at a quarter of its size says nothing of how much the model takes.
+                    # Too long even at a quarter of its size: this tells nothing about the model's limit.
                     self._session.context.restore_limit(limit)
                 fail(*_NOT_REPEATED[cause])
             if cause == "stale_reasoning":
@@ -79,11 +79,11 @@ class ModelCalls:
                 self._halve()
 
     def _may_repeat(self, cause: str) -> bool:
-        # Runs from before windows were halved end the turn at once.
+        # Runs of earlier releases end the turn at once.
         return cause != "context_too_long" or workflow.patched("halve-the-window")
 
     def _halve(self) -> None:
-        """Send half of what was sent from now on (CTX-7)."""
+        """Halve the size of requests from now on (CTX-7)."""
         session, turn = self._session, self._context.turn
         if session.rules < 3:
             session.context.halve(turn.history, model=turn.model)
@@ -101,20 +101,20 @@ class ModelCalls:
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
     async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
-        """Return the outcome of `request`; once it is refused, later ones go without the vendor's own blocks.
+        """Return the outcome of `request`; if the vendor refuses it, drop all provider state.
 
-        Not every vendor says it in known words when its own blocks are what it refuses. A session that went on sending
-        them would be refused for ever.
+        Vendors may refuse their own blocks with an unknown message. A session that kept sending them would be refused
+        for ever.
         """
         try:
             return await self._outcome(request)
-        except TurnFailed as failure:
+        except TurnFailedError as failure:
             if failure.error_type == "bad_request" and any(message.state for message in request.request.messages):
                 self._session.view.open_segment()
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
-        """Return the first outcome of `request` that is no waiting."""
+        """Return the outcome of `request`, after waits for the vendor."""
         rounds = silences = 0
         outcome = await self._call_model(request, rounds)
         while outcome.wait_seconds is not None:
@@ -122,7 +122,7 @@ class ModelCalls:
                 self._context.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             rounds += 1
-            # Short waits for the vendor are Temporal's own: such a one is for the session, which did not answer.
+            # Temporal retries after short delays by itself, so a short wait here is for the session, which was silent.
             silences += outcome.wait_seconds <= MAX_RETRY_DELAY
             outcome = await self._call_model(
                 request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
@@ -133,8 +133,8 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        self._context.turn.budgets.check_spent()  # a summary may have taken what was left
-        await self._tools.renew()
+        self._context.turn.budgets.check_spent()  # a summary may have used up the rest
+        await self._tools.reload_if_due()
         self.segment = session.view.segment
         session.current_turn.note_request()
         return self._slot.open(
@@ -147,22 +147,26 @@ class ModelCalls:
         )
 
     async def _evict(self) -> None:
-        """Keep the model's context within its window: evict, and have what was evicted summarised (CTX-4, CTX-5)."""
+        """Keep the model view within its window: evict messages, and summarise them (CTX-4, CTX-5)."""
         history, model = self._context.turn.history, self._context.turn.model
         session, log = self._session, workflow.logger
         context = session.context
         window = context.window(history, model=model)
-        context.evict(history, model=model, head=session.head, most_bytes=session.config.limits.view_bytes)
+        context.evict(history, model=model, head=session.head, max_bytes=session.config.limits.view_bytes)
         await self._summaries.make_if_due()
-        kept, tokens, news = context.view.message_count, context.view.estimated_tokens, context.take_news()
-        if news.evicted:
-            log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", news.evicted, kept, tokens)
-            if warning := context.take_room_warning(window):
+        count, tokens, removed = (
+            context.view.message_count,
+            context.view.estimated_tokens,
+            context.pop_eviction_counts(),
+        )
+        if removed.evicted:
+            log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", removed.evicted, count, tokens)
+            if warning := context.pop_room_warning(window):
                 log.warning("Conversation window: %s", warning)
-        if news.given_up:
-            log.warning("%d evicted messages will be in no summary: no more can be carried", news.given_up)
-        if context.take_limit_warning(window):
-            log.warning("Conversation approaching limit (%d/%d messages)", kept, window.max_messages)
+        if removed.given_up:
+            log.warning("%d evicted messages will be in no summary: too many were waiting", removed.given_up)
+        if context.pop_limit_warning(window):
+            log.warning("Conversation approaching limit (%d/%d messages)", count, window.max_messages)
 
     async def _call_model(
         self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
@@ -202,17 +206,17 @@ class ModelCalls:
         try:
             return await (self._finished(call) if session.rules >= 2 else call)
         except ActivityError as error:
-            self._context.fail_by(error)
+            self._context.fail_with(error)
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
-        """Return the outcome of a call; where none is a whole answer, keep what was written of it (SES-9).
+        """Return the outcome of a call; keep the written part of an incomplete answer (SES-9).
 
-        A stop cancels the call and waits for what it had by then, but not for long. Raises `ActivityError`, and
-        `TurnStopped` where the turn was stopped before there was a whole answer.
+        A stop cancels the call and waits briefly for that part. Raises `ActivityError`, and `TurnStoppedError` if the
+        turn was stopped before the answer was complete.
         """
         context = self._context
-        # Cancelled, the call would forget an answer that comes in this same moment; and an eviction looks like a stop.
-        # Cancelled here, it stays set: that was an eviction, and no stop.
+        # Without this, `stop` would cancel the task, and an answer that arrives at the same moment would be lost. If
+        # the task is cancelled here, `handles_stop` stays set: that was an eviction, not a stop.
         context.handles_stop = True
         await workflow.wait_condition(lambda: call.done() or context.stop_reason is not None)
         if not call.done():
@@ -235,9 +239,9 @@ class ModelCalls:
         return outcome
 
     def _count_spent(self, spent: Usage | None) -> None:
-        """Count what attempts took that gave no answer: for the turn now, for the step once there is one (AGT-9).
+        """Count the usage of failed attempts: for the turn now, and for the next step (AGT-9).
 
-        Runs of rules 1 and 2 do not count it: it could decide otherwise what a replay has to repeat.
+        Runs under rules 1 and 2 do not count it: their replay must make the same decisions.
         """
         if spent and self._session.rules >= 3:
             self._session.current_turn.add_usage(spent)
@@ -251,8 +255,8 @@ class ModelCalls:
                 timeout=activity_options.UNFINISHED_PATIENCE,
                 timeout_summary="for what the model had written when it was stopped",
             )
-        # One that goes on regardless is left behind: what comes of it later is nobody's, its failure too.
-        call.add_done_callback(lambda left: left.cancelled() or left.exception())
+        # A call that does not end in time is ignored; asyncio would log an exception that nobody reads.
+        call.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def _summary(self, request: OpenRequest) -> str:
         model = self._context.turn.model
@@ -262,7 +266,7 @@ class ModelCalls:
         )
 
     async def _wait(self, seconds: float, *, reason: str) -> None:
-        """Sleep until the model may be asked again; shown as `waiting_retry`, with the `reason` (AGT-9)."""
+        """Sleep until the model can be asked again, with status `waiting_retry` and the `reason` (AGT-9)."""
         turn, until = self._context.turn, workflow.now() + timedelta(seconds=seconds)
         if until >= turn.deadline_at(workflow.now()):
             turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
@@ -272,7 +276,7 @@ class ModelCalls:
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
-            # Also run when this worker forgets the session: nothing of Temporal may be used here.
+            # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
             self._session.current_turn.stop_waiting()
         self._context.on_change()
 

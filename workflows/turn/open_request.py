@@ -1,4 +1,4 @@
-"""The one model request of a turn that is not answered yet, and how activities get at it (AGT-2)."""
+"""The open model request of a turn, and how activities read it (AGT-2)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A model request that is not answered yet: kept unchanged, whatever happens to the view meanwhile."""
+    """A model request without an answer; it does not change when the model view does."""
 
     number: int
     request: ModelRequest
@@ -39,7 +39,7 @@ class OpenRequest:
 
 
 class RequestSlot:
-    """Where the open request of a turn is, if there is one."""
+    """Holds the open request of a turn, if there is one."""
 
     def __init__(self) -> None:
         self.request: OpenRequest | None = None
@@ -50,8 +50,8 @@ class RequestSlot:
         return request
 
     def hand_over(self) -> None:
-        """Leave the open request where an activity of this process finds it."""
-        # Written only, and not while replaying: nothing the workflow does may depend on this process.
+        """Cache the open request for an activity in this process."""
+        # Write only, and not during replay: the workflow must not depend on this process.
         if self.request and not workflow.unsafe.is_replaying():
             REQUESTS.put(_key(self.request), self.request.request, size=4 * self.request.estimated_tokens)
 

@@ -1,4 +1,4 @@
-"""Having what was evicted summarised, before the model is asked again (CTX-5)."""
+"""Summarises evicted messages before the next model request (CTX-5)."""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class Summaries:
-    """The summaries that are made in a turn."""
+    """The summaries of a turn."""
 
     def __init__(self, context: TurnContext, slot: RequestSlot) -> None:
         self._context = context
@@ -24,9 +24,9 @@ class Summaries:
         self._slot = slot
 
     async def make_if_due(self) -> None:
-        """Let a summary stand for what was evicted, if one is due; where none comes of it, the session goes on without.
+        """Replace evicted messages by a summary, if one is due.
 
-        What was to be in one that failed waits for the next.
+        If it fails, the session continues without it, and its messages wait for the next one.
         """
         session, history = self._session, self._context.turn.history
         if not session.context.is_summary_due(history):
@@ -43,18 +43,18 @@ class Summaries:
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             view_bytes = session.config.limits.view_bytes
-            session.context.put_summary(outcome, of=evicted, head=history.preserve_first_n, view_bytes=view_bytes)
+            session.context.insert_summary(outcome, of=evicted, head=history.preserve_first_n, view_bytes=view_bytes)
 
     def _open_request(self) -> OpenRequest:
         session = self._session
         request = ModelRequest(head=session.head, messages=session.context.messages_to_summarise())
-        opened = OpenRequest(
+        pending = OpenRequest(
             number=session.count_request(),
             request=request,
             digest=digest_of(request),
             estimated_tokens=estimate_tokens(request.messages),
         )
-        return self._slot.open(opened)
+        return self._slot.open(pending)
 
     async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
         context, session = self._context, self._session

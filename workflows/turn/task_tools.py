@@ -13,7 +13,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.errors import Refused, TaskValidationError
+    from turnkeeper.models.errors import RejectedError, TaskValidationError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.session import SessionEnd
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, new_sub_task
@@ -44,7 +44,7 @@ class TaskTools:
         started_at = workflow.now()
         try:
             result = await self._result(call, inline_bytes)
-        except Refused as refusal:
+        except RejectedError as refusal:
             result = ToolResult(outcome=f"{call.name}: {refusal.message}", status="error")
         except TaskValidationError as error:
             result = ToolResult(outcome=f"{call.name}: {error} (got {error.value})", status="error")
@@ -68,14 +68,14 @@ class TaskTools:
         return await self._run_task(new, inline_bytes)
 
     async def _arguments(self, call: ToolCall) -> object:
-        """Return the arguments of a call, read from the store where they are large. Raises `Refused`."""
+        """Return the arguments of a call, read from the store where they are large. Raises `RejectedError`."""
         if call.args_blob is None or not isinstance(call.args, dict):
             return call.args
         text = await read_text(call.args_blob)
         texts = {} if text is None else {call.args_blob.hash: text}
         args = resolve_args(call.args, call.args_blob, texts)
         if args is None:
-            raise Refused("invalid", "its arguments are in the store of large texts, which can't be read now.")
+            raise RejectedError("invalid", "its arguments are in the store of large texts, which can't be read now.")
         return args
 
     async def _run_task(self, new: NewSubTask, inline_bytes: int) -> ToolResult:
@@ -96,7 +96,7 @@ class TaskTools:
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
     async def _outcome(self, new: NewSubTask, handle: SubTaskHandle) -> TaskOutcome:
-        """Wait for a task. Raises `TurnFailed` where the turn has no time left; then the task is cancelled."""
+        """Wait for a task. Raises `TurnFailedError` where the turn has no time left; then the task is cancelled."""
         try:
             while not handle.done():
                 # Its clock stands still while people decide: then there may be more time than was left before.

@@ -1,4 +1,4 @@
-"""Running the tools that a step asked for: which are run, how many at once, and what became of each (AGT-1, AGT-7)."""
+"""Runs the tool calls of a step (AGT-1, AGT-7)."""
 
 import asyncio
 from datetime import timedelta
@@ -9,9 +9,9 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.errors import TurnExit
+    from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.approvals import rejection_of
+    from turnkeeper.models.session.approvals import rejection_result
     from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.transcript.large_texts import bound_result
     from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
 
 RULES_ASKING_BEFORE_WRITES = 2
-"""From these default rules on, built-in tools that write are asked about as well (AGT-8)."""
+"""From these default rules on, built-in tools that write need approval too (AGT-8)."""
 
 
 class ToolCalls:
@@ -37,19 +37,19 @@ class ToolCalls:
         self._started: set[str] = set()
 
     def check(self, step: ModelStep) -> None:
-        """Raise `TurnFailed` where the calls of `step`, which are counted already, pass the turn's budget or room."""
+        """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
         turn = self._context.turn
         turn.budgets.check_calls(turn.calls)
         asks = any(map(self._needs_approval, step.tool_calls))
         turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.room.turn_cap)
 
     async def run(self) -> None:
-        """Give every call of the newest step that has none its result; `max_parallel_tools` run at once (AGT-1).
+        """Run the pending calls of the newest step, `max_parallel_tools` at a time (AGT-1).
 
-        Where the run is due for the next one, some may be left without. Nothing is in flight afterwards.
+        If continue-as-new is due, some may stay without a result. No activity is running afterwards.
         """
         pending = self._context.turn.pending_calls
-        async with self._approvals.asked_for([call for call in pending if self._needs_approval(call)]):
+        async with self._approvals.requested([call for call in pending if self._needs_approval(call)]):
             await self._run_all(pending)
 
     async def _run_all(self, calls: list[ToolCall]) -> None:
@@ -59,29 +59,29 @@ class ToolCalls:
         running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
         try:
             await asyncio.gather(*running)
-        except (asyncio.CancelledError, TurnExit):
-            # None may outlive the step: its late result would be taken for another step's.
+        except (asyncio.CancelledError, TurnExitError):
+            # None may outlive the step: its late result would go to another step.
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             raise
 
     def answer_unanswered(self) -> None:
-        """Give every call that got no result one that is true, so that what the model sees next is valid (SES-9)."""
+        """Give every call without a result a truthful one, so that the model's next request is valid (SES-9)."""
         for call in self._context.turn.pending_calls:
             self._session.add_result(call.id, self._unanswered(call))
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
-        """Give a call its result; or leave it without one, where the next run is to go on with it."""
-        refusal = self._refuse_call(call)
-        if refusal is None and self._needs_approval(call):
+        """Run a call and record its result; if continue-as-new is due, leave the call to the next run."""
+        rejection = self._reject_call(call)
+        if rejection is None and self._needs_approval(call):
             await self._approvals.wait_for_decision(call.id)
-            decided = self._context.turn.call(call.id)
-            if decided.awaits_approval:
+            call = self._context.turn.call(call.id)
+            if call.awaits_approval:
                 return
-            refusal = rejection_of(decided)
-        if refusal:
-            result = bound_result(refusal, most_bytes=self._context.turn.limits.small_text_bytes)
+            rejection = rejection_result(call)
+        if rejection:
+            result = bound_result(rejection, max_bytes=self._context.turn.limits.small_text_bytes)
         else:
             async with gate:
                 if self._context.is_due_to_pause():
@@ -90,8 +90,8 @@ class ToolCalls:
         self._session.add_result(call.id, result)
         self._context.on_change()
 
-    def _refuse_call(self, call: ToolCall) -> ToolResult | None:
-        """Return the result of a call that is not run: unknown, malformed or denied (AGT-7, AGT-8)."""
+    def _reject_call(self, call: ToolCall) -> ToolResult | None:
+        """Return the result of a call that can't run: unknown, malformed or denied; else `None` (AGT-7, AGT-8)."""
         tool = self._session.find_tool(call.name)
         if tool is None:
             names = ", ".join(tool.name for tool in self._session.offered_tools) or "none"
@@ -105,8 +105,8 @@ class ToolCalls:
         return None
 
     def _needs_approval(self, call: ToolCall) -> bool:
-        """Return whether a call runs only once a person has decided on it; one that was asked about stays so."""
-        if call.approval is not None or self._refuse_call(call):
+        """Return whether a call needs a person's approval; this stays true after it was requested."""
+        if call.approval is not None or self._reject_call(call):
             return call.approval is not None
         tool = self._session.find_tool(call.name)
         return tool is not None and self._decide(tool) == "ask"

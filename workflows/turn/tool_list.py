@@ -1,9 +1,9 @@
-"""Which tools the model is offered: frozen for a segment at least (AGT-6).
+"""The tools that the model is offered; they do not change within a segment (AGT-6).
 
-A list that changed within a segment would change the prefix of every request, and with it the vendor's cache and its
-reasoning. So what servers offer anew, or no longer, is taken up where the prefix changes anyway, once in ten turns at
-most; and where the session is known to be wrong: a call met another tool than it knows, or a server could not be asked.
-Of such a server it keeps what it knew, and asks again in its next turn.
+A changed list would change the prefix of every request, and invalidate the vendor's cache and reasoning. So the tools
+are reloaded when a new segment changes the prefix anyway, at most once in ten turns. They are reloaded earlier after a
+call has met a changed tool, or a server was unreachable. Such a server's earlier tools stay until it is asked again in
+the next turn.
 """
 
 from temporalio import workflow
@@ -12,8 +12,8 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tool_list import digest_of, with_known
-    from turnkeeper.models.transcript.model_call import ToolList as ReadTools
+    from turnkeeper.models.session.tool_list import digest_of, merge_tools
+    from turnkeeper.models.transcript.model_call import ToolList as ListedTools
     from turnkeeper.models.transcript.model_call import ToolListCall
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
@@ -27,41 +27,41 @@ class ToolList:
         self._session = context.session
 
     async def load(self) -> None:
-        """Read the tools if they were never read. Raises `TurnFailed`."""
+        """Load the tools if the session has none yet. Raises `TurnFailedError`."""
         if self._session.tools.specs is not None:
             return
         try:
             listed = await self._read(activity_options.TOOL_LIST_RETRIES)
         except ActivityError as error:
-            self._context.fail_by(error, sentence="The session's tools could not be read.")
+            self._context.fail_with(error, sentence="The session's tools could not be read.")
         self._offer(listed)
 
-    async def renew(self) -> None:
-        """Read the tools again if they are due, as in a new segment; where that fails, those of before stay."""
-        # Runs from before keep the tools they began with, or read them in every segment.
+    async def reload_if_due(self) -> None:
+        """Reload the tools if they are due, as in a new segment; if that fails, the earlier ones stay."""
+        # Runs of earlier releases keep their first tools, or reload them in every segment.
         session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
-        if not session.tools.are_due(segment=segment, turn=turn) or not workflow.patched("tools-per-segment"):
+        if not session.tools.is_reload_due(segment=segment, turn=turn) or not workflow.patched("tools-per-segment"):
             return
-        if session.tools.are_fresh(turn=turn) and workflow.patched("tools-fresh-for-turns"):
-            session.tools.keep(segment=segment)
+        if session.tools.is_fresh(turn=turn) and workflow.patched("tools-fresh-for-turns"):
+            session.tools.keep_for_segment(segment=segment)
             return
         try:
             self._offer(await self._read(activity_options.TOOL_RENEWAL_RETRIES))
         except ActivityError as error:
             check_cancelled(error)
-            workflow.logger.warning("the tools could not be read again; those of before stay")
+            workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
             self._session.offer_tools(self._session.tools.specs or [])
 
-    def _offer(self, listed: ReadTools) -> None:
-        # Runs from before took a list for whole in any case.
+    def _offer(self, listed: ListedTools) -> None:
+        # Runs of earlier releases treat every list as complete.
         if listed.unchanged:
             self._session.offer_tools(self._session.tools.specs or [])
         elif listed.unread and workflow.patched("tools-of-servers-unread"):
-            self._session.offer_tools(with_known(listed, self._session.tools.specs or []), is_whole=False)
+            self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_whole=False)
         else:
             self._session.offer_tools(listed.tools)
 
-    async def _read(self, retries: RetryPolicy) -> ReadTools:
+    async def _read(self, retries: RetryPolicy) -> ListedTools:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
             ToolListCall(known=digest_of(self._session.tools.specs or [])),

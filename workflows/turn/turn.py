@@ -1,9 +1,8 @@
-"""One turn: ask the model, run the tools it asked for, repeat until it answers (AGT-1).
+"""One turn: ask the model, run its tool calls, repeat until it answers (AGT-1).
 
-Every way a turn can leave its loop is here: with an answer, or by one of three exceptions, each of which is raised in
-one place (`models/errors.py`). `TurnFailed` and `TurnStopped` end the turn; after `TurnPaused` it goes on in the
-session's next run. Any other exception is our own bug: it fails the workflow task, stays visible, and the turn goes on
-after the fix (SES-10).
+A turn leaves its loop with an answer, or by one of three exceptions (`models/errors.py`). `TurnFailedError` and
+`TurnStoppedError` end the turn; after `TurnPausedError` it continues in the session's next run. Any other exception is
+a bug: it fails the workflow task, stays visible, and the turn continues after the fix (SES-10).
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.errors import ErrorType, TurnFailed, TurnPaused, TurnStopped, fail
+    from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session_state import Session
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
@@ -53,10 +52,10 @@ class Turn:
 
     # ---- from outside
 
-    async def finished(self) -> None:
-        """Lead the turn to its end. When cancelled, it is stopped and ends like any other (SES-9).
+    async def run_to_end(self) -> None:
+        """Run the turn to its end. Cancellation stops the turn first (SES-9).
 
-        Raises `TurnPaused` where it is to go on in the next run.
+        Raises `TurnPausedError` if it continues in the next run.
         """
         task = self._task = asyncio.create_task(self._run())
         try:
@@ -69,12 +68,12 @@ class Turn:
         task.result()
 
     def stop(self, reason: str) -> None:
-        """End the turn as cancelled, within the next workflow task; the first reason counts."""
+        """Stop the turn within the next workflow task; the first reason counts."""
         self._context.stop_reason = self._context.stop_reason or reason
         if self._context.handles_stop:
             return
-        # A task that is cancelled before its first step never runs, and the turn would never end. One that is told
-        # in the moment its activity completes may not hear it: it looks at the reason before it waits again.
+        # A task that is cancelled before its first step never runs, so the turn would never end. A cancellation can be
+        # lost when the activity completes at the same moment, so the task also checks the reason before it waits again.
         if self._task and self._has_begun:
             self._task.cancel()
 
@@ -84,9 +83,9 @@ class Turn:
         self._has_begun = True
         try:
             answer = await self._answer()
-        except TurnFailed as failure:
+        except TurnFailedError as failure:
             self._end_without_answer(failure.error_type, failure.sentence)
-        except TurnStopped as stop:
+        except TurnStoppedError as stop:
             self._end_without_answer("cancelled", stop.reason)
         else:
             turn = self._context.turn
@@ -95,13 +94,13 @@ class Turn:
         self._context.on_change()
 
     async def _answer(self) -> ModelStep:
-        """Return the step that answers the prompt. A stop, which cancels this, raises `TurnStopped`."""
+        """Return the step with the answer. Raises `TurnStoppedError` if a stop cancels it."""
         try:
             self._context.check_stop()
             return await self._loop()
         except asyncio.CancelledError:
-            # Also raised when this worker forgets the session; what handles a stop by itself is cancelled for nothing
-            # else. Then it is no stop, even if there is a reason for one.
+            # Also raised when this worker evicts the workflow: the only cause while `handles_stop`, even if there is a
+            # stop reason.
             if not self._context.handles_stop:
                 self._context.check_stop()
             raise
@@ -118,10 +117,10 @@ class Turn:
             await self._run_tools(step)
 
     async def _check_next_step(self) -> None:
-        """Make sure that the turn can take a further step, and this run has room for it.
+        """Check that the turn can take another step, in this run.
 
-        Raises `TurnPaused` where the next run is to go on: a call still waits for its result, or the history has grown.
-        Raises `TurnFailed` where the turn has taken all its steps, or holds too much.
+        Raises `TurnPausedError` if the next run must continue: a call is still pending, or the history has grown.
+        Raises `TurnFailedError` if the turn has used all its steps, or is too large.
         """
         turn = self._context.turn
         if not turn.unsettled:
@@ -129,29 +128,29 @@ class Turn:
             if turn.steps:
                 await self._reserve_bytes()
         if turn.unsettled or (turn.steps and self._context.is_due_to_pause()):
-            raise TurnPaused
+            raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:
-        """Return what the model answers, recorded as the turn's next step."""
+        """Ask the model and record its response as the next step."""
         self._session.current_turn.change(self._context.turn.with_next_step())
         self._context.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
         if self._session.rules >= 2:
-            self._context.check_stop()  # the answer came in the moment of the stop: it stays, but is not gone on with
+            self._context.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
-        """Run the tools that `step` asks for, as far as the turn's budgets and this run allow."""
+        """Run the tool calls of `step`, within the turn's budgets."""
         self._session.current_turn.change(self._context.turn.with_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
         self._context.turn.budgets.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:
-        """Give the calls of the newest step their results, and show it to the model once all have one.
+        """Run the pending calls of the newest step; when all have results, append it to the model view.
 
-        In a run that is due for the next one, some may be left without.
+        If continue-as-new is due, some may stay without a result.
         """
         if self._context.turn.unsettled:
             await self._tool_calls.run()
@@ -171,14 +170,14 @@ class Turn:
         return step
 
     async def _reserve_bytes(self) -> None:
-        """Hand the turn's oldest steps to the archive before it can be carried no more (SES-15)."""
-        held = self._context.turn.carried_bytes
-        if held <= self._context.turn.limits.least_turn_bytes:
+        """Move the turn's oldest steps to the archive before the turn is too large to carry (SES-15)."""
+        size = self._context.turn.carried_bytes
+        if size <= self._context.turn.limits.min_turn_bytes:
             return
         cap = self._session.room.turn_cap
-        if held > cap or (held * 8 > cap * 7 and self._archiving.may_be_tried):
-            await self._archiving.spill(most_bytes=cap // 2)
-        self._context.turn.check_size(cap, archive_error=self._session.archive.trouble)
+        if size > cap or (size * 8 > cap * 7 and self._archiving.is_attempt_due):
+            await self._archiving.move_steps(max_bytes=cap // 2)
+        self._context.turn.check_size(cap, archive_error=self._session.archive.current_error)
 
     # ---- ending
 
@@ -188,13 +187,13 @@ class Turn:
             self._session.current_turn.settle_step()
         self._record_unfinished(error_type)
         if error_type == "refusal" and self._session.rules >= 3:
-            self._session.context.leave_out_turn()
+            self._session.context.replace_refused_turn()
         self._slot.close()
         error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
         self._session.end_turn(self._context.turn.failed(error_type, error, now=workflow.now()))
 
     def _record_unfinished(self, error_type: ErrorType) -> None:
-        """Record what the model had written of the answer that the turn ends in, if anything (SES-9)."""
+        """Record the written part of an interrupted answer, if there is one (SES-9)."""
         unfinished, spent = self._model_calls.unfinished, self._model_calls.spent
         if unfinished is None:
             return
@@ -204,8 +203,8 @@ class Turn:
         ]
         current = self._session.current_turn
         current.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
-        if error_type != "refusal":  # what its vendor did not let pass is not sent to it again
-            current.show_step(state=None)
+        if error_type != "refusal":  # a text that the vendor refused is not sent again
+            current.append_step_to_view(state=None)
 
     def _log_end(self) -> None:
         view = self._session.view
@@ -217,7 +216,7 @@ def _not_called(name: str) -> ToolResult:
 
 
 def _check_answer(step: ModelStep) -> None:
-    """Raise `TurnFailed` where a step that asks for no tools is no answer."""
+    """Raise `TurnFailedError` if the last step is truncated or empty."""
     if step.stop == "max_tokens":
         fail("too_large", "The model's answer was cut at its provider's length limit.")
     if not (step.text or "").strip():

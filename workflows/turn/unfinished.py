@@ -1,4 +1,4 @@
-"""What a model call that failed still tells of the answer that it was given, and what it took (SES-9, AGT-9)."""
+"""Partial answer and usage of a failed model call (SES-9, AGT-9)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,11 +18,11 @@ with workflow.unsafe.imports_passed_through():
 
 
 def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelResponse | None:
-    """Return what the last attempt of a model call had written; `None` where that is nothing, or not known.
+    """Return what the last attempt of a model call had written; `None` if nothing, or unknown.
 
-    Where the worker judged the failure, the failure has it as its detail. Where Temporal ended the call (the turn's
-    time was over, or the worker died), or the supervisor did, it is the last snapshot that was shown by heartbeats. The
-    workflow can't put its texts into the store, so they are cut to `max_bytes` of JSON together.
+    If the worker reported the failure, it is in the failure's details. If Temporal or the supervisor ended the call, it
+    is the last snapshot from the heartbeats. A workflow can't write to the store, so its texts are cut to `max_bytes`
+    of JSON together.
     """
     cause = error.cause
     try:
@@ -37,7 +37,7 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
 
 
 def spent_of(error: ActivityError) -> Usage | None:
-    """Return what the attempts of a failed call took; `None` where that is nothing, or not known (AGT-9)."""
+    """Return the usage of a failed call's attempts; `None` if nothing, or unknown (AGT-9)."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) and cause.type != WORKER_DIED else ()
     try:
@@ -48,7 +48,7 @@ def spent_of(error: ActivityError) -> Usage | None:
 
 
 def _last_heartbeat(cause: BaseException | None) -> Sequence[Any]:
-    """Return what the last heartbeat carried, if a timeout or the supervisor says so."""
+    """Return the details of the last heartbeat, if a timeout or the supervisor ended the call."""
     while cause is not None:
         if isinstance(cause, ActivityTimeout) and cause.last_heartbeat_details:
             return cause.last_heartbeat_details

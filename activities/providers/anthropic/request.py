@@ -98,8 +98,8 @@ def _bounds(name: str, max_tokens: int | None, messages: list[dict[str, Any]]) -
 def _may_think(messages: list[dict[str, Any]]) -> bool:
     """Return whether a model with a thinking budget may think in this request.
 
-    The API treats all calls and results since the last user message as one answer, which thinks from its beginning or
-    not at all. The thinking must be present, and it is not after an eviction or a change of models.
+    To the API all calls and results since the last user message are one answer, which thinks from its beginning or not
+    at all. Its thinking must be present, which it is not after an eviction or a change of models.
     """
     if not any(block["type"] == "tool_result" for block in messages[-1]["content"]):
         return True
@@ -118,8 +118,8 @@ def _thinking(name: str) -> dict[str, Any] | None:
     """Return the parameter `thinking` for the model; `None` to omit it.
 
     From 4.6 on Claude decides itself when to think (`adaptive`). Older models reject that and need a budget, newer ones
-    reject the budget, and the newest can't be told not to think. So an unknown Claude counts as new, and models that are
-    no Claude, behind a proxy, get no parameter. Newer models show their thinking only on request (`display`).
+    reject the budget, and the newest can't be told not to think. So an unknown Claude counts as new, and other models
+    behind a proxy get no parameter. Newer models show their thinking only on request (`display`).
 
     >>> _thinking("claude-opus-4-5-20251101"), _thinking("kimi-k3")
     ({'type': 'enabled', 'budget_tokens': 8000}, None)
@@ -160,7 +160,7 @@ def _with_breakpoints(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cached_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the user's messages whose ends are breakpoints. The previous request ended before the model's last answer."""
+    """Return the user's messages whose ends are breakpoints. The previous request ended before the last answer."""
     assistant_indexes = (index for index in range(len(messages) - 1, 0, -1) if messages[index]["role"] == "assistant")
     last_answer = next(assistant_indexes, None)
     return [messages[0], *([messages[last_answer - 1]] if last_answer else []), messages[-1]]

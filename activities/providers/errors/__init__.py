@@ -1,1 +1,1 @@
-"""What vendors' errors mean: which pass, which do not, and how long to wait."""
+"""Vendors' errors: what they mean, and how long to wait."""

@@ -1,21 +1,19 @@
-"""From what a vendor answered to our own terms: one table for all vendors (AGT-9).
+"""Mapping vendors' errors to our own types, for all vendors (AGT-9).
 
-Theory of operation. A failure is judged in three looks, the first that knows it counts:
+The type of a failure comes from the first of these that is conclusive:
 
-1. *what it means*, by codes and wordings that say one thing wherever they stand: no quota, too long, stale reasoning,
-   refused. No vendor has a code for all of them, so wordings are matched; each is one that was seen.
-2. *the general kind* the vendor names (`overloaded_error`, `server_error`), where the HTTP status says nothing: an
-   error in the middle of a stream comes with status 200. Elsewhere the status is more to be trusted: OpenAI calls a
-   wrong key and an unknown model both `invalid_request_error`.
-3. *the HTTP status*, or in a stream the number that the error has in its place (`"code": 402`).
+1. *Its meaning*: codes and wordings that always mean the same: no quota, too long, stale reasoning, refused. No vendor
+   has a code for all of them, so wordings are matched; each one was seen.
+2. *The general kind* that the vendor names (`overloaded_error`, `server_error`), if the HTTP status says nothing: an
+   error in the middle of a stream has status 200. Otherwise the status is more reliable: OpenAI calls both a wrong key
+   and an unknown model `invalid_request_error`.
+3. *The HTTP status*, or in a stream the number in its place (`"code": 402`).
 
-A router's error wraps that of the server behind it (OpenRouter's `metadata.raw`): both are read.
+A router's error wraps that of the server behind it (OpenRouter's `metadata.raw`): both are read. A redirection is none
+of these: it is not followed, and the address has to be fixed.
 
-A redirection is none of these: nothing is sent to where it points, and it is the address that is to be mended.
-
-What is shown is our own sentence, the status, and the vendor's name for the request. The vendor's own words are shown
-where nobody could act without them, and as `quotes.py` allows. What is to be done about an error is not judged here but
-in `activities/failures.py`.
+The message is our own sentence, the status, and the vendor's id of the request. The vendor's own words are quoted only
+where nobody could act without them, redacted by `redaction.py`. `activities/failures.py` decides what to do.
 """
 
 import json
@@ -36,29 +34,29 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.redaction import redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
-"""Most characters of how a vendor names what it blames."""
+"""Maximum characters of a parameter's name."""
 
 MAX_BOTCHED_ATTEMPTS = 3
-"""How often a model may write a call that its own server cannot read."""
+"""Attempts if the model writes calls that its own server can't read."""
 
 MAX_FIELD_ERRORS = 20
-"""Of so many values a server says what is wrong with them, before the rest is left out."""
+"""Maximum number of a server's validation errors that are read."""
 
 
 @dataclass(frozen=True)
 class Vendor:
-    """Who is asked, as sentences for people name it."""
+    """A vendor, as error messages name it."""
 
     name: str
     """`Anthropic`."""
     key: str
-    """Where its key is set: `ANTHROPIC_API_KEY`."""
+    """The name of its key's variable or setting: `ANTHROPIC_API_KEY`."""
     package: str
-    """Its SDK, and the extra of ours that installs it."""
+    """Its SDK, which is also the name of our extra that installs it."""
 
 
 def should_retry_of(headers: Mapping[str, str]) -> bool | None:
-    """Return the vendor's own word on whether the same request is worth a repetition; None where it gives none.
+    """Return the vendor's own statement on whether to retry the request; `None` if there is none.
 
     >>> should_retry_of({"x-should-retry": "false"}), should_retry_of({})
     (False, None)
@@ -75,9 +73,9 @@ def error_from(
     now: datetime,
     request_body: Mapping[str, object] | None = None,
 ) -> ModelError:
-    """Return the failure in our own terms. `body` is the answer's JSON or text; of a stream, its error event.
+    """Return the failure with our own type. `body` is the response's JSON or text, or a stream's error event.
 
-    `request_body` is the body of the request: what the vendor repeats of it is not shown.
+    `request_body` is the body of the request: what the vendor repeats of it is redacted.
 
     >>> nobody = Vendor(name="Acme", key="ACME_KEY", package="acme")
     >>> parsed = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
@@ -108,21 +106,21 @@ def _retry_after(
 ) -> float | None:
     seconds = retry_after_of(headers, now=now)
     seconds = parsed.retry_after if seconds is None else seconds
-    # Every answer has the reset headers. In a stream they are of the time when it began.
+    # Every response has the reset headers. For a stream they are from its beginning.
     if seconds is None and kind == "rate_limited":
-        # One that is over says nothing of when to ask again.
+        # A reset in the past says nothing about when to retry.
         seconds = reset_of(parsed.headers if status < 400 else {**headers, **parsed.headers}, now=now) or None
     return seconds
 
 
-# ---- what the body says
+# ---- reading the body
 
 
 @dataclass(frozen=True)
 class _ErrorBody:
-    """What a body says, whatever its shape: the most specific `codes`, a general `kind`, and words.
+    """The content of an error's body: the most specific `codes`, a general `kind`, and the message.
 
-    `status` is an HTTP status that stands in the body, or 0. `headers` are those of a server behind a router.
+    `status` is an HTTP status in the body, or 0. `headers` are those of a server behind a router.
     """
 
     codes: frozenset[str]
@@ -147,7 +145,7 @@ class _ErrorBody:
         if not isinstance(error, dict):
             return cls(codes=frozenset(), kind="", message="" if _is_page(error) else vendor_words(_first_text(error)))
         details, message = error.get("details"), error.get("message")
-        # Mistral's stands within the message.
+        # Mistral's is within the message.
         detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
         message = vendor_words(_first_text(message, detail, *_field_errors(detail)))
@@ -161,7 +159,7 @@ class _ErrorBody:
         )
 
     def _with_metadata(self, metadata: Mapping[str, object]) -> "_ErrorBody":
-        """Return it with what the server behind a router said (OpenRouter)."""
+        """Return it combined with the error of the server behind a router (OpenRouter)."""
         headers = metadata.get("headers")
         status_text = headers.items() if isinstance(headers, dict) else ()
         parsed = replace(self, headers={str(name).lower(): str(value) for name, value in status_text})
@@ -169,7 +167,7 @@ class _ErrorBody:
         inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
         if inner is None:
             return parsed
-        # "Provider returned error" says nothing beside what the provider returned.
+        # "Provider returned error" adds nothing to what the provider returned.
         outer = "" if inner.message and _OF_A_ROUTER.match(self.message) else self.message
         return replace(
             parsed,
@@ -185,7 +183,7 @@ _OF_A_ROUTER = re.compile(r"provider returned error", re.IGNORECASE)
 
 
 def _error_in(raw: object) -> object:
-    """Return the error in a server's answer that a router wraps: as JSON, as text, or as it is."""
+    """Return the error that a router wraps as JSON, as text, or as an object."""
     if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
         try:
             raw = json.loads(raw)
@@ -196,20 +194,20 @@ def _error_in(raw: object) -> object:
 
 
 def _code(value: object) -> str:
-    """Return a code as it is compared; empty where it is none."""
+    """Return a code in lower case; empty if `value` is not a code."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_CODE:
         return str(value)
     return value.lower() if isinstance(value, str) else ""
 
 
 def _status_in(code: object) -> int:
-    """Return the HTTP status that a code is, as a number or as text; 0 where it is none."""
+    """Return a code as an HTTP status; 0 if it is not one."""
     text = _code(code)
     return int(text) if _ERROR_STATUS.fullmatch(text) else 0
 
 
 MAX_CODE = 10**6
-"""A larger number is no code."""
+"""Larger numbers are not codes."""
 _ERROR_STATUS = re.compile(r"[45]\d\d", re.ASCII)
 
 
@@ -218,14 +216,14 @@ def _first_text(*values: object) -> str:
 
 
 def _field_errors(detail: object) -> Iterator[str]:
-    """Return what FastAPI's servers say: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
+    """Yield FastAPI's validation errors: `[{"loc": ["body", "stop"], "msg": "Extra inputs are not permitted"}]`."""
     parts = [part for part in detail[:MAX_FIELD_ERRORS] if isinstance(part, dict)] if isinstance(detail, list) else []
     if parts:
         yield "; ".join(filter(None, map(_field_error, parts)))
 
 
 def _blamed_fields(detail: object) -> Iterator[str]:
-    """Return the names of what these say is wrong with the request, as they name it."""
+    """Yield the names of the fields that these validation errors are about."""
     for part in detail if isinstance(detail, list) else []:
         yield from _place_in(part)[-1:] if isinstance(part, dict) else ()
 
@@ -235,18 +233,18 @@ def _field_error(parsed: Mapping[str, object]) -> str:
 
 
 def _place_in(field_error: Mapping[str, object]) -> list[str]:
-    """Return the steps from the request to the part of it that the complaint is about."""
+    """Return the path of the field in the request."""
     steps = field_error.get("loc")
     return [str(step) for step in steps if isinstance(step, str | int)] if isinstance(steps, list | tuple) else []
 
 
 def _is_page(body: object) -> bool:
-    """Return whether it is markup of some proxy, which says nothing to anybody."""
+    """Return whether the body is markup, such as a proxy's error page."""
     return isinstance(body, str) and body.lstrip()[:1] == "<"
 
 
 def _request_id_text(headers: Mapping[str, str], body: object) -> str:
-    """Return how the vendor names the request, for its support; nothing that is no plain name."""
+    """Return the vendor's id of the request, for its support; empty if there is none, or it has odd characters."""
     in_body = body.get("request_id") if isinstance(body, dict) else None
     names = (headers.get("request-id"), headers.get("x-request-id"), in_body)
     parts = (name for name in names if isinstance(name, str) and _REQUEST_ID.fullmatch(name))
@@ -256,7 +254,7 @@ def _request_id_text(headers: Mapping[str, str], body: object) -> str:
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}")
 
 
-# ---- what it means
+# ---- the type
 
 
 _STATUSES: dict[int, Kind] = {
@@ -270,7 +268,7 @@ _STATUSES: dict[int, Kind] = {
     425: "provider_error",
     429: "rate_limited",
     499: "connection",
-    501: "bad_request",  # vLLM, of what it has not got
+    501: "bad_request",  # vLLM, for features that it lacks
     503: "overloaded",
     504: "timeout",
     529: "overloaded",
@@ -295,7 +293,7 @@ def _explicit_kind(status: int, parsed: _ErrorBody) -> Kind | None:
     for kind in kinds:
         codes, wording = MEANINGS[kind]
         if parsed.codes & codes or wording.search(parsed.message):
-            # Gemini says "quota" of what is used up for this minute, and when there is more.
+            # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
     if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):
         return "context_too_long"
@@ -303,7 +301,7 @@ def _explicit_kind(status: int, parsed: _ErrorBody) -> Kind | None:
 
 
 def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind | None:
-    """Return what a large request was refused for without a word: Cerebras says no more of one that is too long."""
+    """Return `context_too_long` for a large request that was rejected without a message, as Cerebras does."""
     if status != 400 or parsed.message or parsed.codes or request_body is None:
         return None
     texts = [request_body.get("messages"), request_body.get("input")]
@@ -311,21 +309,21 @@ def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping
 
 
 MIN_LARGE_REQUEST = 24_000
-"""Characters of a conversation that may be too long: about 6,000 tokens, where the smallest windows have 8,192."""
+"""Characters of a conversation that may be too long: about 6,000 tokens, since the smallest windows have 8,192."""
 
 _TOO_LONG_SOMEWHERE = "string_above_max_length"
 _OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")
-"""What a smaller window mends; a tool's description would stay too long in any."""
+"""Fields that a smaller window shortens. A tool's description would stay too long."""
 
 
 def _kind_of_status(status: int) -> Kind:
-    """Return the kind by status alone. One below 400 is a stream's that failed without a reason that is known."""
+    """Return the kind by status alone. A status below 400 is that of a stream that failed for an unknown reason."""
     if status in _STATUSES:
         return _STATUSES[status]
     return "bad_request" if 400 <= status < 500 else "provider_error"
 
 
-# ---- what is said
+# ---- the message
 
 
 def _status_text(status: int, parsed: _ErrorBody) -> str:
@@ -336,7 +334,7 @@ def _status_text(status: int, parsed: _ErrorBody) -> str:
 
 
 def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, request_body: Mapping[str, object] | None) -> str:
-    """Return what follows the beginning that `activities/failures.py` has for the kind."""
+    """Return the message, which follows the sentence of `activities/failures.py` for the kind."""
     match kind:
         case "auth":
             fix = f"check {vendor.key}"

@@ -1,7 +1,7 @@
-"""Codes and wordings of vendors that mean one thing wherever they stand (AGT-9).
+"""Codes and wordings of vendors that always have the same meaning (AGT-9).
 
-No vendor has a code for everything, and each says it in its own words: all of these were seen. What a general code or
-the status means is in `vendor_errors.py`.
+No vendor has a code for everything, and each uses its own words. All of these were seen. The meaning of general codes
+and statuses is in `vendor_errors.py`.
 """
 
 import re
@@ -146,11 +146,10 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
         _NEVER,
     ),
 }
-"""The first that fits counts."""
+"""The first match counts."""
 
 MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found")
-"""What may be meant by the statuses 401 and 403: of a request that was not let through, no words say that it is too
-long, or that its reasoning is stale."""
+"""Possible meanings of the statuses 401 and 403: a request that was denied access was not checked for anything else."""
 
 GENERAL_KINDS: dict[str, Kind] = {
     "overloaded_error": "overloaded",
@@ -170,7 +169,7 @@ GENERAL_KINDS: dict[str, Kind] = {
     "not_found_error": "not_found",
     "invalid_request_error": "bad_request",
 }
-"""What vendors call an error of a kind."""
+"""Vendors' general error types."""
 
 BOTCHED_CALLS = frozenset({"tool_use_failed", "output_parse_failed"})
-"""Codes of a server that could not read the call its model wrote (Groq). Written once more, it may be readable."""
+"""Codes of a server that could not read its model's call (Groq). A retry may succeed."""

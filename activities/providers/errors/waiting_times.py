@@ -1,7 +1,7 @@
-"""How long a vendor asks to be left alone, in every form it is said (AGT-9).
+"""How long a vendor says to wait, in all formats (AGT-9).
 
-A header or a field names seconds, milliseconds, a length (`1m30s`), a date of HTTP, a time of ISO 8601, or a Unix time.
-Lengths of seconds and times are told apart by their size. Nothing is capped here: that is for `activities/failures.py`.
+A header or a field has seconds, milliseconds, a duration (`1m30s`), an HTTP date, an ISO 8601 time, or a Unix time.
+Numbers are durations or times depending on their size. `activities/failures.py` applies the maximum.
 """
 
 import math
@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 MIN_UNIX_TIME = 1e9
-"""A larger number is no length but a time, in seconds; from a thousand times this on, in milliseconds."""
+"""A larger number is not a duration but a time in seconds; from a thousand times this on, in milliseconds."""
 
 MAX_CHARS = 100
-"""A longer value says no time. All are read on the worker's event loop, and strangers write them."""
+"""Longer values are ignored: they are untrusted, and parsed on the worker's event loop."""
 
 
 def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return for how many seconds the vendor is not to be asked again; None where it does not say, or says nonsense.
+    """Return how many seconds to wait before a retry; 0 for a time in the past, `None` if missing or invalid.
 
-    Names in `headers` are in lower case, or in any where the mapping does not mind. What is past is 0.
+    Names in `headers` are in lower case, or the mapping ignores case.
 
     >>> now = datetime(2026, 1, 1, tzinfo=UTC)
     >>> retry_after_of({"retry-after-ms": "1500", "retry-after": "9"}, now=now), retry_after_of({}, now=now)
@@ -35,10 +35,10 @@ def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None
 
 
 def reset_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return in how many seconds the vendor's rate limit lets a request pass, by its `*-reset` headers; None: unknown.
+    """Return in how many seconds the vendor's rate limit is reset, by its `*-reset` headers; `None` if unknown.
 
-    Vendors name several limits. Those that are used up (`…-remaining: 0`) all have to be over; where none is marked so,
-    the first to be over counts.
+    Vendors have several limits. All that are used up (`…-remaining: 0`) must be reset; if none is marked as used up,
+    the earliest reset counts.
 
     >>> now = datetime(2026, 1, 1, tzinfo=UTC)
     >>> reset_of({"anthropic-ratelimit-requests-reset": "2026-01-01T00:00:06Z"}, now=now)
@@ -66,7 +66,7 @@ _RESET = re.compile(
 
 
 def seconds_until(value: str, *, now: datetime) -> float | None:
-    """Return how many seconds are left until what `value` says; 0: it is past; None: it says no time.
+    """Return the seconds until the time in `value`; 0 if it is past, `None` if `value` is not a time.
 
     >>> now = datetime(2026, 1, 1, tzinfo=UTC)
     >>> [seconds_until(value, now=now) for value in ("7", "7s", "1m30s", "250ms", "2026-01-01T00:01:00Z", "soon")]
@@ -85,13 +85,13 @@ def seconds_until(value: str, *, now: datetime) -> float | None:
     moment = _moment(value)
     if moment is None:
         return None
-    # HTTP's dates are in GMT; one that leaves the zone out means the same.
+    # HTTP dates are in GMT, also without a zone.
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (aware - now).total_seconds())
 
 
 def delays_in(details: object, message: str) -> Iterator[float]:
-    """Yield in how many seconds a body says to ask again: Gemini's `RetryInfo`, or words."""
+    """Yield the seconds to wait according to a body: Gemini's `RetryInfo`, or the message."""
     infos = [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     for words in (*(f"retry in {info['retryDelay']}" for info in infos if "retryDelay" in info), message):
         if (match := _RETRY_IN.search(words)) is not None:
@@ -123,6 +123,6 @@ _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 """Seconds in each."""
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(?>(ms|milli|[smhd])[a-z]*)", re.IGNORECASE | re.ASCII)
-"""A unit is read in one way only (`?>`): n times `1ms`, each read in two ways, are 2^n ways to fail at what follows."""
+"""The atomic group (`?>`) prevents backtracking: otherwise n times `1ms` could be matched in 2^n ways."""
 _LENGTHS = re.compile(rf"(?:{_LENGTH.pattern} ?)+", re.IGNORECASE | re.ASCII)
 _RETRY_IN = re.compile(rf"(?:retry|try again) (?:in|after) ({_LENGTHS.pattern})", re.IGNORECASE | re.ASCII)

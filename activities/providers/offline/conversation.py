@@ -1,4 +1,4 @@
-"""What the offline model reads: the conversation, and the results of its own tool calls."""
+"""The conversation as the offline model reads it, with the results of its tool calls."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,15 +10,15 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, Mode
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
 MEMORY = "memory.md"
-"""The workspace file with the facts that the model was asked to remember."""
+"""The workspace file with the facts that the model remembers."""
 
 _CONTEXT_RULE = re.compile(r"^={80}$", re.MULTILINE)
-"""Opens the context below a task's description (TSK-3): facts to look up, no orders to follow."""
+"""The line above a task's context (TSK-3), which has facts to look up and no instructions."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a tool call: the tool's one `line` for people, and the `content` below it."""
+    """The result of a tool call: its first `line`, and the `content` below it."""
 
     purpose: str
     line: str
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def lines(self) -> list[str]:
-        """The lines of the content, none after a failure; a newline at its end opens no further one."""
+        """The lines of the content; none after a failure."""
         return self.content.removesuffix("\n").split("\n") if self.content and self.status == "ok" else []
 
 
@@ -46,23 +46,24 @@ def outcome_of(purpose: str, result: ModelMessage) -> Outcome:
 
 
 class Conversation:
-    """The conversation as the model reads it; lists are oldest first."""
+    """The conversation; lists are oldest first. The turn begins at the newest user message, even a steering prompt."""
 
     def __init__(self, request: ModelRequest) -> None:
-        """Begin the turn at the newest user message, also where that was steered in."""
         messages = request.messages
         self.tools = frozenset(tool.name for tool in request.head.tools)
-        said = [_CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"]
-        self.requests = [text for text, *_ in said]
-        self.request = self.requests[-1] if said else ""
-        self.contexts = [context for _, *contexts in said for context in contexts]
-        """What stands below the requests as their context."""
+        user_texts = [
+            _CONTEXT_RULE.split(message.content, maxsplit=1) for message in messages if message.role == "user"
+        ]
+        self.requests = [text for text, *_ in user_texts]
+        self.request = self.requests[-1] if user_texts else ""
+        self.contexts = [context for _, *contexts in user_texts for context in contexts]
+        """The contexts below the requests."""
         self.summaries = [
             message.content.removeprefix(SUMMARY_MARK)
             for message in messages
             if message.role == "assistant" and message.content.startswith(SUMMARY_MARK)
         ]
-        """What stands for the evicted part of the conversation."""
+        """Summaries of evicted messages."""
         newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
         self.results = list(_calls_with_results(messages[newest + 1 :]))
         """The calls of this turn that have a result."""
@@ -79,7 +80,7 @@ class Conversation:
 
 
 def _calls_with_results(messages: Iterable[ModelMessage]) -> Iterator[tuple[CallPart, ModelMessage]]:
-    """Pair calls with the results that follow them; further on, a vendor's call id can mean another call."""
+    """Pair calls with the results directly after them: a later step may reuse the ids."""
     calls: dict[str | None, CallPart] = {}
     for message in messages:
         if message.role == "assistant":

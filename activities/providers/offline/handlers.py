@@ -1,7 +1,7 @@
-"""How the offline model carries out the intents of a request: with tools, or from the conversation alone.
+"""Handlers of the offline model's intents, with tools or from the conversation alone.
 
-A handler runs anew at every step of a turn and must ask for the same calls each time: it may look at the conversation
-and at its outcomes, at nothing else.
+A handler runs again at every step of a turn and must make the same calls each time: it may depend only on the
+conversation and on the outcomes of its calls.
 """
 
 import re
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from turnkeeper.activities.providers.offline.conversation import MEMORY, Conversation, Outcome, outcome_of
 from turnkeeper.activities.providers.offline.intents import Intent, find_intents
 from turnkeeper.activities.providers.offline.text import end_sentence, lines_about, quote, sentences, shorten
+from turnkeeper.models.errors import TurnkeeperError
 
 _SIZED_FILE = re.compile(r"^(.+) \(([\d,]+) bytes?\)$", re.MULTILINE)
 """A file as `file_list` shows it."""
@@ -26,9 +27,9 @@ class ToolUse:
 
 
 def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[list[str], list[ToolUse]]:
-    """Return the answers to the intents that have their results, and the calls that come next.
+    """Return the answers to the intents that have their results, and the next calls.
 
-    What changes something waits for everything before it, and all after it wait for it.
+    An intent that changes something waits for all before it, and blocks all after it.
     """
     tools = _Tools(conversation)
     texts: list[str] = []
@@ -45,7 +46,7 @@ def run_intents(intents: Iterable[Intent], conversation: Conversation) -> tuple[
 
 
 def facts_in(text: str) -> list[str]:
-    """Return what `text` states, in passing or to be remembered.
+    """Return the statements in `text`, including those to be remembered.
 
     >>> facts_in("My name is Ada. Remember that tea is at five. What is the time?")
     ['My name is Ada.', 'tea is at five']
@@ -59,12 +60,12 @@ def facts_in(text: str) -> list[str]:
     return facts
 
 
-class _ResultPendingError(Exception):
+class _ResultPendingError(TurnkeeperError):
     pass
 
 
 class _Tools:
-    """The results of this turn. Each serves one call, so that a file that is read again is read as it is then."""
+    """The results of this turn. Each is used once, so that a file that is read twice is really read again."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.pending: list[ToolUse] = []
@@ -72,7 +73,7 @@ class _Tools:
         self._results = list(conversation.results)
 
     def run(self, tool: str, purpose: str, **args: str) -> Outcome:
-        """Return the outcome of a call. Raises `_ResultPendingError` if it is still to be made."""
+        """Return the outcome of a call. Raises `_ResultPendingError` if there is none yet."""
         if tool not in self._offered:
             return Outcome(purpose, f"the tool {tool} is not available here", status="error")
         for index, (call, result) in enumerate(self._results):
@@ -144,12 +145,12 @@ def _longest(entries: list[str]) -> str:
 
 
 def _remember(fact: str, tools: _Tools) -> str:
-    """Add the fact to the memory file, unless that holds more than facts or was not shown whole."""
+    """Add the fact to the memory file, unless the file has other content or was truncated."""
     line = f"- {fact}"
     memory = tools.read(MEMORY)
     if memory.failure and "does not exist" not in memory.line:
         problem = memory.failure
-    elif not all(line.startswith("- ") for line in memory.lines):  # what marks a cut is no fact either
+    elif not all(line.startswith("- ") for line in memory.lines):  # also false for the mark of a truncated file
         problem = f"I see more than facts in {MEMORY}, so I do not replace it."
     elif line in memory.lines:
         problem = None
@@ -161,7 +162,7 @@ def _remember(fact: str, tools: _Tools) -> str:
 
 
 def _recall(topic: str, conversation: Conversation, tools: _Tools) -> str:
-    """Quote the newest statement about `topic`, from the memory file only if the conversation has none."""
+    """Quote the newest statement about `topic` from the conversation, or else from the memory file."""
     sources = {
         "You told me": [fact for request in conversation.requests for fact in facts_in(request)],
         "The context I was given says": [line for context in conversation.contexts for line in sentences(context)],

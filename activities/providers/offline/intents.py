@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 MAX_CHARS = 4_000
-"""A longer text is no request."""
+"""Longer texts are not parsed."""
 
 Kind = Literal[
     "time",
@@ -46,7 +46,7 @@ _PHRASES: Mapping[Kind, str] = {
     "memory": r"what do you remember",
     "recall": r"what(?:'s| is| are) (?P<topic>.+)",
 }
-"""Of two phrases that match a clause the upper one counts."""
+"""The first phrase that matches a clause counts."""
 
 _VERB = r"(?:please )?(?:read|list|search|write|remember|delegate|find the|tell me the|what)\b"
 _CLAUSE_END = rf"""(?<=[\w"”)])[.!?]+(?=\s|\Z)|\n|[,;]? (?:and then|and|then) (?={_VERB})"""
@@ -62,7 +62,7 @@ _PATTERNS = {kind: _compile(rf"(?:and |then |please )*(?:{phrase})") for kind, p
 
 @dataclass(frozen=True)
 class Intent:
-    """Something that is asked for, with the `words` of the user's that say what exactly."""
+    """Something that the user wants, with the `words` that specify it."""
 
     kind: Kind
     words: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """The offline model: real behaviour without a key and without a network (AGT-4).
 
-The model is a function of the request and keeps nothing between two calls. At every step of a turn the handlers of all
-intents in the newest user message run from their beginning, as Temporal replays a workflow: a call of this turn that
-has its result returns it, another one is made now. Once every handler has returned, what they returned is the answer.
-Handlers are finite and a failed call is an outcome like any other, so a turn always ends.
+The model is a function of the request and has no state. At every step of a turn the handlers of all intents in the
+newest user message run from their beginning, as Temporal replays a workflow: a call that already has its result returns
+it, any other is made now. Once every handler has returned, the answer is complete. Handlers are finite and a failed
+call is an outcome like any other, so a turn always ends.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ ABILITIES = (
     "I am the built-in demo model: I can read, list, search and write files, tell the time and remember facts. "
     "Try “write hello to greeting.txt”, “read greeting.txt” or “what time is it?”."
 )
-"""The answer to whatever no phrase matches."""
+"""The answer if no phrase matches."""
 
 
 class OfflineModel:
@@ -45,7 +45,7 @@ class OfflineModel:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Write the answer word by word, thinking first, then yield the whole of it."""
+        """Yield the answer word by word, thinking first, then the whole response."""
         response = answer(request, number=context.request)
         async for delta in deltas_of(response.parts, pause=self._pause):
             yield delta
@@ -53,7 +53,7 @@ class OfflineModel:
 
 
 def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
-    """Answer the newest user message, or make the calls its answer needs; `number`, the request's, makes the ids.
+    """Answer the newest user message, or make the calls that the answer needs. Ids are made from `number`.
 
     >>> from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead
     >>> texts = ["Remember that the code is 4711.", "What is the code?"]
@@ -82,30 +82,30 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
 
 
 def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model: str = "offline") -> ModelResponse:
-    """Make the whole response of `parts`, with estimated usage.
+    """Return the response with `parts`, with estimated usage.
 
-    Input tokens are estimated from the characters of the system prompt and of the messages' text alone: tools and calls
-    would have to be written as JSON, which for a long context at every call costs more than all else here.
+    Input tokens are estimated only from the system prompt and the text of messages: encoding tools and calls as JSON
+    would cost more than everything else here.
     """
     max_chars = None if request.head.max_tokens is None else request.head.max_tokens * CHARS_PER_TOKEN
-    shown = [  # cut to what was allowed, as a vendor does
+    allowed_parts = [  # cut to what was allowed, as a vendor does
         part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
         for part in parts
     ]
-    response = ModelResponse(parts=shown, model=model, request_id=f"offline_{number}")
+    response = ModelResponse(parts=allowed_parts, model=model, request_id=f"offline_{number}")
     reasoning = estimate_tokens([{"content": response.thinking}])
     usage = Usage(
         input_tokens=tokens_of(len(request.head.system) + sum(len(message.content) for message in request.messages)),
         output_tokens=reasoning + estimate_tokens([{"content": response.text, "tool_calls": response.calls}]),
         reasoning_tokens=reasoning,
-        cost=0.0,  # nobody is to be paid
+        cost=0.0,  # free
     )
-    stop = "max_tokens" if shown != list(parts) else "tool_calls" if response.calls else "end_turn"
+    stop = "max_tokens" if allowed_parts != list(parts) else "tool_calls" if response.calls else "end_turn"
     return response.model_copy(update={"usage": usage, "stop": stop})
 
 
 async def deltas_of(parts: Iterable[Part], *, pause: float) -> AsyncIterator[Delta]:
-    """Write `parts` word by word, with `pause` seconds after each word; a call is announced by its name."""
+    """Yield `parts` word by word, with `pause` seconds after each word; of a call, its name."""
     for part in parts:
         for piece in [part.name] if isinstance(part, CallPart) else re.findall(r"\S+\s*|\s+", part.text):
             yield Delta(part.kind, piece)

@@ -1,9 +1,9 @@
-"""The scripted model: plays back a list of responses, delays and faults, for tests and demos (AGT-4).
+"""The scripted model, which plays back responses, delays and faults, for tests and demos (AGT-4).
 
-A script is a JSON file in the worker's script folder. The session's first model request gets its first response, the
-second its second, and so on, requests for summaries too: which one is played follows from the request's number alone,
-so a retry after a crash, also by another worker, plays the same response again. Whether its fault still occurs follows
-from how often the request was tried and waited out, which the context says; so nothing is counted here.
+A script is a JSON file in the worker's script folder. The session's first model request gets the first response, the
+second the second, and so on, including requests for summaries. The response depends only on the request's number, so a
+retry after a crash, even by another worker, gets the same response. Whether its fault still occurs depends on the
+number of attempts and waits in the context, so nothing is counted here.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue, ValidationError
 from turnkeeper.activities.providers.offline.provider import deltas_of, respond
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.session.queue.prompts import sentence_of
+from turnkeeper.models.session.queue.prompts import sentence_for
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(ge=0, le=3_600)]
 
 
 class ScriptedCall(Strict):
-    """A tool call. `args` is a string where the model's argument text is no JSON object; an absent `id` is made up."""
+    """A tool call. `args` is a string if the arguments are not a JSON object; without an `id`, one is generated."""
 
     name: str
     args: dict[str, JsonValue] | str = {}
@@ -40,10 +40,9 @@ class ScriptedCall(Strict):
 
 
 class ScriptedFault(Strict):
-    """A failure of the first `times` tries, after `after_chunks` pieces of the answer were written.
+    """A failure of the first `times` attempts, after `after_chunks` pieces of the answer.
 
-    A try is an attempt of the activity; where the workflow waits the request out, its attempts begin at 1 again, and
-    each wait counts as a try.
+    After the workflow has waited, the activity's attempts start at 1 again, and each wait counts as an attempt.
     """
 
     error_type: Literal[ErrorType, "stale_reasoning"]
@@ -53,10 +52,10 @@ class ScriptedFault(Strict):
     after_chunks: int = Field(0, ge=0)
 
     def fails(self, *, attempt: int, wait_count: int) -> bool:
-        """Return whether the attempt (from 1) fails, after the workflow has waited the request out `wait_count` times.
+        """Return whether the attempt (from 1) fails, after `wait_count` waits of the workflow.
 
         >>> fault = ScriptedFault(error_type="overloaded", times=2)
-        >>> [fault.fails(attempt=attempt, wait_count=wait_count) for attempt, wait_count in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        >>> [fault.fails(attempt=attempt, wait_count=waits) for attempt, waits in [(2, 0), (3, 0), (1, 1), (1, 2)]]
         [True, False, True, False]
         """
         return attempt + wait_count <= self.times
@@ -65,7 +64,7 @@ class ScriptedFault(Strict):
 class ScriptedResponse(Strict):
     """One answer; `{request}` and `{last_user}` in its texts become the request's number and the newest user message.
 
-    `delay` passes before the answer, `chunk_delay` after each piece of it, both in seconds. `cut`: the stream ends
+    `delay` is the pause before the answer, `chunk_delay` that after each piece, both in seconds. `cut`: the stream ends
     before its final event.
     """
 
@@ -79,13 +78,13 @@ class ScriptedResponse(Strict):
 
 
 class Script(Strict):
-    """The responses of a session, in order; `repeat` starts again at the first after the last."""
+    """The responses of a session, in order. With `repeat` the first follows the last."""
 
     responses: list[ScriptedResponse] = Field(min_length=1)
     repeat: bool = False
 
     def response_to(self, request: int) -> ScriptedResponse | None:
-        """Return what is played to the session's model request number `request` (from 1); None past the end."""
+        """Return the response to the session's model request number `request` (from 1); `None` after the end."""
         index = (request - 1) % len(self.responses) if self.repeat else request - 1
         return self.responses[index] if index < len(self.responses) else None
 
@@ -94,14 +93,14 @@ class ScriptedModel:
     """Plays `folder`/NAME.json for the model `script/NAME`, and `folder`/default.json for `script`."""
 
     def __init__(self, folder: Path) -> None:
-        """Play the scripts of `folder`; one is read again when its file has changed."""
+        """Play the scripts in `folder`. A script is loaded again when its file has changed."""
         self._folder = folder
         self._cache: dict[Path, tuple[tuple[int, int] | None, Script]] = {}
 
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        """Play the response to this request. Raises `ModelError` where the script says so, or where there is none."""
+        """Play the response to this request. Raises `ModelError` if the script says so, or there is no response."""
         path = self._path_of(name)
         script = await self._script(path)
         response = script.response_to(context.request)
@@ -124,24 +123,24 @@ class ScriptedModel:
             yield respond(request, parts, model=name, number=context.request)
 
     def _path_of(self, name: str) -> Path:
-        # The pattern is also what keeps a model's name from reaching files outside the folder.
+        # The pattern also prevents access to files outside the folder.
         match = re.fullmatch(r"script(?:/([A-Za-z0-9_-]{1,64}))?", name)
         if not match:
             raise ModelError("bad_request", f"{name!r} is not script/NAME, the NAME 1 to 64 letters, digits, _ or -")
         return self._folder / f"{match[1] or 'default'}.json"
 
     async def _script(self, path: Path) -> Script:
-        version = _version_of(path)  # before the file is read: what is written meanwhile is seen the next time
+        version = _version_of(path)  # before reading, so that a change meanwhile is seen the next time
         cached_version, script = self._cache.get(path, (None, None))
         if script is None or version is None or version != cached_version:
-            # A thread only for reading: the hop costs more than a whole answer, the look at the file next to nothing.
+            # A thread only for reading: it costs more than a whole answer, while `stat` costs next to nothing.
             script = await asyncio.to_thread(_load, path)
             self._cache[path] = version, script
         return script
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:
-    """Return another value after every change of the file; None where it cannot be looked at."""
+    """Return a value that differs after every change of the file; `None` if the file can't be accessed."""
     try:
         stat = path.stat()
     except OSError:
@@ -157,14 +156,14 @@ def _load(path: Path) -> Script:
     except OSError as error:
         raise ModelError("bad_request", f"the script {path.name!r} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_of(error)}") from error
+        raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_for(error)}") from error
 
 
 def _parts_of(response: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:
     newest = next((message.content for message in reversed(request.messages) if message.role == "user"), "")
 
     def fill(text: str) -> str:
-        # The user's own words come last, so that a placeholder inside them stays as it was written.
+        # The user's words are filled in last, so that a placeholder in them is not replaced.
         return text.replace("{request}", str(context.request)).replace("{last_user}", newest)
 
     parts: list[Part] = []

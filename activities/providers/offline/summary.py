@@ -1,7 +1,7 @@
-"""The offline model's summary of a conversation, made of the conversation's own sentences (CTX-5).
+"""The offline model's summary of a conversation, from the conversation's own sentences (CTX-5).
 
-It keeps what the user stated, then what was asked and how it was answered, and what went wrong. The summary so far is
-read back in the same form. Where there is too much of a section, its oldest lines go.
+It lists what the user stated, what was asked and answered, and what went wrong. An earlier summary is parsed and
+included. If a section is too long, its oldest lines are dropped.
 """
 
 import re
@@ -23,7 +23,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest
 FACTS, EXCHANGES, PROBLEMS = "What the user said:", "What was asked and answered:", "What went wrong:"
 
 SECTIONS = {FACTS: 2_000, EXCHANGES: 1_000, PROBLEMS: 300}
-"""How many characters the lines of each section may have."""
+"""Maximum characters of each section's lines."""
 
 _HEADER = re.compile(f"^({'|'.join(map(re.escape, SECTIONS))})$", re.MULTILINE)
 _FILES = re.compile(r"^Files written: .*\Z", re.MULTILINE | re.DOTALL)

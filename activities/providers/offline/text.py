@@ -1,13 +1,13 @@
-"""How the offline model shortens, quotes and searches text."""
+"""Shortening, quoting and searching text, for the offline model."""
 
 import re
 from collections.abc import Iterable, Sequence
 
 MAX_LINES = 30
-"""Lines of a result that are quoted."""
+"""Maximum quoted lines of a result."""
 
 _FILLER = frozenset({"a", "an", "are", "in", "is", "it", "my", "of", "on", "our", "the", "this", "was", "your"})
-"""Words that a topic and a statement about it need not share."""
+"""Words that are ignored when a statement is compared with a topic."""
 
 
 def shorten(text: str, max_chars: int) -> str:
@@ -21,12 +21,12 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def end_sentence(text: str) -> str:
-    """Return `text` with a mark that ends its sentence."""
+    """Return `text` with punctuation at its end."""
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def quote(lines: Sequence[str]) -> str:
-    """Quote the first `MAX_LINES` lines; an ellipsis stands for the others."""
+    """Quote the first `MAX_LINES` lines, with an ellipsis for the others."""
     more = ["…"] if len(lines) > MAX_LINES else []
     return "\n".join(f"> {line.rstrip()[:300]}" for line in [*lines[:MAX_LINES], *more])
 
@@ -37,7 +37,7 @@ def sentences(text: str) -> list[str]:
 
 
 def lines_about(topic: str, lines: Iterable[str]) -> list[str]:
-    """Return the lines that name everything in `topic` and state something about it.
+    """Return the lines that contain all words of `topic` and more.
 
     >>> lines_about("the code", ["- The code is 4711", "the code?", "tea is ready"])
     ['The code is 4711']

@@ -1,1 +1,1 @@
-"""OpenAI's two APIs, Responses and Chat Completions, the second also as other vendors serve it."""
+"""OpenAI's two APIs: Responses, and Chat Completions, which other vendors offer too."""

@@ -1,8 +1,8 @@
-"""`openai-chat:` models, of any endpoint that speaks OpenAI's Chat Completions: Ollama, vLLM, a proxy (AGT-4).
+"""`openai-chat:` models of any endpoint with OpenAI's Chat Completions: Ollama, vLLM, a proxy (AGT-4).
 
-By the protocol `native` the model is given its tools by the API; by `text`, the conversation and its tools as one text
-(`text_protocol.py`, CTX-13). The SDK is loaded when a model is first asked. Nothing of what it finds in the environment
-for OpenAI itself, a key above all, is sent to another endpoint.
+With the protocol `native` the model gets its tools through the API; with `text` it gets conversation and tools as one
+text (`text_protocol.py`, CTX-13). The SDK is imported on first use. What it finds in the environment for OpenAI itself,
+above all a key, is never sent to another endpoint.
 """
 
 import re
@@ -33,13 +33,13 @@ ENDPOINT = Vendor(name="the endpoint of openai_chat.base_url", key="openai_chat.
 PATH = "/chat/completions"
 
 USAGE_WAIT = 5.0
-"""Seconds for what follows the end of an answer: the usage, in a chunk of its own, and the end of the stream."""
+"""Seconds to wait after the end of an answer: for the usage, in a chunk of its own, and the end of the stream."""
 
 _ABOUT_TOOLS = re.compile(
     r"support (?:for )?tools|tools? (?:is|are) not supported|tools param|tool[ _-](?:choice|calling|use)\b",
     re.IGNORECASE,
 )
-"""How endpoints say that a model has no tool calling of its own."""
+"""How endpoints say that a model doesn't support tool calling."""
 
 _ABOUT_THE_BOUND = re.compile(r"max_(?:completion_)?tokens")
 
@@ -55,9 +55,9 @@ class OpenAIChatProvider:
         api_key: str | None = None,
         protocol: Literal["native", "text"] = "native",
     ) -> None:
-        """Ask at `base_url`, with its version; without `api_key`, no key is sent.
+        """Send requests to `base_url`, which includes the API's version. Without `api_key` no key is sent.
 
-        `silence_timeout`: seconds the endpoint may send nothing. Raises `ModelError` without an address.
+        `silence_timeout`: for how many seconds the endpoint may send nothing. Raises `ModelError` without a `base_url`.
         """
         if base_url is None:
             raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
@@ -71,7 +71,7 @@ class OpenAIChatProvider:
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
-            raise ModelError("not_found", "write its name behind the colon, as in 'openai-chat:qwen3'")
+            raise ModelError("not_found", "write its name after the colon, as in 'openai-chat:qwen3'")
         encode_request, accumulator = (
             (encode_text, TextStreamAccumulator) if self._protocol == "text" else (encode, StreamAccumulator)
         )
@@ -99,13 +99,13 @@ class OpenAIChatProvider:
                 return
 
     def _learn(self, error: ModelError, body: Block, name: str, session: tuple[str, str]) -> bool:
-        """Take note of what the endpoint refuses or demands; return whether there is a changed request to be sent."""
+        """Remember what the endpoint rejects or requires; return whether to send a changed request."""
         if self._of_models.learn(name, error, optional=present_in(body, OPTIONAL)):
             return True
         return self._of_sessions.learn(session, error, optional=fields_in(body), requirable=missing_in(body))
 
     def _with_advice(self, error: ModelError, request: ModelRequest) -> ModelError:
-        """Return the error, with a way out where it is the tools that the model does not take."""
+        """Return the error, with advice if the model doesn't support tools."""
         if error.error_type != "bad_request" or not request.head.tools or not _ABOUT_TOOLS.search(error.message):
             return error
         advice = "openai_chat.protocol='text' is for models without tool calling"
@@ -115,13 +115,13 @@ class OpenAIChatProvider:
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         nothing = sdk.Omit()
         client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)
-        # In place of those it has found in `OPENAI_CUSTOM_HEADERS`; there is no way to give it none.
+        # Overrides `OPENAI_CUSTOM_HEADERS`, which the SDK offers no other way to ignore.
         client._custom_headers = {"OpenAI-Organization": nothing, "OpenAI-Project": nothing}
         return client
 
 
 def _is_bound_too_high(error: ModelError, request: ModelRequest) -> bool:
-    """Return whether there may be an answer to the same request with less room for it."""
+    """Return whether the request may succeed with a lower limit of output tokens."""
     if request.head.max_tokens is None:
         return False
     is_blamed = _ABOUT_THE_BOUND.search(f"{error.parameter} {error.message}") is not None

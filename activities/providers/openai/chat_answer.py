@@ -1,11 +1,11 @@
-"""How an answer of a Chat Completions endpoint is read from its stream (AGT-3, AGT-10).
+"""Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10).
 
-Theory of operation. Servers differ in what they leave out and what they add, so little is demanded: chunks with a
-`delta` in their first choice, and a `finish_reason`, which alone says whether an answer is whole. Text grows by
-concatenation, whatever field it is in. A piece belongs to the latest call of its `index`, or to the latest of all where
-it has none; it begins another one if it brings a name and, with it, another id, or finds the arguments before it whole.
-Ids of a server may be missing or repeat. What a message or a call has beyond what we understand is kept in the state,
-to go back to the same model; so is thinking at the beginning of the text, for templates that want it there.
+Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
+`finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. A piece
+belongs to the latest call of its `index`, or to the latest of all without one; it begins another call if it has a name
+and another id, or if the arguments before it are complete. Ids may be missing or repeat. Fields of a message or a call
+that we don't understand are kept in the state, to go back to the same model; so is thinking at the beginning of the
+text, for templates that expect it there.
 """
 
 import json
@@ -36,58 +36,58 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Par
 from turnkeeper.models.transcript.trajectory import StopReason, Usage
 
 THOUGHTS = ("reasoning_content", "reasoning")
-"""Where servers put shown thinking; one that uses both says the same in them."""
+"""The fields with visible thinking. A server that uses both has the same text in them."""
 
 _UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
 _OF_A_CALL = frozenset({"index", "id", "type", "function"})
 VENDOR = "the endpoint"
-"""Who is asked, in a sentence."""
+"""The vendor's name in error messages."""
 
 
 @dataclass
 class _Call:
-    """A call while it comes in."""
+    """A call while it arrives."""
 
     index: int | None
     id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    beyond: FieldAccumulator = field(default_factory=FieldAccumulator)
+    extra_fields: FieldAccumulator = field(default_factory=FieldAccumulator)
 
     def add(self, delta: Event) -> None:
         function = delta.get("function") or {}
         name, arguments = function.get("name") or "", function.get("arguments")
         self.id = self.id or delta.get("id") or ""
-        # Some servers give the name in pieces, some give it whole in every chunk.
+        # Some servers send the name in pieces, others the whole name in every chunk.
         self.name += name if name != self.name else ""
         if arguments:
-            # Some servers give an object where the text of one is meant.
+            # Some servers send an object instead of its text.
             self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
         for key, piece in delta.items():
             if key not in _OF_A_CALL:
-                self.beyond.add(key, piece)
+                self.extra_fields.add(key, piece)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether its arguments are whole, as far as can be seen."""
+        """Return whether its arguments seem complete."""
         return bool(self.arguments) and isinstance(arguments_of(join_pieces(self.arguments)), dict)
 
 
 class StreamAccumulator:
-    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str, *, request: int) -> None:
         """Begin the answer of the model `name` to the session's model request number `request`."""
         self.is_whole = False
-        """The answer has come to its end, but for its usage."""
+        """The answer is complete, except for its usage."""
         self.failure: Event | None = None
-        """What the server says of an answer that failed."""
+        """The server's error."""
         self._name = name
         self._model = self._id = ""
         self._request = request
         self._content = LeadingThought()
         self._texts: dict[str, list[str]] = {"thought": [], "refusal": []}
-        self._beyond = FieldAccumulator()
+        self._extra_fields = FieldAccumulator()
         self._calls: list[_Call] = []
         self._finish = ""
         self._used: Mapping[str, object] = {}
@@ -98,7 +98,7 @@ class StreamAccumulator:
             return []
         self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
         self._used = counts_of(event.get("usage")) or self._used
-        # One is asked for. There are servers that do not number it, and ones that send more than that.
+        # Only one was requested, but some servers don't number it, or send more.
         first = [choice for choice in event.get("choices") or [] if not choice.get("index")]
         return [delta for choice in first for delta in self._take_choice(choice)]
 
@@ -107,7 +107,7 @@ class StreamAccumulator:
         stop = self._stop_reason()
         calls = self._whole_calls() if stop == "tool_calls" else []
         return ModelResponse(
-            parts=[*self._texts_told(), *(part for part, _ in calls)],
+            parts=[*self._text_parts(), *(part for part, _ in calls)],
             stop=stop,
             usage=_usage(self._used),
             model=self._model or self._name,
@@ -123,55 +123,59 @@ class StreamAccumulator:
         delta = choice.get("delta") or choice.get("message") or {}
         thought = next((delta[key] for key in THOUGHTS if delta.get(key)), None)
         if isinstance(thought, str):
-            yield self._show(Delta("think", thought), "thought")
+            yield self._add_text(Delta("think", thought), "thought")
         if content := delta.get("content"):
             yield from self._content.add(_text_in(content))
         if refusal := delta.get("refusal"):
-            yield self._show(Delta("respond", refusal), "refusal")
-        for told in _calls_in(delta):
-            if named := self._take_call(told):
-                yield Delta("call", named)
+            yield self._add_text(Delta("respond", refusal), "refusal")
+        for call_piece in _calls_in(delta):
+            if call_name := self._take_call(call_piece):
+                yield Delta("call", call_name)
         for key, piece in delta.items():
             if key not in _UNDERSTOOD:
-                self._beyond.add(key, piece)
+                self._extra_fields.add(key, piece)
         self._finish = choice.get("finish_reason") or self._finish
         self.is_whole = bool(self._finish)
 
-    def _show(self, delta: Delta, to: str) -> Delta:
+    def _add_text(self, delta: Delta, to: str) -> Delta:
         self._texts[to].append(delta.text)
         return delta
 
-    def _take_call(self, told: Event) -> str | None:
-        call = self._call_of(told)
+    def _take_call(self, call_piece: Event) -> str | None:
+        call = self._call_of(call_piece)
         is_new = call is None
         if call is None:
-            call = _Call(index=told.get("index"), id=told.get("id") or "")
+            call = _Call(index=call_piece.get("index"), id=call_piece.get("id") or "")
             self._calls.append(call)
-        call.add(told)
+        call.add(call_piece)
         return call.name if is_new else None
 
-    def _call_of(self, told: Event) -> _Call | None:
-        """Return the call that a piece belongs to; None: it begins one."""
-        index, own, name = told.get("index"), told.get("id"), (told.get("function") or {}).get("name")
+    def _call_of(self, call_piece: Event) -> _Call | None:
+        """Return the call that a piece belongs to; `None` if it begins one."""
+        index, own_id, name = (
+            call_piece.get("index"),
+            call_piece.get("id"),
+            (call_piece.get("function") or {}).get("name"),
+        )
         latest = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
         if latest is None or not name:
             return latest
-        # A name may be repeated, and so may an id; there are servers that number all calls 0.
-        is_another = bool(own and latest.id and own != latest.id)
+        # Names and ids may be repeated, and some servers number all calls 0.
+        is_another = bool(own_id and latest.id and own_id != latest.id)
         return None if is_another or (index is None and latest.is_complete) else latest
 
     def _whole_calls(self) -> list[tuple[CallPart, Block]]:
-        """Return the calls, each with what it has beyond them. Ids that are missing, or come twice, are made up."""
-        told: list[tuple[CallPart, Block]] = []
-        taken: set[str] = set()
+        """Return the calls, each with its unknown fields. Missing and duplicate ids are replaced."""
+        calls_with_fields: list[tuple[CallPart, Block]] = []
+        used_ids: set[str] = set()
         for number, call in enumerate(self._calls):
-            own = join_pieces([call.id])
-            call_id = own if own and own not in taken else f"call_{self._request}_{number}"
-            taken.add(call_id)
+            own_id = join_pieces([call.id])
+            call_id = own_id if own_id and own_id not in used_ids else f"call_{self._request}_{number}"
+            used_ids.add(call_id)
             args = arguments_of(join_pieces(call.arguments))
             part = CallPart(kind="call", id=call_id, name=join_pieces([call.name]), args=args)
-            told.append((part, call.beyond.fields()))
-        return told
+            calls_with_fields.append((part, call.extra_fields.fields()))
+        return calls_with_fields
 
     def _is_cut(self) -> bool:
         return is_cut(self._finish, vendor=VENDOR)
@@ -179,40 +183,40 @@ class StreamAccumulator:
     def _stop_reason(self) -> StopReason:
         if self._is_cut():
             return "max_tokens"
-        if self._texts["refusal"] and not self._content.said and not self._calls:
+        if self._texts["refusal"] and not self._content.text and not self._calls:
             raise ModelError("refusal", f"it says “{redact(join_pieces(self._texts['refusal']))}”")
-        # Not the reason decides: there are servers that say `stop` with calls.
+        # The reason is not reliable: some servers say `stop` with calls.
         return "tool_calls" if self._calls else "end_turn"
 
-    def _texts_told(self) -> Iterator[Part]:
+    def _text_parts(self) -> Iterator[Part]:
         for thought in filter(None, (join_pieces(self._texts["thought"]), self._content.thought)):
             yield ThinkPart(kind="think", text=thought)
-        if said := self._content.said + join_pieces(self._texts["refusal"]):
-            yield RespondPart(kind="respond", text=said)
+        if text := self._content.text + join_pieces(self._texts["refusal"]):
+            yield RespondPart(kind="respond", text=text)
 
     def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
-        """Return what there is beyond the parts, if there is any: all else is written anew from them, and the same."""
+        """Return what the parts don't contain, if anything: all else can be encoded from the parts."""
         lead: Block = {"content": self._content.lead} if self._content.lead.strip() else {}
-        beyond = [self._beyond.fields() | lead, *(fields for _, fields in calls)]
-        if not any(beyond):
+        extra_fields = [self._extra_fields.fields() | lead, *(fields for _, fields in calls)]
+        if not any(extra_fields):
             return None
         ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
-        items: list[JsonValue] = [known | fields for known, fields in zip(ids, beyond, strict=True)]
+        items: list[JsonValue] = [id_fields | fields for id_fields, fields in zip(ids, extra_fields, strict=True)]
         return ProviderState(api=API, model=self._name, items=items)
 
 
 class TextStreamAccumulator(StreamAccumulator):
-    """An answer by the protocol `text`: its text is read in the grammar of the replay text (CTX-13)."""
+    """An answer by the protocol `text`, whose text is in the grammar of the replay text (CTX-13)."""
 
     def __init__(self, name: str, *, request: int) -> None:
         super().__init__(name, request=request)
         self._reader = AnswerReader()
 
     def add(self, event: Event) -> list[Delta]:
-        shown: list[Delta] = []
+        text_deltas: list[Delta] = []
         for delta in super().add(event):
-            shown += self._reader.read(delta.text) if delta.kind == "respond" else [delta]
-        return shown
+            text_deltas += self._reader.read(delta.text) if delta.kind == "respond" else [delta]
+        return text_deltas
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         whole = super().response(request_id=request_id)
@@ -228,32 +232,32 @@ class TextStreamAccumulator(StreamAccumulator):
 
 
 def _text_in(content: Any) -> str:
-    """Return the text of a delta's content, which some servers give in pieces with a type."""
+    """Return the text of a delta's content, which some servers send as typed pieces."""
     if isinstance(content, str):
         return content
     return "".join(piece["text"] for piece in content if piece.get("type") == "text")
 
 
 def _calls_in(delta: Event) -> list[Event]:
-    """Return the pieces of calls in a delta, the one of before there were several too."""
+    """Return the pieces of calls in a delta, including the deprecated `function_call`."""
     calls = list(delta.get("tool_calls") or [])
     return [*calls, {"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else calls
 
 
-def _usage(told: Mapping[str, object]) -> Usage | None:
-    """Return the tokens in our terms; None where the server does not count.
+def _usage(counts: Mapping[str, object]) -> Usage | None:
+    """Return the usage; `None` if the server doesn't count.
 
     >>> _usage({"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": None}).input_tokens
     9
     """
-    read = counts_of(told.get("prompt_tokens_details"))
+    read = counts_of(counts.get("prompt_tokens_details"))
     try:
         return Usage(
-            input_tokens=count_of(told, "prompt_tokens"),
-            output_tokens=count_of(told, "completion_tokens"),
-            cached_tokens=count_or_zero(read, "cached_tokens") or count_or_zero(told, "prompt_cache_hit_tokens"),
+            input_tokens=count_of(counts, "prompt_tokens"),
+            output_tokens=count_of(counts, "completion_tokens"),
+            cached_tokens=count_or_zero(read, "cached_tokens") or count_or_zero(counts, "prompt_cache_hit_tokens"),
             cache_write_tokens=count_or_zero(read, "cache_write_tokens"),
-            reasoning_tokens=count_or_zero(counts_of(told.get("completion_tokens_details")), "reasoning_tokens"),
+            reasoning_tokens=count_or_zero(counts_of(counts.get("completion_tokens_details")), "reasoning_tokens"),
         )
     except ValueError:
-        return None  # what is not counted, or no count, is no reason to ask again
+        return None  # missing or invalid counts are no reason to retry

@@ -1,14 +1,14 @@
-"""How a request is written for an endpoint that speaks OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
+"""Encoding a request for an endpoint with OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
 
-Theory of operation. Behind such endpoints stand chat templates, and many of them take only what their model was trained
-on: a user speaks first, nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty
-text. So texts of the same speaker in a row become one message, and a conversation that begins with one of the
-assistant's, such as a summary, is opened by a user's.
+Behind such endpoints are chat templates, and many accept only what their model was trained on: a user speaks first,
+nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty text. So consecutive texts
+of the same role become one message, and a user's message is put before a conversation that begins with the assistant,
+such as with a summary.
 
-What an answer had beyond its text and its calls goes back with it to the same model: thinking, which some servers
-demand (`reasoning_content`), signatures of calls. So do the ids of calls, odd as they may be: there are models that
-were trained on theirs (`functions.now:0`), and servers that keep signatures in them. What is refused by name is left
-out from then on, as are optional parameters; what is demanded by name is sent (`refused_parameters.py`).
+What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
+(`reasoning_content`), and signatures of calls. So do the ids of calls, however odd: some models were trained on theirs
+(`functions.now:0`), and some servers keep signatures in them. Fields and optional parameters that the endpoint rejects
+by name are omitted from then on, and fields that it requires by name are added (`unsupported_parameters.py`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,28 +23,28 @@ from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, c
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
-"""The name of this API in `ProviderState`. Its items: what the message had beyond its text and its calls, then the same
-of each call. The message's `content` is what was in that before the text: thinking, with its tags."""
+"""The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then
+those of each call. The message's `content` is what came before the text: thinking, with its tags."""
 
 OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
-"""What of every request an endpoint may refuse: without `max_tokens`, `max_completion_tokens` says the same."""
+"""Parameters that an endpoint may reject. `max_completion_tokens` replaces `max_tokens`."""
 
 REQUIRABLE = {"reasoning_content": " "}
-"""What endpoints may demand of every answer of the assistant's, and what it is where the answer has none: after a
-switch of models, in a new segment, in a step without thinking. There are servers that take "" for nothing."""
+"""Fields that endpoints may require in every assistant message, and their value where it has none: after a change of
+models, in a new segment, in a step without thinking. Some servers treat "" as missing."""
 
 REASONING_ROOM = "room for reasoning"
-"""What a request whose answer is bounded may be sent without: where so much is too much."""
+"""The extra tokens for reasoning, which are left out where the limit would be too high."""
 
 REASONING_TOKENS = 7_000
-"""Most tokens for the reasoning before an answer whose length is bounded, which these APIs count with it. Many models
-take a bound of at most 8,192."""
+"""Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most
+8,192 tokens in total."""
 
 
 def encode(
     request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
-    """Return the body that asks the model `name`, leaving out what `without` names, with what is `required`.
+    """Return the body for the model `name`, without the parameters `without`, with the fields `required`.
 
     >>> request = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
     >>> encode(request, name="qwen3", without=["stream_options"])
@@ -62,7 +62,7 @@ def encode(
 def encode_text(
     request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
-    """Return the body that asks the model `name` by the protocol `text` (CTX-13), leaving out what `without` names.
+    """Return the body for the model `name` by the protocol `text` (CTX-13), without the parameters `without`.
 
     Its messages have no fields that could be `required`.
     """
@@ -77,14 +77,14 @@ def encode_text(
 
 
 def fields_in(body: Block) -> frozenset[str]:
-    """Return the names of what a request's messages have beyond texts and calls, and can do without."""
+    """Return the names of optional fields in a request's messages and calls."""
     system_messages = _assistants_in(body)
     calls = [call for message in system_messages for call in message.get("tool_calls", [])]
     return frozenset(key for block in (*system_messages, *calls) for key in block) - _NEEDED
 
 
 def missing_in(body: Block) -> frozenset[str]:
-    """Return the names of what an endpoint may demand and some message of the request has not got."""
+    """Return the names of fields that an endpoint may require and some message lacks."""
     return frozenset(key for message in _assistants_in(body) for key in REQUIRABLE if key not in message)
 
 
@@ -156,7 +156,7 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
 
 
 def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[Block]:
-    """Return what the answer had beyond text and calls: of the message, then of each call. Another model has no use."""
+    """Return the other fields of the answer: of the message, then of each call; none for another model."""
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or message.state is None or message.state.model != name:
         return [{}]
@@ -169,7 +169,7 @@ def _call_id(item: Block) -> str | None:
 
 
 def _are_one(earlier: Block, later: Block) -> bool:
-    """Return whether two messages are of one speaker, whom templates let speak but once; results of tools are not."""
+    """Return whether two messages must become one, since templates reject the same role twice; except tool results."""
     return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
 
 

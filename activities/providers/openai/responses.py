@@ -1,4 +1,4 @@
-"""`openai:` models, by OpenAI's Responses API (AGT-4). The SDK is loaded when one is first asked."""
+"""`openai:` models, through OpenAI's Responses API (AGT-4). The SDK is imported on first use."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -23,9 +23,9 @@ class OpenAIProvider:
     """The models behind `openai:`."""
 
     def __init__(self, *, silence_timeout: float, base_url: str | None = None, api_key: str | None = None) -> None:
-        """Ask at `base_url` with `api_key`; None: as `OPENAI_BASE_URL` and `OPENAI_API_KEY` say.
+        """Send requests to `base_url` with `api_key`; `None`: from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
-        `silence_timeout`: seconds the vendor may send nothing.
+        `silence_timeout`: for how many seconds the vendor may send nothing.
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
@@ -36,7 +36,7 @@ class OpenAIProvider:
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
-            raise ModelError("not_found", "write its name behind the colon, as in 'openai:gpt-5.5'")
+            raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
         self._omitted_tools.warn_once(request.head.tools)
         while True:
             unsupported = self._unsupported.of(name)

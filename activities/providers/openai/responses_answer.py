@@ -1,15 +1,15 @@
-"""How an answer of OpenAI's Responses API is read from its stream (AGT-3, AGT-10).
+"""Reading an answer of OpenAI's Responses API from its stream (AGT-3, AGT-10).
 
-Theory of operation. Deltas are for showing; the answer is made of the items of `response.output_item.finished_items`, in the
-order of the output, or of those in the last event, where there are more. The *parts* are what we understand of them:
-summaries of reasoning, text, calls. The *items* themselves are kept for the vendor, as they came.
+Deltas are only published. The answer is made of the items of `response.output_item.done`, in the order of the output,
+or of those in the last event if there are more. The *parts* are what we understand of them: summaries of reasoning,
+text, calls. The *items* themselves are stored for the vendor, as they came.
 
-An answer is whole with `response.completed`, and cut with `response.incomplete` where that was a limit of its length;
-the stream of any other is a failure.
-What the response and its items say of themselves must agree: half a call is not run, and half a text is no answer.
+An answer is complete with `response.completed`, and cut with `response.incomplete` if that was a length limit; the
+stream of any other is a failure. The statuses of the response and of its items must agree: half a call is not run, and
+half a text is no answer.
 
-An answer that could not go back has no state, and is written anew from its parts: one with reasoning that came without
-its encrypted content, since the vendor has not kept it, and one with a call that gets no output from us.
+An answer that could not go back has no state, and is encoded again from its parts: one with reasoning that came without
+its encrypted content, since the vendor doesn't store it, and one with a call that gets no output from us.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,35 +36,35 @@ from turnkeeper.models.transcript.trajectory import StopReason, Usage
 _FAILED = ("response.failed", "response.cancelled")
 _LAST = ("response.completed", "response.incomplete", *_FAILED)
 _WHOLE = ("completed", "")
-"""What a response says of itself that is whole; there are servers that say nothing."""
+"""Statuses of a complete response. Some servers have none."""
 _HALF = ("incomplete", "in_progress")
-"""What an item says of itself that is not."""
+"""Statuses of an incomplete item."""
 
 
 class StreamAccumulator:
-    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._items: dict[int, Event] = {}
-        self._shown: dict[str, tuple[int, int]] = {}
+        self._last_places: dict[str, tuple[int, int]] = {}
         self._started_items: set[int] = set()
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
         self._is_cut = False
         self.is_whole = False
-        """The last event of the answer has come; it may have been cut."""
+        """The last event of the answer has arrived. The answer may be cut."""
         self.failure: Event | None = None
-        """What the vendor says of an answer that failed."""
+        """The vendor's error."""
 
     def add(self, event: Event) -> list[Delta]:
         match event:
             case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(text)}:
-                return self._show("respond", text, (event.get("output_index", 0), 0))
+                return self._delta("respond", text, (event.get("output_index", 0), 0))
             case {"type": "response.reasoning_summary_text.delta", "delta": str(text)}:
-                return self._show("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
+                return self._delta("think", text, (event.get("output_index", 0), event.get("summary_index", 0)))
             case {"type": "response.reasoning_text.delta", "delta": str(text)}:
-                return self._show("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
+                return self._delta("think", text, (event.get("output_index", 0), event.get("content_index", 0)))
             case {"type": "response.output_item.added", "item": dict(item)}:
                 self._started_items.add(event.get("output_index", len(self._started_items)))
                 name = name_of(item.get("name")) if item.get("type") == "function_call" else ""
@@ -84,7 +84,7 @@ class StreamAccumulator:
             raise ModelError("connection", "OpenAI's answer broke off before its end")
         if is_cut:
             _check_is_cut(end)
-        # The calls of an answer that was cut may be cut too. They get no results, without which they could not go back.
+        # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
         parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
         _refuse_refusal(items, parts)
         return ModelResponse(
@@ -98,11 +98,11 @@ class StreamAccumulator:
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """What the vendor has counted, in the last event."""
+        """The vendor's counts, from the last event."""
         return _usage(self._used)
 
     def _take_end(self, kind: str, response: Event) -> None:
-        """Take the response as its last event has it; it may have failed, or been cut, by another event's name."""
+        """Use the response of the last event. Its status may differ from the event's name."""
         status, self._used = name_of(response.get("status")), counts_of(response.get("usage"))
         if kind in _FAILED or f"response.{status}" in _FAILED:
             self.failure = response.get("error") or {"type": "server_error"}
@@ -111,19 +111,19 @@ class StreamAccumulator:
             self._end, self.is_whole = response, True
 
     def _output_items(self) -> list[Event]:
-        """Return the items of the output. There are servers that name but some of them done, or none."""
+        """Return the items of the output. Some servers send `done` events for only some of them, or none."""
         finished_items = [self._items[index] for index in sorted(self._items)]
         fields = list(self._end.get("output") or [])
         return fields if len(fields) > len(finished_items) else finished_items
 
     def _has_half(self, items: Sequence[Event]) -> bool:
-        """Return whether something of the answer is missing: the rest of an item, or an item that was begun."""
+        """Return whether an item that was started is incomplete or missing."""
         return len(items) < len(self._started_items) or any(item.get("status") in _HALF for item in items)
 
-    def _show(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
-        """Show text, after a blank line where it belongs to another item than what was shown before."""
-        before = self._shown.get(kind, place)
-        self._shown[kind] = place
+    def _delta(self, kind: Literal["think", "respond"], text: str, place: tuple[int, int]) -> list[Delta]:
+        """Return the delta of a text, after a blank line if it belongs to another item than the text before."""
+        before = self._last_places.get(kind, place)
+        self._last_places[kind] = place
         return [Delta(kind, text if before == place else f"\n\n{text}")]
 
 
@@ -159,7 +159,7 @@ def _check_is_cut(end: Event) -> None:
 
 
 def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
-    """Raise `ModelError` if all that the model says is that it will not."""
+    """Raise `ModelError` if the answer is only a refusal."""
     pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
     refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]
     if refusals and len(refusals) == len(pieces) and not any(isinstance(part, CallPart) for part in parts):
@@ -186,7 +186,7 @@ def _usage(fields: Mapping[str, object]) -> Usage | None:
             reasoning_tokens=count_or_zero(output_details, "reasoning_tokens"),
         )
     except ValueError:
-        return None  # what is not counted, or no count, is no reason to ask again
+        return None  # missing or invalid counts are no reason to retry
 
 
 def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderState | None:
@@ -196,19 +196,19 @@ def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderSta
         return None
     try:
         to_json(items)
-    except PydanticSerializationError:  # half a character, which can't be kept
+    except PydanticSerializationError:  # a lone surrogate, which can't be stored
         return None
     return ProviderState(api=API, model=model, items=items)
 
 
 def _calls_in(items: Sequence[Event]) -> set[object]:
-    """Return the ids of all that waits for an output, of kinds that are not known here too."""
+    """Return the ids of all items that need an output, including unknown kinds."""
     kinds = [(str(item.get("type")), item) for item in items]
     calls = {item["call_id"] for kind, item in kinds if item.get("call_id") and not kind.endswith("_output")}
     return calls | {item.get("id") for kind, item in kinds if kind == "mcp_approval_request"}
 
 
 def _answered_in(items: Sequence[Event]) -> set[object]:
-    """Return the ids of the calls whose output is among the items: the vendor has run them itself."""
+    """Return the ids of the calls whose output is among the items, since the vendor has run them itself."""
     outputs = [item for item in items if str(item.get("type")).endswith("_output")]
     return {item.get("call_id") or item.get("id") for item in outputs}

@@ -1,16 +1,15 @@
-"""How a request is written for OpenAI's Responses API (AGT-3, AGT-4). Pure: the same request, the same bytes.
+"""Encoding a request for OpenAI's Responses API (AGT-3, AGT-4). Pure: the same request gives the same bytes.
 
-Theory of operation. Nothing is kept at OpenAI (`store: false`): every request has the whole conversation in it, and
-what has been sent once is sent again the same way, whatever follows it, since both caches and reasoning are bound to
-the prefix.
+OpenAI stores nothing (`store: false`): every request has the whole conversation, and what was sent once is sent again
+the same way, since both caches and reasoning are bound to the prefix.
 
 - A step of this API goes back item for item (`ProviderState.items`): reasoning with its encrypted content, messages
-  with their `phase`, calls, and items of kinds that are not known here. Any other is written anew from its text and its
-  calls, without reasoning.
-- How a tool call ended stands in the text of its result: the API has no field for it.
-- Which parameters a model takes cannot be told from its name: thinking is shown by reasoning models alone, by some only
-  to verified organisations, and models without reasoning refuse the parameters of reasoning. So every model is asked
-  for everything, and what it refuses by name is left out (`refused_parameters.py`).
+  with their `phase`, calls, and unknown kinds of items. Any other is encoded again from its text and calls, without
+  reasoning.
+- The status of a tool call is in the text of its result, since the API has no field for it.
+- A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
+  organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
+  rejects by name is omitted (`unsupported_parameters.py`).
 """
 
 import hashlib
@@ -27,26 +26,26 @@ API = "openai.responses"
 """The name of this API in `ProviderState`."""
 
 OPTIONAL = ("reasoning.summary", "reasoning.effort", "reasoning", "include", "parallel_tool_calls", "prompt_cache_key")
-"""What of a request a model may refuse without harm."""
+"""Parameters that a model may reject, and that can be omitted."""
 
 MIN_OUTPUT_TOKENS = 16
-"""What the API takes at least for `max_output_tokens`."""
+"""The API's minimum of `max_output_tokens`."""
 
 MAX_CACHE_KEY_CHARS = 64
-"""Most characters that the API takes for `prompt_cache_key`."""
+"""The API's maximum length of `prompt_cache_key`."""
 
 REASONING_TOKENS = 8_000
-"""Most tokens for the reasoning before an answer whose length is bounded."""
+"""Extra tokens for reasoning in an answer of limited length."""
 
 
 def encode(
     request: ModelRequest, *, name: str, session_id: str, without: Collection[str] = frozenset()
 ) -> dict[str, JsonValue]:
-    """Return the body of the request, leaving out the optional parameters that `without` names.
+    """Return the body of the request, without the optional parameters `without`.
 
     >>> from turnkeeper.models.transcript.model_call import RequestHead
-    >>> reasoning = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
-    >>> body = encode(reasoning, name="gpt-5.5", session_id="s1", without=["include"])
+    >>> request = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
+    >>> body = encode(request, name="gpt-5.5", session_id="s1", without=["include"])
     >>> body["input"], body["reasoning"], "include" in body
     ([{'role': 'user', 'content': 'Hi'}], {'summary': 'auto'}, False)
     """
@@ -60,7 +59,7 @@ def encode(
     if head.tools:
         body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
     if head.max_tokens is not None:
-        # Reasoning is counted too: it has room of its own.
+        # Reasoning counts as output, so it gets extra room.
         body["max_output_tokens"] = max(MIN_OUTPUT_TOKENS, head.max_tokens) + (REASONING_TOKENS if reasoning else 0)
     optional: dict[str, JsonValue] = {
         "include": ["reasoning.encrypted_content"],
@@ -72,7 +71,7 @@ def encode(
 
 
 def _reasoning(head: RequestHead, without: Collection[str]) -> Block:
-    """Return how the model is to reason: as it sees fit, but not for long where the answer is bounded."""
+    """Return the parameter `reasoning`: low effort if the length of the answer is limited."""
     if "reasoning" in without:
         return {}
     reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
@@ -80,7 +79,7 @@ def _reasoning(head: RequestHead, without: Collection[str]) -> Block:
 
 
 def _cache_key(session_id: str) -> str:
-    """Return what the requests of a session have in common, for OpenAI to send them where their prefix is cached."""
+    """Return the key by which OpenAI routes the requests of a session to where their prefix is cached."""
     if len(session_id) <= MAX_CACHE_KEY_CHARS:
         return session_id
     return hashlib.sha256(session_id.encode()).hexdigest()
@@ -92,7 +91,7 @@ def _tool(tool: ToolSpec) -> Block:
         "name": sendable_name(tool.name),
         "description": description_of(tool),
         "parameters": parameters_of(tool),
-        # Strict schemas are a small part of JSON Schema: foreign tools' would be refused.
+        # Strict mode supports only a part of JSON Schema, so it would reject foreign tools' schemas.
         "strict": False,
     }
 
@@ -109,7 +108,7 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
 
 
 def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
-    """Write what the assistant said and did from its parts: another API said it, or a segment has begun since."""
+    """Encode an assistant's message from its parts: it is from another API or an earlier segment."""
     if message.content:
         yield {"role": "assistant", "content": message.content}
     for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
@@ -123,9 +122,9 @@ def _call_id(item: Block) -> str | None:
 
 
 def _sendable(item: Block) -> Block:
-    """Return an item as it came, without what is only ever told by the API.
+    """Return an item as it came, without fields that the API sends but doesn't accept.
 
-    A message's `status` is demanded back, that of reasoning and of calls is not.
+    It requires the `status` of a message, but not that of reasoning and calls.
 
     >>> _sendable({"type": "reasoning", "id": "rs_1", "summary": [], "status": "completed", "created_by": "x"})
     {'type': 'reasoning', 'id': 'rs_1', 'summary': []}

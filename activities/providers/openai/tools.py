@@ -1,4 +1,4 @@
-"""Tools and calls as both of OpenAI's APIs take them."""
+"""Tools and calls in the form that both of OpenAI's APIs accept."""
 
 import json
 import logging
@@ -9,10 +9,10 @@ from turnkeeper.activities.providers.request_encoding import Block, plain_schema
 from turnkeeper.models.transcript.model_call import CallPart, ToolSpec
 
 MAX_TOOLS = 128
-"""Most tools that OpenAI takes in one request: with more, every request is refused."""
+"""OpenAI's maximum number of tools in one request: with more, it rejects every request."""
 
 MAX_DESCRIPTION_CHARS = 1_024
-"""Most characters that OpenAI takes of what a tool is described by."""
+"""OpenAI's maximum length of a tool's description."""
 
 _CUT = "\n[... the rest is left out ...]"
 _BOUNDARIES = (re.compile(r"(?s).*(?:[.!?](?=\s)|(?=\n))"), re.compile(r"(?s).*(?=\s)"))
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-    """Return the tools that are offered, in their order: where they are too many, the built-in ones and the first.
+    """Return the tools to offer, in their order: if there are too many, the built-in ones and the first others.
 
     >>> taken = supported_tools([*(ToolSpec(name=f"t{n}") for n in range(200)), ToolSpec(name="now", built_in=True)])
     >>> len(taken), [tool.name for tool in (taken[0], *taken[-2:])]
@@ -31,13 +31,13 @@ def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
 
 
 class OmittedToolsLog:
-    """What the log was told of tools that are too many; of each it is told once."""
+    """Logs tools that are omitted because there are too many; each one once."""
 
     def __init__(self) -> None:
         self._logged_names: set[str] = set()
 
     def warn_once(self, tools: Sequence[ToolSpec]) -> None:
-        """Warn of those of `tools` that are not offered."""
+        """Warn of those of `tools` that are not offered, unless already logged."""
         excluded = {tool.name for tool in supported_tools(tools)} | self._logged_names
         left_out = [tool.name for tool in tools if tool.name not in excluded]
         if left_out:
@@ -46,7 +46,7 @@ class OmittedToolsLog:
 
 
 def description_of(tool: ToolSpec) -> str:
-    r"""Return what the tool is described by; too long a text ends at the end of a line or a sentence, and says so.
+    r"""Return the tool's description. If it is too long, it is cut after a line or a sentence, and says so.
 
     >>> description_of(ToolSpec(name="now", description="Tells the time. " * 100))[-62:]
     'Tells the time. Tells the time.\n[... the rest is left out ...]'
@@ -54,12 +54,12 @@ def description_of(tool: ToolSpec) -> str:
     if len(tool.description) <= MAX_DESCRIPTION_CHARS:
         return tool.description
     text = tool.description[: MAX_DESCRIPTION_CHARS - len(_CUT)]
-    ends = (found.end() for boundary in _BOUNDARIES if (found := boundary.match(text)))
+    ends = (match.end() for boundary in _BOUNDARIES if (match := boundary.match(text)))
     return text[: next((end for end in ends if end > len(text) // 2), None)].rstrip() + _CUT
 
 
 def parameters_of(tool: ToolSpec) -> Block:
-    """Return the schema of the tool's arguments as one that is taken: of an object, with properties.
+    """Return the schema of the tool's arguments in the form that OpenAI accepts: an object with properties.
 
     >>> parameters_of(ToolSpec(name="now", input_schema={"anyOf": [{"required": ["a"]}]}))
     {'type': 'object', 'properties': {}}
@@ -70,8 +70,8 @@ def parameters_of(tool: ToolSpec) -> Block:
 def arguments_json(call: CallPart) -> str:
     r"""Return the call's arguments as the text of a JSON object.
 
-    Where the model wrote none, it is to see what it wrote; but chat templates read arguments as JSON, and fail over
-    what is none, for good: it would be part of every later request.
+    If the model wrote something else, it should see what it wrote. But chat templates parse arguments as JSON, and an
+    invalid one would make every later request fail.
 
     >>> arguments_json(CallPart(kind="call", id="c", name="look", args={"at": "é"}))
     '{"at": "é"}'

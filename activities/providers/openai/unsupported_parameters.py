@@ -1,17 +1,16 @@
-"""What of a request a model turned out not to take, and is spared from then on (AGT-4).
+"""Learning which parameters a model rejects, and which fields it requires (AGT-4).
 
-Models differ in the optional parameters they take, and endpoints that speak the same API differ even more. No list of
-models stays right, and no table knows a name it has not seen. So requests ask for everything that is good to have, and
-the endpoint's own word decides: what it refuses by name is left out, and the changed request is sent at once. That is
-no retry, since a refused request was not begun, and the same one is never sent twice. A worker remembers it for
-`MEMORY_SECONDS`, and then tries the parameter again: behind a router stand many servers, and one odd one among them is
-no reason to go without usage for ever. It costs one refused request for each parameter and model, that often. Every
-endpoint has a memory of its own.
+Models differ in the optional parameters that they accept, and endpoints with the same API differ even more. No list of
+models stays correct, and no table has names that nobody has seen. So requests contain everything that is useful, and
+the endpoint decides: what it rejects by name is omitted, and the changed request is sent at once. That is not a retry,
+since a rejected request was not processed, and the same one is never sent twice. A worker remembers it for
+`MEMORY_SECONDS` and then tries the parameter again: behind a router are many servers, and one odd one is no reason to
+miss usage forever. That costs one rejected request per parameter and model each time. Every endpoint has a memory of
+its own.
 
-Only words of refusal count. "Missing `reasoning_content`" says the opposite, of the same name: what is demanded like
-that is sent from then on, with something for an answer that has none of its own. Parameters are the same in all
-requests, so that what is learned of one holds for a model; fields of messages depend on what a session has been
-through, so that what is learned of those holds for the session.
+Only wordings of a rejection count. "Missing `reasoning_content`" means the opposite, with the same name: a required
+field is added from then on, with a placeholder where an answer has none. Parameters are the same in all requests, so
+they are remembered per model; fields of messages depend on the session's past, so they are remembered per session.
 """
 
 import logging
@@ -25,17 +24,17 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 MAX_REMEMBERED = 10_000
-"""Models, or sessions, that are remembered; beyond it, the one is forgotten that was not asked for the longest."""
+"""Models or sessions that are remembered; beyond that, the least recently used is forgotten."""
 
 MEMORY_SECONDS = 600.0
-"""How long a refusal or a demand is remembered."""
+"""How long a rejection or a requirement is remembered."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Memory:
-    """Until when each name counts as refused, or as demanded."""
+    """Until when each name counts as unsupported, or as required."""
 
     unsupported: dict[str, float] = field(default_factory=dict)
     required: dict[str, float] = field(default_factory=dict)
@@ -46,28 +45,27 @@ class _Memory:
 
 
 class UnsupportedParameters:
-    """What each model, or each session, was found to refuse and to demand."""
+    """What each model, or each session, rejects and requires. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin by supposing that everything is taken and nothing demanded. `clock` returns seconds."""
         self._clock = clock
         self._memories = BoundedDict[Hashable, _Memory](max_entries=MAX_REMEMBERED)
 
     def of(self, key: Hashable) -> frozenset[str]:
-        """Return the names of what is to be left out of requests to the model, or of the session, `key` they are."""
+        """Return the names to omit from requests of a model or session, identified by `key`."""
         memory = self._memory_of(key)
         return frozenset(memory.unsupported.keys() - memory.required.keys())
 
     def required_of(self, key: Hashable) -> frozenset[str]:
-        """Return the names of what is to be sent even where there is nothing of it."""
+        """Return the names of fields to add even if there is no value."""
         return frozenset(self._memory_of(key).required)
 
     def learn(
         self, key: Hashable, error: ModelError, *, optional: Collection[str], requirable: Collection[str] = ()
     ) -> bool:
-        """Take note if `error` blames what can be changed; return whether there is a changed request to be sent.
+        """Remember what `error` blames if it can be changed; return whether to send a changed request.
 
-        `optional`: what of the refused request can be left out (`present_in`); `requirable`: what it lacks and can have.
+        `optional`: names in the rejected request that can be omitted. `requirable`: names that it lacks.
 
         >>> unsupported = UnsupportedParameters()
         >>> error = ModelError("bad_request", "Unsupported parameter: 'stream_options'")
@@ -79,18 +77,18 @@ class UnsupportedParameters:
         if error.error_type != "bad_request":
             return False
         memory = self._memory_of(key)
-        # The longest first: a model may take `reasoning`, and refuse but `reasoning.summary`.
+        # The longest first: a model may accept `reasoning`, but not `reasoning.summary`.
         until = self._clock() + MEMORY_SECONDS
         for name in sorted({*optional, *requirable} - memory.required.keys(), key=lambda name: (-len(name), name)):
             verdict = _verdict(error, name)
-            if verdict == "refused" and name in optional:
-                # Also where another request has learned it meanwhile: this one was sent with it, the next one is not.
+            if verdict == "unsupported" and name in optional:
+                # Also if another request has learned it meanwhile: this one was sent with it, the next one is not.
                 if name not in memory.unsupported:
-                    _log.warning("%s does not take %r: left out for %g s", _label(key), name, MEMORY_SECONDS)
+                    _log.warning("%s rejects %r: omitted for %g s", _label(key), name, MEMORY_SECONDS)
                 memory.unsupported[name] = until
                 return True
-            if verdict == "demanded" and name in requirable:
-                _log.warning("%s demands %r: sent for %g s", _label(key), name, MEMORY_SECONDS)
+            if verdict == "required" and name in requirable:
+                _log.warning("%s requires %r: added for %g s", _label(key), name, MEMORY_SECONDS)
                 memory.required[name] = until
                 return True
         return False
@@ -102,12 +100,12 @@ class UnsupportedParameters:
 
 
 def _label(key: Hashable) -> str:
-    """Return the name of a model, or of a model and a session, as the log has it."""
+    """Return a model, or a model and a session, for the log."""
     return " in session ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def present_in(body: Mapping[str, object], names: Iterable[str]) -> frozenset[str]:
-    """Return those of the `names` that a request's body has: without the others, it would be the same.
+    """Return those of the `names` that are in a request's body.
 
     >>> sorted(present_in({"reasoning": {"summary": "auto"}}, ["reasoning.summary", "reasoning.effort", "reasoning"]))
     ['reasoning', 'reasoning.summary']
@@ -133,26 +131,26 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"[;\n]|(?<=[.!?])\s|\},\s*\{")
-"""Between two complaints: of sentences, of lists, and of lists as Python prints them."""
+"""Separators of complaints: in sentences, in lists, and in lists as Python prints them."""
 
 
-def _verdict(error: ModelError, name: str) -> Literal["refused", "demanded"] | None:
-    """Return what is said of `name`: by the complaint that names it, or else by all of it."""
+def _verdict(error: ModelError, name: str) -> Literal["unsupported", "required"] | None:
+    """Return what the message says about `name`: the clause with the name counts, or else the whole message."""
     if not _is_blamed(error, name):
         return None
     complaints = [clause for clause in _CLAUSE_END.split(error.message) if _names(clause, name)]
     for clause in (*complaints, error.message):
         if _DEMAND.search(clause):
-            return "demanded"
+            return "required"
         if _REFUSAL.search(clause):
-            return "refused"
+            return "unsupported"
     return None
 
 
 def _is_blamed(error: ModelError, name: str) -> bool:
     if error.parameter and _names(error.parameter, name):
         return True  # `reasoning.summary`, `include[0]`, `messages[2].reasoning_content`
-    # Without a name of its own the sentence counts, for names that are no words of English.
+    # Without a parameter the sentence counts, but only for names that are not English words.
     is_another = error.parameter and not error.parameter.startswith("messages")
     return not is_another and "_" in name and _names(error.message, name)
 

@@ -1,1 +1,1 @@
-"""Tool calls and thoughts in plain text, for models whose API has none."""
+"""Tool calls and thinking in plain text, for models without an API for them."""

@@ -1,7 +1,7 @@
-r"""Thinking that a model writes before its answer, as `<think>…</think>`, told apart while it is written (CTX-13).
+r"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
 
-Models that think write their thinking into the text, and servers without a parser for it leave it there. What counts is
-a leading `<think>` that is closed, or that the answer was cut in: elsewhere it is text like any other.
+Servers without a parser for it leave the thinking in the text. Only a leading `<think>` counts that is closed, or in
+which the answer was cut; anywhere else it is ordinary text.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CLOSED = "</think>"
 
 
 class LeadingThought:
-    r"""A text as it comes in, its thinking apart.
+    r"""A text while it arrives, with its thinking separated.
 
     >>> text = LeadingThought()
     >>> text.add("<thi"), text.add("nk>Left first.</th")
@@ -23,80 +23,82 @@ class LeadingThought:
     >>> text.add("ink>"), text.add("\n\nI look.")
     ([], [Delta(kind='respond', text='I look.')])
     >>> text.finish(is_cut=False)
-    >>> text.thought, text.said, text.lead
+    >>> text.thought, text.text, text.lead
     ('Left first.', 'I look.', '<think>Left first.</think>\n\n')
     """
 
     def __init__(self) -> None:
         self._state: Literal["opening", "thinking", "between", "saying"] = "opening"
         self._pending = ""
-        """What may yet become a tag, or the space around one."""
+        """Text that may become a tag, or the space around one."""
         self._lead: list[str] = []
         self._thought: list[str] = []
-        self._said: list[str] = []
+        self._text: list[str] = []
 
     def add(self, piece: str) -> list[Delta]:
-        """Take the next piece; return what there is to show of it."""
+        """Add the next piece; return its deltas."""
         self._pending += piece
-        return list(self._settled())
+        return list(self._deltas())
 
     def finish(self, *, is_cut: bool) -> None:
-        """Take it that no more comes; of an answer that was cut, thinking need not be closed."""
+        """End the text. If the answer was cut, thinking may be unclosed."""
         rest, self._pending = self._pending, ""
         if self._state == "thinking" and is_cut:
             self._thought.append(rest)
         elif self._state in ("opening", "thinking"):
-            self._said, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
+            self._text, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
         else:
             self._lead.append(rest)
 
     @property
     def thought(self) -> str:
-        """The thinking; to be asked after `finish`, as all of it."""
+        """The thinking. Valid after `finish`, like the properties below."""
         return join_pieces(self._thought).strip()
 
     @property
-    def said(self) -> str:
-        return join_pieces(self._said)
+    def text(self) -> str:
+        return join_pieces(self._text)
 
     @property
     def lead(self) -> str:
-        """All that came before the text, tags and space too: as it goes back to the model."""
+        """Everything before the text, including tags and space, in the form that goes back to the model."""
         return join_pieces(self._lead)
 
-    def _settled(self) -> Iterator[Delta]:
+    def _deltas(self) -> Iterator[Delta]:
         if self._state == "opening":
             self._open()
         if self._state == "thinking" and (thought := self._think()):
             yield Delta("think", thought)
         if self._state == "between":
-            self._go_on()
+            self._skip_space()
         if self._state == "saying" and self._pending:
-            said, self._pending = self._pending, ""
-            self._said.append(said)
-            yield Delta("respond", said)
+            text, self._pending = self._pending, ""
+            self._text.append(text)
+            yield Delta("respond", text)
 
     def _open(self) -> None:
-        begun = self._pending.lstrip()
-        if begun.startswith(OPENED):
-            before = len(self._pending) - len(begun) + len(OPENED)
+        stripped = self._pending.lstrip()
+        if stripped.startswith(OPENED):
+            before = len(self._pending) - len(stripped) + len(OPENED)
             self._lead.append(self._pending[:before])
             self._pending, self._state = self._pending[before:], "thinking"
-        elif not OPENED.startswith(begun):
+        elif not OPENED.startswith(stripped):
             self._state = "saying"
 
     def _think(self) -> str:
-        thought, closed, rest = self._pending.partition(CLOSED)
-        if closed:
+        thought, closing_tag, rest = self._pending.partition(CLOSED)
+        if closing_tag:
             self._pending, self._state = rest, "between"
-            self._lead += [*self._thought, thought, closed]
+            self._lead += [*self._thought, thought, closing_tag]
         else:
-            kept = next(length for length in range(len(CLOSED) - 1, -1, -1) if thought.endswith(CLOSED[:length]))
-            thought, self._pending = thought[: len(thought) - kept], thought[len(thought) - kept :]
+            pending_length = next(
+                length for length in range(len(CLOSED) - 1, -1, -1) if thought.endswith(CLOSED[:length])
+            )
+            thought, self._pending = thought[: len(thought) - pending_length], thought[len(thought) - pending_length :]
         self._thought.append(thought)
         return thought
 
-    def _go_on(self) -> None:
+    def _skip_space(self) -> None:
         text = self._pending.lstrip()
         self._lead.append(self._pending[: len(self._pending) - len(text)])
         self._pending = text

@@ -1,13 +1,13 @@
-r"""An answer in the grammar of the replay text, read while it is written (CTX-13).
+r"""Parsing an answer in the grammar of the replay text while it arrives (CTX-13).
 
-A model without tool calling of its own answers with the events that come next: `§think:`, `§call:`, `§respond:`. Read
-is what `render_event` writes, and more, since models are careless: blank lines may be missing, JSON may be spread over
-lines or fenced, and text without any mark is an answer. What they make up goes nowhere: from the first `§user:`,
-`§result:` or header on, an answer is no longer theirs, and is cut. Nothing is taken for a call but what the model
-itself begins with `§call:`; in the texts of others such lines are escaped.
+A model without tool calling answers with the next events: `§think:`, `§call:`, `§respond:`. The parser accepts what
+`render_event` writes, and more, since models are careless: blank lines may be missing, JSON may span lines or be
+fenced, and text without any mark is an answer. From the first `§user:`, `§result:` or header on, the model invents what
+others say, so the answer is cut there. Only a `§call:` that the model itself begins is a call; in texts of others such
+lines are escaped.
 
-How it works. Lines decide: text is passed on at once, but for the beginning of a line that may yet become structure,
-and for line ends that may yet turn out to be the space between two events.
+Lines decide: text is passed on at once, except for the beginning of a line that may become a mark, and for line ends
+that may turn out to be the space between two events.
 """
 
 import json
@@ -21,10 +21,10 @@ from turnkeeper.models.replay_text.grammar import CURRENT, HISTORY, KINDS, CallE
 from turnkeeper.models.transcript.model_call import CallPart, Part, RespondPart, ThinkPart
 
 GRAMMAR = Grammar("§")
-"""The grammar models answer in. `§` begins a line in hardly any text they would quote; `$` does in many."""
+"""The grammar of answers. Unlike `$`, `§` rarely begins a line in texts that models quote."""
 
 UNREADABLE = "unreadable"
-"""Name of a call whose own cannot be made out."""
+"""The name of a call whose own name can't be parsed."""
 
 AnswerEvent = ThinkEvent | RespondEvent | CallEvent
 
@@ -39,44 +39,44 @@ _MARKS = tuple(f"{GRAMMAR.sigil}{kind}:" for kind in KINDS)
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_-]{1,64})"')
 _NAME_WITHIN = 200
-"""Where the name of a call is looked for before its JSON is whole: within so many characters."""
+"""Within how many characters a call's name is searched before its JSON is complete."""
 _FENCE = re.compile(r"\A\s*```\w*\s*")
 
 
 @dataclass
 class _Block:
-    """An event as it is written: its kind, its text so far, and line ends of which nothing has followed yet."""
+    """An event while it arrives: its kind, its text so far, and line ends that nothing has followed yet."""
 
     kind: _Kind
     is_marked: bool = True
-    """Not: the text before the first mark."""
+    """False for the text before the first mark."""
     is_at_mark: bool = True
     """Whether nothing has been written after the mark."""
     text: str = ""
-    held: str = ""
+    line_ends: str = ""
 
     def write(self, text: str) -> str:
-        """Take `text`; return what is settled of it."""
+        """Add `text`; return the part of it that is final."""
         if self.is_at_mark and self.is_marked:
-            # One space belongs to the mark. Where there is none, the event may begin on a later line.
-            text, begun = (
+            # One space belongs to the mark. Without it, the event may begin on a later line.
+            text, has_begun = (
                 (text[1:], bool(text)) if text.startswith(" ") else (text.lstrip("\n"), bool(text.strip("\n")))
             )
-            self.is_at_mark = not begun
-        text = self.held + text
-        settled = text.rstrip("\n")
-        self.held = text[len(settled) :]
-        self.text += settled
-        return settled
+            self.is_at_mark = not has_begun
+        text = self.line_ends + text
+        final_text = text.rstrip("\n")
+        self.line_ends = text[len(final_text) :]
+        self.text += final_text
+        return final_text
 
     def close(self) -> None:
-        """Give the space between two events away."""
-        self.held = self.held.removesuffix("\n").removesuffix("\n")
+        """Drop the blank line between two events."""
+        self.line_ends = self.line_ends.removesuffix("\n").removesuffix("\n")
 
 
 @dataclass
 class AnswerReader:
-    r"""Reads an answer piece by piece.
+    r"""Parses an answer piece by piece.
 
     >>> reader = AnswerReader()
     >>> reader.read("§think: The clock")
@@ -89,26 +89,26 @@ class AnswerReader:
 
     _blocks: list[_Block] = field(default_factory=lambda: [_Block("respond", is_marked=False)])
     _line: str = ""
-    """The beginning of a line that may yet become structure."""
+    """The beginning of a line that may become a mark."""
     _is_within_line: bool = False
     _is_cut: bool = False
 
     def read(self, text: str) -> list[Delta]:
-        """Take the next piece of the answer; return what there is to show of it."""
+        """Add the next piece of the answer; return its deltas."""
         return [delta for line in _LINE.findall(text) for delta in self._read_line(line)]
 
     def finish(self) -> list[Delta]:
-        """Take it that no more comes; return what there is left to show."""
+        """End the answer; return the remaining deltas."""
         rest, self._line = self._line, ""
         return list(self._decide(rest)) if rest and not self._is_cut else []
 
     @property
     def events(self) -> list[AnswerEvent]:
-        """What was read, exactly; to be asked after `finish`."""
+        """The events of the answer. Valid after `finish`."""
         return [event for block in self._blocks for event in _events_in(block)]
 
     def _read_line(self, piece: str) -> Iterator[Delta]:
-        """Take a whole line, or a part of one."""
+        """Add a whole line, or a part of one."""
         if self._is_cut:
             return
         is_whole = piece.endswith("\n")
@@ -123,7 +123,7 @@ class AnswerReader:
         self._is_within_line = not is_whole
 
     def _decide(self, line: str) -> Iterator[Delta]:
-        """Take the beginning of a line for structure or for text."""
+        """Treat the beginning of a line as a mark or as text."""
         mark = GRAMMAR.structural_line.match(line)
         if mark is None:
             yield from self._write(GRAMMAR.unescape(f"\n{line}")[1:])
@@ -139,24 +139,24 @@ class AnswerReader:
     def _write(self, text: str) -> Iterator[Delta]:
         block = self._blocks[-1]
         before = block.text
-        settled = block.write(text)
+        final_text = block.write(text)
         if block.kind == "call":
-            named = _NAME.search(block.text[:_NAME_WITHIN])
-            if named and not _NAME.search(before[:_NAME_WITHIN]):
-                yield Delta("call", named[1])
-        elif settled:
-            yield Delta(block.kind, settled if before else self._gap() + settled)
+            name_match = _NAME.search(block.text[:_NAME_WITHIN])
+            if name_match and not _NAME.search(before[:_NAME_WITHIN]):
+                yield Delta("call", name_match[1])
+        elif final_text:
+            yield Delta(block.kind, final_text if before else self._gap() + final_text)
 
     def _gap(self) -> str:
-        """Return what stands between the text that begins now and what was shown of its kind before."""
+        """Return the separator between the text that begins now and earlier text of its kind."""
         *earlier, block = self._blocks
         return "\n\n" if any(other.kind == block.kind and other.text for other in earlier) else ""
 
 
 def parts_of(events: Sequence[AnswerEvent], *, request: int) -> list[Part]:
-    """Return what was read as parts of a response: ids follow from the number of the request alone.
+    """Return the events as parts of a response. Ids depend only on the number of the request.
 
-    Line ends at the end of a text are nothing anybody meant. Texts for the user are kept apart by a blank line.
+    Line ends at the end of a text are dropped. Texts for the user are separated by a blank line.
     """
     parts: list[Part] = []
     for event in events:
@@ -174,15 +174,15 @@ def parts_of(events: Sequence[AnswerEvent], *, request: int) -> list[Part]:
 
 
 def _may_become_structure(line: str) -> bool:
-    """Return whether the beginning of a line leaves open if it is structure, or structure that is escaped."""
-    begun = line.lstrip("\\")
-    return any(mark.startswith(begun) and mark != begun for mark in _MARKS) or any(
-        header.startswith(begun) for header in (HISTORY, CURRENT)
+    """Return whether the beginning of a line may still become a mark or an escaped mark."""
+    unescaped = line.lstrip("\\")
+    return any(mark.startswith(unescaped) and mark != unescaped for mark in _MARKS) or any(
+        header.startswith(unescaped) for header in (HISTORY, CURRENT)
     )
 
 
 def _events_in(block: _Block) -> Iterator[AnswerEvent]:
-    text = block.text + block.held
+    text = block.text + block.line_ends
     if block.kind == "call":
         yield from _calls_in(text)
     elif block.kind == "think":
@@ -192,17 +192,17 @@ def _events_in(block: _Block) -> Iterator[AnswerEvent]:
 
 
 def _calls_in(text: str) -> Iterator[AnswerEvent]:
-    """Return the call that `text` begins with, and what the model says after it; it may be in no form to be run."""
+    """Yield the call at the beginning of `text`, which may be invalid, and the model's text after it."""
     text = _FENCE.sub("", text).lstrip()
     try:
         call, end = _DECODER.raw_decode(text)
         yield CallEvent(name=call["name"], args=call.get("args", call.get("arguments", {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        named = _NAME.search(text)
-        yield CallEvent(name=named[1] if named else UNREADABLE, args=text)
+        name_match = _NAME.search(text)
+        yield CallEvent(name=name_match[1] if name_match else UNREADABLE, args=text)
         return
-    if said := text[end:].strip("` \n"):
-        yield RespondEvent(content=said)
+    if rest := text[end:].strip("` \n"):
+        yield RespondEvent(content=rest)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,14 +1,13 @@
 """The conversation as replay text, for models without tool calling of their own: the protocol `text` (CTX-13, AGT-4).
 
-    asked      the system prompt, the tools and the grammar as one system text; the conversation as one replay text
-    answered   by the events that come next, in the same grammar (`text_answer.py`)
+    request    the system prompt, the tools and the grammar as one system text; the conversation as one replay text
+    answer     the events that come next, in the same grammar (`text_answer.py`)
 
-The conversation has the marks it has everywhere, `$user:` and the like; an answer has `§` in their place (seed 5). So a
-model that repeats a part of the conversation begins no event of its own. In what users and tools say, lines that look
-like either are escaped.
+The conversation has the usual marks, such as `$user:`; an answer has `§` instead of `$`. So a model that repeats a part
+of the conversation doesn't begin an event. In texts of users and tools, lines that look like either mark are escaped.
 
-The text is made anew for every request; nothing of an answer but its parts is kept. While a turn goes on, a later
-request's text begins with an earlier one's, which is what servers' prefix caches need.
+The text is made again for every request, and only the parts of an answer are stored. Within a turn a later request's
+text begins with an earlier one's, as servers' prefix caches need it.
 """
 
 import json
@@ -32,7 +31,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, Requ
 _LIKE_AN_ANSWER = re.compile(rf"^(?=\\*{GRAMMAR.sigil}(?:{'|'.join(KINDS)}):)", re.MULTILINE)
 
 STOP_SEQUENCES = ["\n§result:", "\n§user:"]
-"""Where a server is to stop: what follows would be made up."""
+"""Where a server should stop: what follows would be invented."""
 
 _FORM = """\
 # How the conversation is written
@@ -69,7 +68,7 @@ There are no tools. Never write "§user:" or "§result:" yourself: what you make
 
 
 def system_text(head: RequestHead) -> str:
-    """Return what the model is told before the conversation: the system prompt, the form, and the tools."""
+    """Return the system text: the system prompt, the grammar, and the tools."""
     sections = [head.system, _FORM + (_CALLING if head.tools else _NO_TOOLS)]
     if head.tools:
         sections.append("\n\n".join(["# The tools", *map(_tool_text, head.tools)]))
@@ -103,7 +102,7 @@ def _escape_marks(text: str) -> str:
 
 
 def _count_answered(messages: Sequence[ModelMessage]) -> int:
-    """Count the messages up to the last answer: one that asked for no tools."""
+    """Return the number of messages up to the last answer, which is one without calls."""
     answers = (
         count for count, message in enumerate(messages, 1) if message.role == "assistant" and not message.tool_calls
     )
@@ -122,7 +121,7 @@ def _events_of(messages: Sequence[ModelMessage]) -> Iterator[ReplayEvent]:
 
 
 def _calls_with_results(calls: Iterable[CallPart], results: Iterable[ModelMessage]) -> Iterator[ReplayEvent]:
-    """Return every call with its result right after it, parallel calls too."""
+    """Yield every call with its result directly after it, also for parallel calls."""
     remaining_results = list(results)
     for call in calls:
         yield CallEvent.of(call.name, call.args)

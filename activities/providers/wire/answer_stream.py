@@ -1,7 +1,7 @@
-"""From a vendor's stream of events to pieces to show and the whole answer: what all adapters do alike (AGT-3, AGT-9).
+"""From a vendor's stream of events to deltas and the whole answer, for all adapters (AGT-3, AGT-9).
 
-What the events mean is for the adapter's `StreamAccumulator`. An answer is whole once its fold says so, and what comes until then is
-none, however the stream ends.
+The adapter's `StreamAccumulator` interprets the events. An answer is complete once the accumulator says so; until then
+there is no answer, however the stream ends.
 """
 
 import asyncio
@@ -21,28 +21,28 @@ from turnkeeper.models.transcript.model_call import ModelResponse
 from turnkeeper.models.transcript.trajectory import Usage
 
 RUN_OUT_SECONDS = 0.5
-"""Seconds that a stream has to end after its last event, so that its connection can be used again."""
+"""Seconds for a stream to end after its last event, so that its connection can be reused."""
 
 
 class StreamAccumulator(Protocol):
-    """An answer while it comes in. What an event of an unexpected shape raises is the caller's to name."""
+    """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     is_whole: bool
-    """Nothing is missing any more, but perhaps counts."""
+    """Nothing is missing, except maybe counts."""
     failure: Event | None
-    """What the vendor says of an answer that failed."""
+    """The vendor's error."""
 
     @property
     def usage_so_far(self) -> Usage | None:
-        """What the vendor has counted so far; without output tokens as long as it has not said those."""
+        """The vendor's counts so far, without output tokens until it has sent those."""
         ...
 
     def add(self, event: Event) -> Iterable[Delta]:
-        """Take the next event; return what there is to show of it."""
+        """Add the next event; return its deltas."""
         ...
 
     def response(self, *, request_id: str | None) -> ModelResponse:
-        """Return the answer, once it is whole. Raises `ModelError` where it is none after all."""
+        """Return the answer, once it is complete. Raises `ModelError` if it is invalid after all."""
         ...
 
 
@@ -53,10 +53,9 @@ async def stream_answer(
     run_out: float = RUN_OUT_SECONDS,
     meter: Meter | None = None,
 ) -> AsyncGenerator[Delta | ModelResponse, None]:
-    """Send the request; yield what there is to show of the answer, then all of it. Raises `ModelError`.
+    """Send the request; yield the deltas of the answer, then the whole of it. Raises `ModelError`.
 
-    `run_out`: seconds for what follows the end of the answer. It is whole by then, whatever becomes of the rest.
-    What the answer takes is noted in `meter` as it comes.
+    `run_out`: seconds to read on after the answer is complete. `meter` notes the usage as it arrives.
     """
     transport, meter = stream.transport, meter or Meter()
     async with aclosing(stream.events()) as events:
@@ -84,7 +83,9 @@ async def stream_answer(
 
 
 class FieldAccumulator:
-    """Fields that come in pieces: text and lists grow, all else is replaced. Empty pieces add nothing.
+    """Accumulates fields that arrive in pieces: text and lists grow, all else is replaced; empty pieces add nothing.
+
+    The initial fields stay even if they are empty.
 
     >>> grown = FieldAccumulator({"type": "dream", "scenes": None})
     >>> for key, piece in [("told", "a "), ("scenes", [1]), ("told", "boat"), ("scenes", [2]), ("depth", 1)]:
@@ -94,12 +95,11 @@ class FieldAccumulator:
     """
 
     def __init__(self, initial: Mapping[str, JsonValue] | None = None) -> None:
-        """Begin with the fields `initial`, which stay also where they are empty."""
         self._fields = dict(initial or {})
         self._texts: dict[str, list[str]] = {}
 
     def get(self, key: str) -> JsonValue:
-        """Return a field so far; None where there is none."""
+        """Return a field so far; `None` if there is none."""
         return join_pieces(self._texts[key]) if key in self._texts else self._fields.get(key)
 
     def put(self, key: str, value: JsonValue) -> None:
@@ -118,6 +118,6 @@ class FieldAccumulator:
             self.put(key, piece)
 
     def fields(self) -> Block:
-        """Return the fields as they can be kept."""
+        """Return the fields in a form that can be stored."""
         fields: Block = {**self._fields, **{key: join_pieces(pieces) for key, pieces in self._texts.items()}}
         return {encodable_text(key): encodable(value) for key, value in fields.items()}

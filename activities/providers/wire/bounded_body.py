@@ -1,9 +1,8 @@
-"""A vendor's answer that is read only so far, whatever the vendor sends: to be loaded with its SDK (AGT-9).
+"""Limits of response bodies, whatever the vendor sends (AGT-9). Import it together with the SDK.
 
-Theory of operation. The SDKs read pages and errors whole, and lines to their end, before they show any of it; so bytes
-are counted where they come in, under everything that gathers them. A body that is no stream of events is cut: its
-beginning says what it is. A stream is given up. Bytes are counted as they are sent, so nothing may be compressed on the
-way: requests ask for that, and the body of a server that does it all the same is not read.
+The SDKs read pages, errors and lines completely before they return any of it, so bytes are counted below them. A body
+that is not a stream of events is cut: its beginning is enough. A stream that is too large fails. The limits are for
+uncompressed bytes, so requests ask for no compression, and the body of a server that compresses anyway is not read.
 """
 
 import re
@@ -16,25 +15,25 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
 
 MAX_BODY_BYTES = 1024 * 1024
-"""Of an error, a page, or anything else that is no stream of events."""
+"""Of an error, a page, or anything else that is not a stream of events."""
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""Of one event: some repeat the whole answer, and the request's tools and instructions with it."""
+"""Of one event: some repeat the whole answer, including the request's tools and instructions."""
 
 MAX_EVENT_LINES = 1_000
-"""Of one event; each has a handful. The SDKs take time by the square of them."""
+"""Of one event, which has a handful. The SDKs need quadratic time for them."""
 
 MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""Of one answer on the wire: some fifty times of what the largest answer that is kept has there."""
+"""Of one answer on the wire: about fifty times the largest answer that is stored."""
 
 _END_OF_LINE = re.compile(rb"[\r\n]")
 _END_OF_EVENT = re.compile(rb"\r\r|\n\n|\r\n\r\n")
 
 
 def client_of(sdk: Any) -> httpx2.AsyncClient:
-    """Return the HTTP client of an SDK, as it makes it itself, but for the bounds, and that it follows no redirection.
+    """Return an SDK's default HTTP client, with the limits, and without following redirections.
 
-    The conversation is for the address it was set up for, and not for whoever that names.
+    The conversation must not be sent to an address that nobody configured.
     """
     client: httpx2.AsyncClient = sdk.DefaultAsyncHttpxClient(
         headers={"Accept-Encoding": "identity"}, event_hooks={"response": [_bound]}, follow_redirects=False
@@ -43,7 +42,7 @@ def client_of(sdk: Any) -> httpx2.AsyncClient:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Bound the body of a response that has not been read yet."""
+    """Limit the body of a response that has not been read yet."""
     body = cast(httpx2.AsyncByteStream, response.stream)
     is_compressed = response.headers.pop("content-encoding", "identity").strip().lower() != "identity"
     if not response.is_success:
@@ -57,7 +56,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body of which no more is read than is good."""
+    """A body with a limit."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:
         self._body = body
@@ -67,7 +66,7 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Unreadable(_Bounded):
-    """A body that could not be bounded, and without which there is no answer."""
+    """A compressed body, which can't be limited. There is no answer without it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.DecodingError("it is compressed")
@@ -75,7 +74,7 @@ class _Unreadable(_Bounded):
 
 
 class _Unread(_Bounded):
-    """A body that could not be bounded, and that need not be read: an error says most by its status."""
+    """A compressed body of an error, which need not be read: the status is enough."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b"(not read: it is compressed, which was not asked for)"
@@ -105,7 +104,7 @@ class _Stream(_Bounded):
         end = b""
         async for piece in self._body:
             whole, event, lines = whole + len(piece), event + len(piece), lines + len(_END_OF_LINE.findall(piece))
-            # An event may end over two pieces. What stands behind the end in one needs no count: no piece is large.
+            # The end of an event may span two pieces. The rest of a piece after it isn't counted: pieces are small.
             if _END_OF_EVENT.search(end + piece):
                 event = lines = 0
             end = (end + piece)[-3:]

@@ -1,13 +1,13 @@
-"""What an answer says it is, before it is read."""
+"""Content types of responses."""
 
 from collections.abc import Mapping
 
 NO_STREAMS = ("text/html", "application/xhtml+xml", "application/json")
-"""Others are read as streams of events: some servers name the kind of theirs wrongly, or not at all."""
+"""All others are read as streams of events, since some servers have a wrong content type, or none."""
 
 
 def content_type(headers: Mapping[str, str]) -> str:
-    """Return the content type without its parameters; empty where there is none.
+    """Return the content type without its parameters; empty if there is none.
 
     >>> content_type({"content-type": "Application/JSON; charset=utf-8"})
     'application/json'

@@ -1,4 +1,4 @@
-"""The SDKs' streams of events, where they overlook something (AGT-3, AGT-9)."""
+"""The SDKs' streams of events, with what they overlook (AGT-3, AGT-9)."""
 
 import json
 from collections.abc import AsyncIterator
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def stream_class(sdk: ModuleType) -> Any:
-    """Return the SDK's stream of plain objects, which notices three more things.
+    """Return the SDK's stream class for plain objects, with three corrections.
 
-    Anthropic's SDK passes over events without an `event:` line, which there are servers that send: their data says what
-    they are. OpenAI's does not tell `[DONE]` from a connection that ended: `is_done` does, once the stream has ended.
-    Events without data are none.
+    Anthropic's SDK ignores events without an `event:` line, which some servers send: the type is in their data.
+    OpenAI's doesn't distinguish `[DONE]` from a lost connection: `is_done` does, once the stream has ended. Events
+    without data are ignored.
     """
 
     class EventStream(sdk.AsyncStream[object]):  # type: ignore[name-defined,misc]
@@ -20,7 +20,7 @@ def stream_class(sdk: ModuleType) -> Any:
         async def _iter_events(self) -> AsyncIterator[Any]:
             async for event in super()._iter_events():
                 if not event.data:
-                    continue  # a comment, an id: OpenAI's SDK would take it for broken JSON
+                    continue  # a comment or an id, which OpenAI's SDK would parse as JSON
                 self.is_done = self.is_done or event.data.startswith("[DONE]")
                 yield event
 
@@ -33,7 +33,7 @@ def stream_class(sdk: ModuleType) -> Any:
 
 
 def _type_in(data: str) -> str:
-    """Return what an event without a name calls itself; a name all the same where it does not, so that it is read."""
+    """Return the type in an event's data, or a default type, so that the SDK doesn't ignore the event."""
     try:
         event = json.loads(data)
     except (ValueError, RecursionError):

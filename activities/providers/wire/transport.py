@@ -1,16 +1,15 @@
-"""One streamed request to a vendor, through the vendor's official SDK and no further than that (AGT-4, AGT-9).
+"""One streamed request to a vendor through the vendor's official SDK (AGT-4, AGT-9).
 
-Theory of operation. The SDK brings the vendor's credentials, addresses, HTTP and event streams. Its types, its retries
-and its reading of answers are passed by: `post(…, cast_to=object, stream=True)` takes the body as it is and yields
-events as plain dicts. Both vendors' SDKs are generated alike, so that one class serves both.
+The SDK provides credentials, addresses, HTTP and event streams. Its types, retries and parsing of answers are not used:
+`post(…, cast_to=object, stream=True)` sends the body unchanged and yields events as plain dicts. Both vendors' SDKs are
+generated alike, so one class serves both.
 
-What an SDK lets through is made whole here. It retries by itself (switched off: Temporal does). It reads a page of HTML
-that comes with status 200 as a stream without events. It reads whatever is sent to its end (`bounded_body.py` ends it).
-It passes on `json.JSONDecodeError`, `UnicodeDecodeError` and the exceptions of its HTTP library as they are. And it
-does not notice that a stream ends cleanly, but before its last event: that is for the adapter, who knows the last
-event, and raises `broken_off_error`.
+This module handles what an SDK doesn't. Its own retries are switched off, since Temporal retries. An HTML page with
+status 200 is no stream without events. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
+`UnicodeDecodeError` and the exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but
+before its last event is an error: the adapter, which knows the last event, raises it.
 
-SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must go on meanwhile.
+SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must continue.
 """
 
 import asyncio
@@ -30,29 +29,29 @@ from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, conte
 from turnkeeper.activities.providers.wire.event_stream import stream_class
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for a connection to be made."""
+"""Seconds to connect."""
 
 MAX_PAGE_ATTEMPTS = 3
-"""How often a page in place of an answer may pass, at an address that has answered before: a proxy's, say."""
+"""Attempts if an address that has answered before sends a page instead of an answer, such as a proxy's."""
 
 Event = dict[str, Any]
-"""An event of a vendor's stream: a JSON object, of at most `MOST_LEVELS` levels, its numbers finite."""
+"""An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
 
 MakeClient = Callable[[ModuleType, Any], Any]
-"""Makes the asynchronous client of an SDK with this `http_client`, and without retries of its own. May raise whatever
-the SDK raises."""
+"""Creates the asynchronous client of an SDK with this `http_client` and without retries. May raise what the SDK
+raises."""
 
 
 class Transport:
-    """The way to one vendor."""
+    """Sends requests to one vendor."""
 
     def __init__(
         self, vendor: Vendor, make_client: MakeClient, *, silence_timeout: float, sends_key: bool = True
     ) -> None:
-        """Ask `vendor` by the client that is made at the first request.
+        """Use a client that is created at the first request.
 
-        `silence_timeout`: seconds that may pass between two pieces of an answer, and before the first. Without
-        `sends_key` no request has an `Authorization`, whatever the client was given or found.
+        `silence_timeout`: seconds that may pass before the first piece of an answer, and between two. Without
+        `sends_key` no request has an `Authorization`, even if the SDK finds a key.
         """
         self.vendor = vendor
         self._make_client = make_client
@@ -66,7 +65,7 @@ class Transport:
         self._opening = asyncio.Lock()
 
     def request(self, path: str, body: Mapping[str, object]) -> "VendorStream":
-        """Return the stream that answers `body`; nothing is sent before its first event is asked for."""
+        """Return the stream that answers `body`. The request is sent when its events are read."""
         return VendorStream(self, path, body)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Any:
@@ -91,7 +90,7 @@ class Transport:
             self._http = importlib.import_module("httpx2")
             bounded_body = importlib.import_module("turnkeeper.activities.providers.wire.bounded_body")
         except ImportError as error:
-            # Not auth, not a bad request: whoever reads it as "The model was not found" is sent the right way.
+            # `not_found`, since "The model was not found: this worker lacks ..." leads to the right fix.
             install = f"pip install 'turnkeeper[{vendor.package}]'"
             raise ModelError("not_found", f"this worker lacks the package {vendor.package!r}: {install}") from error
         self._stream_class = stream_class(self._sdk)
@@ -99,7 +98,7 @@ class Transport:
             self._client = self._make_client(self._sdk, bounded_body.client_of(self._sdk))
         except ModelError:
             raise
-        except self._sdk.APIError.__base__:  # OpenAI's, without a key
+        except self._sdk.APIError.__base__:  # OpenAI's SDK without a key
             raise self.no_key() from None
         except (ValueError, self._http.InvalidURL):
             raise self._misconfigured_error(f"check {vendor.key} and the address of {vendor.name}") from None
@@ -112,19 +111,19 @@ class Transport:
     def error(
         self, status: int, headers: Mapping[str, str], body: object, *, request_body: Mapping[str, object]
     ) -> ModelError:
-        """Return what the vendor answered to the request `request_body` in our own terms."""
+        """Return the vendor's response to `request_body` as an error of ours."""
         return error_from(status, headers, body, vendor=self.vendor, now=datetime.now(UTC), request_body=request_body)
 
     @contextmanager
     def translating_errors(
         self, request_body: Mapping[str, object], *, headers: Mapping[str, str] | None = None
     ) -> Iterator[None]:
-        """Turn whatever the SDK raises of a vendor into a `ModelError`.
+        """Convert everything that the SDK raises for a vendor to a `ModelError`.
 
         `request_body` is the body of the request, `headers` are those of the stream that is read.
 
-        Raised `from None`: the text of the SDK's exceptions has the vendor's body in it, which may repeat the request,
-        and causes are written into Temporal's history and into logs.
+        Raised `from None`: the SDK's exceptions contain the vendor's body, which may repeat the request, and causes are
+        written to Temporal's history and to logs.
         """
         sdk, http = self._sdk, self._http
         try:
@@ -133,18 +132,18 @@ class Transport:
             raise self.error(error.status_code, error.response.headers, error.body, request_body=request_body) from None
         except (sdk.APIConnectionError, http.TransportError) as error:
             raise self._connection_error(error.__cause__ if isinstance(error, sdk.APIError) else error) from None
-        except sdk.APIError as error:  # OpenAI's, in the middle of a stream
+        except sdk.APIError as error:  # OpenAI's SDK in the middle of a stream
             raise self.error(200, headers or {}, error.body or error.message, request_body=request_body) from None
-        except sdk.APIError.__base__:  # of credentials that could not be had
+        except sdk.APIError.__base__:  # credentials that could not be obtained
             raise self.no_key() from None
-        except (http.RequestError, http.StreamError):  # what can't be decompressed
+        except (http.RequestError, http.StreamError):  # a body that can't be decompressed
             raise self._compressed_error() from None
 
     def _connection_error(self, cause: BaseException | None) -> ModelError:
-        """Return the error of a connection that was not made or did not last; `cause` is of the HTTP library."""
+        """Return the error of a connection that failed or broke; `cause` is the HTTP library's error."""
         vendor, http = self.vendor, self._http
         if isinstance(cause, http.LocalProtocolError | http.UnsupportedProtocol):
-            # It never left this machine, and never will: a line break in a key, an address without `https://`.
+            # The request can't be sent at all: a line break in a key, an address without `https://`.
             return self._misconfigured_error(
                 f"it could not be written; check {vendor.key} and the address of {vendor.name}"
             )
@@ -153,7 +152,7 @@ class Transport:
         if isinstance(cause, http.TimeoutException):
             silence = f"{vendor.name} sent nothing for {self._silence_timeout:g} s"
             return ModelError("timeout", silence, vendor=vendor.name)
-        if isinstance(cause, http.DecodingError):  # OpenAI's SDK takes it for a broken connection
+        if isinstance(cause, http.DecodingError):  # to OpenAI's SDK this is a broken connection
             return self._compressed_error()
         return self.broken_off_error()
 
@@ -161,38 +160,38 @@ class Transport:
         return ModelError("bad_request", message, vendor=self.vendor.name)
 
     def _compressed_error(self) -> ModelError:
-        """Return the error of an answer in an encoding that was not asked for: the next one would have it too."""
+        """Return the error of an unrequested compression, which a retry would have too."""
         return self.unreadable_error("its answer is compressed, which was not asked for", max_attempts=1)
 
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
     def broken_off_error(self) -> ModelError:
-        """Return the error of an answer that ended before its end: it is no answer (AGT-3)."""
+        """Return the error of an answer that broke off (AGT-3)."""
         name = self.vendor.name
         return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
 
     def unreadable_error(self, what: str, *, max_attempts: int | None = None) -> ModelError:
-        """Return the error of an answer that can't be read; asked again, the vendor may answer well."""
+        """Return the error of an unreadable answer. A retry may succeed."""
         name = self.vendor.name
         message = f"{name} could not be understood, {what}"
         return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
 
     def not_a_stream_error(self, kind: str) -> ModelError:
-        """Return the error of a page, or another thing that is no answer, with a good status.
+        """Return the error of a page, or something else that is not an answer, with a good status.
 
-        An address that has answered before may do so again. One that has not is the wrong one.
+        An address that has answered before may do so again. Otherwise it is the wrong one.
         """
         what = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
         return self.unreadable_error(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
 
     def mark_answered(self) -> None:
-        """Take note that there is an API at the vendor's address."""
+        """Note that there is an API at the vendor's address."""
         self._has_answered = True
 
     @contextmanager
     def naming_read_errors(self) -> Iterator[None]:
-        """Turn what reading an event of an unexpected shape raises into a `ModelError`, and name the vendor in each."""
+        """Convert what an event of an unexpected shape raises to a `ModelError`, and set the vendor of each error."""
         try:
             yield
         except ModelError as error:
@@ -203,10 +202,9 @@ class Transport:
 
 
 class VendorStream:
-    """One request and the events that answer it. To be closed as soon as it is not read any further."""
+    """One request and the events that answer it."""
 
     def __init__(self, transport: Transport, path: str, body: Mapping[str, object]) -> None:
-        """Send `body` to `path` once the events are asked for."""
         self.transport = transport
         self._path = path
         self._body = body
@@ -214,9 +212,9 @@ class VendorStream:
         self._is_done = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Send the request, and yield the events of the answer as they come. Raises `ModelError`.
+        """Send the request, and yield the events of the answer as they arrive. Raises `ModelError`.
 
-        Closing the generator, and cancelling whoever waits for it, closes the connection at once.
+        Closing the generator, or cancelling its reader, closes the connection at once.
         """
         stream = await self.transport.post(self._path, self._body)
         try:
@@ -234,11 +232,11 @@ class VendorStream:
 
     @property
     def request_id(self) -> str | None:
-        """The vendor's name for the request, once it has begun to answer."""
+        """The vendor's id of the request, once it has begun to answer."""
         return self._headers.get("request-id") or self._headers.get("x-request-id")
 
     def early_end_error(self) -> ModelError:
-        """Return the error of a stream that has ended before the answer was whole (AGT-3)."""
+        """Return the error of a stream that has ended before the answer was complete (AGT-3)."""
         transport = self.transport
         if not self._is_done:
             return transport.broken_off_error()
@@ -248,20 +246,20 @@ class VendorStream:
         )
 
     def failure_error(self, failure: Event) -> ModelError:
-        """Return the error of an answer that ends with the vendor's word on what went wrong."""
+        """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Turn what the SDK raises of bytes that are no events into a `ModelError`."""
+        """Convert what the SDK raises for bytes that are not events to a `ModelError`."""
         try:
             yield
-        except (ValueError, RecursionError):  # no JSON, no UTF-8, JSON without end
+        except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
             raise self.transport.unreadable_error("its answer is no stream of events") from None
 
     async def _refuse_other_than_events(self, response: Any) -> None:
-        """Raise `ModelError` for a page or an object that came with a good status: a proxy's, or a vendor's error."""
-        if response.status_code == HTTPStatus.NO_CONTENT:  # whole, and not one that broke off
+        """Raise `ModelError` for a page or an object with a good status, such as a proxy's page or a vendor's error."""
+        if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
             raise self.transport.not_a_stream_error("no content (HTTP 204)")
         kind = content_type(response.headers)
         if kind == "application/json":

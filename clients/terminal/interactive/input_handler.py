@@ -28,7 +28,7 @@ from turnkeeper.clients.terminal.interactive.commands import (
 )
 from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
-from turnkeeper.models.session.queue.prompts import PromptMode, sentence_of
+from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
 from turnkeeper.models.session.session import Configure
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
@@ -264,7 +264,7 @@ class InputHandler:
         except (GatewayError, InputError) as error:
             self._session.error(str(error))
         except ValidationError as error:
-            self._session.error(texts.NOT_DONE.format(error=sentence_of(error)))
+            self._session.error(texts.NOT_DONE.format(error=sentence_for(error)))
         except asyncio.CancelledError:
             self._session.error(texts.NOT_CONFIRMED)
             raise

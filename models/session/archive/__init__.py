@@ -1,1 +1,1 @@
-"""Which turns have left the session for the archive."""
+"""What moves from a session to the archive, and when."""

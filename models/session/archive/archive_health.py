@@ -1,4 +1,4 @@
-"""How the archive serves a session, and when to turn to it again after it has failed (SES-15)."""
+"""The archive's health for a session, and when to retry after a failure (SES-15)."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -7,27 +7,27 @@ from turnkeeper.models.transcript.conversation import ArchiveReport
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 FIRST_PAUSE = timedelta(seconds=10)
-LONGEST_PAUSE = timedelta(minutes=10)
-"""Between two attempts at an archive that is down; each is twice as long as the one before."""
+MAX_PAUSE = timedelta(minutes=10)
+"""The pause between attempts doubles from `FIRST_PAUSE` to this."""
 
 ERROR_CHARS = 300
 
 
 class ArchiveState(Compact):
-    """What the next run is handed of the archive's health."""
+    """The carried part of the archive's health."""
 
     report: ArchiveReport = ArchiveReport()
     again_at: UtcDatetime | None = None
-    """After a failure: not to be tried before."""
+    """After a failure, the earliest time of the next attempt."""
 
 
 class ArchiveHealth:
-    """What is known of the archive."""
+    """The archive's health, as this session has seen it."""
 
     def __init__(self, state: ArchiveState, *, on_change: Callable[[], object] = lambda: None) -> None:
-        """Go on from `state`; `on_change` is called by `worked` and `failed`."""
+        """Continue from `state`; `record_success` and `record_failure` call `on_change`."""
         self.state = state
-        """What the next run is handed; replaced with every change."""
+        """The carried state; replaced with every change."""
         self._on_change = on_change
 
     @property
@@ -36,7 +36,7 @@ class ArchiveHealth:
 
     @property
     def again_at(self) -> datetime | None:
-        """After a failure: not to be tried before."""
+        """After a failure, the earliest time of the next attempt."""
         return self.state.again_at
 
     @property
@@ -44,19 +44,19 @@ class ArchiveHealth:
         return self.report.failing_since is not None
 
     @property
-    def trouble(self) -> str | None:
+    def current_error(self) -> str | None:
         return self.report.last_error if self.is_failing else None
 
-    def worked(self, *, now: datetime) -> None:
-        """Note that the archive has taken something: an earlier trouble is over."""
+    def record_success(self, *, now: datetime) -> None:
+        """Record that the archive has stored something: an earlier outage is over."""
         was_failing = self.is_failing
         self._update(again_at=None)
         if was_failing:
             self._note(failing_since=None, recovered_at=now)
             self._on_change()
 
-    def failed(self, error: str, *, now: datetime) -> None:
-        """Note why the archive took nothing; it is to be tried again after a pause."""
+    def record_failure(self, error: str, *, now: datetime) -> None:
+        """Record an error of the archive, and when to retry."""
         attempts = self.report.attempts_failed + 1 if self.is_failing else 1
         self._note(
             failing_since=self.report.failing_since or now,
@@ -64,11 +64,11 @@ class ArchiveHealth:
             last_error=error[:ERROR_CHARS].removesuffix("."),
             last_failed_at=now,
         )
-        self._update(again_at=now + min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE))
+        self._update(again_at=now + min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), MAX_PAUSE))
         self._on_change()
 
     def count_cut_result(self) -> None:
-        """Note, as a piece of a change of the session, that a result was cut: the store of large texts was down."""
+        """Count a result that was truncated since the store of large texts was down. The caller raises the revision."""
         self._note(results_cut=self.report.results_cut + 1)
 
     def _note(self, **update: object) -> None:

@@ -1,7 +1,7 @@
-"""What is moved to the archive at once, and how the session names it (SES-15).
+"""Moves to the archive (SES-15).
 
-A move never travels through the history: its activity gets an `ArchiveOrder` and takes the content from the
-process-local hand-over, or asks the workflow by query (AGT-2).
+A move's content never enters the history: its activity gets an `ArchiveOrder` and reads the content from the
+local context cache, or from the workflow by query (AGT-2).
 """
 
 from hashlib import sha256
@@ -16,36 +16,36 @@ from turnkeeper.models.wire import Compact, Frozen
 
 
 class ArchiveMove(Compact):
-    """What goes to the archive at once: turns in a row, early steps of the running turn, prompts to park, or fates.
+    """The content of one move: consecutive turns, early steps of the running turn, prompts to park, or fates.
 
-    `first` counts from 1 for turns and parked prompts, from 0 for steps. `texts` are what the model view will refer to
-    once they are gone.
+    `first` counts from 1 for turns and parked prompts, from 0 for steps. `texts` are those that the model view refers
+    to after the move.
     """
 
     first: int
     turns: list[ConversationMessage] = []
     steps_of: int | None = None
-    """The number of the turn that `steps` are of, from 1."""
+    """The number of the turn of `steps`, from 1."""
     steps: list[Step] = []
     texts: list[str] = []
     kept_bytes: int = SMALL_TEXT_BYTES
-    """Texts of the model view with more JSON bytes go by reference."""
+    """Texts of the model view over this size, as JSON, go by reference."""
     prompts: list[Prompt] = []
     fates: list[Fate] = []
     forget_below: int = 0
-    """Parked prompts with smaller numbers are back in the session, which has recorded that: they are deleted."""
+    """Parked prompts with smaller numbers are deleted: the session has them again, and has recorded that."""
 
     @field_serializer("turns")
-    def _as_they_are_carried(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
+    def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
         return [turn.without_defaults() for turn in turns]
 
     @property
     def digest(self) -> str:
-        """Name the exact content."""
+        """Identifies the exact content."""
         return sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """Say what is moved, for people.
+        """Describe the content for people.
 
         >>> str(ArchiveMove(first=0, steps_of=7, steps=[{"kind": "user", "message_id": "m2", "content": "!",
         ...     "timestamp": "2026-01-01T00:00:00Z"}]))
@@ -63,7 +63,7 @@ class ArchiveMove(Compact):
 
 
 class ArchiveOrder(Compact):
-    """Input of `move_to_archive`: which move of this run, and its exact content."""
+    """Input of `move_to_archive`: the number of the move in this run, and its digest."""
 
     move: int
     digest: str
@@ -76,7 +76,7 @@ class ArchiveMoveQuery(Frozen):
 
 
 class UnparkOrder(Compact):
-    """Input of `unpark`: the parked prompts from number `first` on, as far as they fit.
+    """Input of `unpark`: read parked prompts from number `first` on, within the two maxima.
 
     Those with numbers below `forget_below` are deleted.
     """
@@ -88,6 +88,6 @@ class UnparkOrder(Compact):
 
 
 class UnparkedPrompts(Compact):
-    """Answer of `unpark`, in the order of the numbers; it may have prompts that were taken back meanwhile."""
+    """Output of `unpark`, by number; it may have prompts that were withdrawn meanwhile."""
 
     prompts: list[Prompt]

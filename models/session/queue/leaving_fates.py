@@ -7,11 +7,11 @@ from itertools import accumulate, islice, takewhile
 from turnkeeper.models.session.queue.prompts import Fate
 
 MAX_LEAVING_FATES = 10_000
-"""Fates that wait for an archive that is down; as many prompts as Temporal takes for one run."""
+"""Maximum fates that wait for the archive: Temporal's limit of signals per run."""
 
 
 class LeavingFates:
-    """Fates on their way to the archive, oldest first: bounded, and rejections give way before all others."""
+    """Fates that wait for the archive, oldest first. At the limit, rejections are dropped before others."""
 
     def __init__(self) -> None:
         self._fates: dict[int, Fate] = {}
@@ -19,7 +19,7 @@ class LeavingFates:
         self._count = 0
         self.bytes = 0
         self.accepted_bytes = 0
-        """JSON bytes of those that are no rejections."""
+        """JSON bytes of all but rejections."""
 
     def __len__(self) -> int:
         return len(self._fates)
@@ -28,7 +28,7 @@ class LeavingFates:
         return iter(self._fates.values())
 
     def add(self, fate: Fate) -> Fate | None:
-        """Append a fate; returns the one that made way for it."""
+        """Append a fate; return the one that was dropped for it, if any."""
         self._fates[self._count] = fate
         if fate.fate == "rejected":
             self._rejections.append(self._count)
@@ -37,18 +37,18 @@ class LeavingFates:
         return self._drop_oldest() if len(self._fates) > MAX_LEAVING_FATES else None
 
     def first(self, *, max_bytes: int) -> list[Fate]:
-        """Return the oldest fates with at most `max_bytes` together; one, if there is any."""
+        """Return the oldest fates with at most `max_bytes` together, but at least one if there is any."""
         total = accumulate(fate_bytes(fate) for fate in self)
         count = sum(1 for _ in takewhile(lambda size: size <= max_bytes, total))
         return list(islice(self, max(1, count)))
 
     def remove(self, fates: Iterable[Fate]) -> list[Fate]:
-        """Drop these, as far as they are still here; returns them."""
-        gone = {id(fate) for fate in fates}
-        return [self._pop(number) for number in [number for number, fate in self._fates.items() if id(fate) in gone]]
+        """Remove these fates, if still here, and return those that were."""
+        objects = {id(fate) for fate in fates}
+        return [self._pop(number) for number in [number for number, fate in self._fates.items() if id(fate) in objects]]
 
     def bound(self, *, max_bytes: int, rejections_only: bool = True) -> list[Fate]:
-        """Drop the oldest rejections, then others, until at most `max_bytes` are left; returns what was dropped."""
+        """Drop the oldest rejections, then others, until at most `max_bytes` are left; return the dropped fates."""
         dropped = []
         while self.bytes > max_bytes and (self.bytes > self.accepted_bytes or not rejections_only):
             dropped.append(self._drop_oldest())

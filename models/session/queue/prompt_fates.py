@@ -1,7 +1,6 @@
-"""What became of the last prompts (SES-6).
+"""The fates of the last prompts (SES-6).
 
-Fates are remembered here as long as people look at them. Those that are no turn then leave for the archive, where they
-can be asked for.
+The session remembers the latest fates. Older ones move to the archive, except `started`: its turn shows that.
 """
 
 from collections import deque
@@ -14,13 +13,13 @@ REMEMBERED_FATES = 200
 
 
 class PromptFates:
-    """The last fates, oldest first, and those on their way to the archive.
+    """The last fates, oldest first, and those that wait for the archive.
 
-    By rules 1, fates that fall out of the last `REMEMBERED_FATES` are forgotten.
+    Under rules 1, fates beyond the last `REMEMBERED_FATES` are forgotten.
     """
 
     def __init__(self, recent: Iterable[Fate], leaving: Iterable[Fate], *, max_bytes: int, rules: int) -> None:
-        """Remember `recent`, at most `max_bytes` of JSON of them; `leaving` are on their way."""
+        """`max_bytes` bounds the JSON of `recent`; `leaving` wait for the archive."""
         self.recent: deque[Fate] = deque()
         self.leaving = LeavingFates()
         self.bytes = 0
@@ -38,26 +37,25 @@ class PromptFates:
         return self._by_id.get(message_id)
 
     def add(self, fate: Fate) -> None:
-        """Remember a fate; the oldest ones leave for it."""
+        """Remember a fate; the oldest ones leave."""
         self.recent.append(fate)
         self._by_id[fate.id] = fate
         self.bytes += fate_bytes(fate)
         while len(self.recent) > REMEMBERED_FATES or self.bytes > self._max_bytes:
             oldest = self.recent.popleft()
             self.bytes -= fate_bytes(oldest)
-            # A turn tells by itself that it was started.
             if self._rules < 2 or oldest.fate == "started":
                 self._forget(oldest)
             elif dropped := self.leaving.add(oldest):
                 self._forget(dropped)
 
     def remove_leaving(self, fates: Iterable[Fate]) -> None:
-        """Remember no longer what the archive has taken of `leaving`."""
+        """Forget those of `leaving` that the archive has stored."""
         for fate in self.leaving.remove(fates):
             self._forget(fate)
 
     def bound_leaving(self, *, max_bytes: int, rejections_only: bool) -> None:
-        """Drop the oldest fates on their way to the archive, rejections first, until `max_bytes` are left."""
+        """Drop the oldest fates that wait for the archive, rejections first, until at most `max_bytes` are left."""
         for fate in self.leaving.bound(max_bytes=max_bytes, rejections_only=rejections_only):
             self._forget(fate)
 

@@ -1,14 +1,14 @@
-"""The queue of a session: what it may hold, which prompt starts next, and what becomes of each (SES-6).
+"""The queue of a session: its limits, the order of prompts, and their fates (SES-6).
 
-Theory of operation. A prompt that is accepted waits in one row (`prompt_row.py`), part of which may be parked in the
-archive. Its id is remembered (`taken_ids.py`), so that the same prompt sent again is no other one. It leaves the row by
-exactly one fate (`prompt_fates.py`).
+An accepted prompt waits in a row (`prompt_row.py`), part of which may be parked in the archive. Its id is remembered
+(`taken_ids.py`), so that the same prompt sent again is not a second one. It leaves the row with exactly one fate
+(`prompt_fates.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.errors import RefusalReason, Refused
+from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
@@ -19,36 +19,36 @@ from turnkeeper.models.session.queue.taken_ids import TakenIds
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 ACCEPTED_TIMES = 10
-"""The session accepts this many times what the gateway admits: others send too, and some see an older queue (SES-6)."""
+"""The session accepts this many times the gateway's maximum, since other clients send too (SES-6)."""
 
 FATES_AT_ONCE = 50
-"""Once this many fates wait to leave, they are moved to the archive."""
+"""Number of waiting fates that starts a move to the archive."""
 
 REASON_BYTES = 500
-"""What is kept of a fate's reason, in JSON."""
+"""Maximum of a fate's reason, as JSON."""
 
 
 class QueueState(Compact):
-    """What the next run is handed of the queue (SES-14)."""
+    """The carried part of the queue (SES-14)."""
 
     row: RowState = RowState()
     taken_ids: Items[str] = []
     fates: Items[Fate] = []
     leaving: Items[Fate] = []
-    """Fates on their way to the archive, oldest first."""
+    """Fates that wait for the archive, oldest first."""
 
 
 class PromptQueue:
-    """The waiting prompts, first in first out, the ids already taken, and the last fates."""
+    """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
 
     def __init__(
         self, state: QueueState, *, limits: Limits, rules: int = 3, on_change: Callable[[], object] = lambda: None
     ) -> None:
-        """Go on from `state`; `limits` bound what is remembered.
+        """Continue from `state`; `limits` bound the remembered ids and fates.
 
-        `on_change` is called by `withdraw`, `remove_moved` and `restore_parked`. All other changes are pieces of a
-        change of the session, which raises its revision itself. By rules 1 nothing is parked, and fates that fall out
-        of the last 200 are forgotten.
+        `withdraw`, `remove_moved` and `restore_parked` call `on_change`. All other methods are called in a change of
+        the session, which raises the revision itself. Under rules 1 nothing is parked, and only the last 200 fates are
+        remembered.
         """
         self._rules = rules
         self._on_change = on_change
@@ -71,7 +71,7 @@ class PromptQueue:
 
     @property
     def steering(self) -> list[Prompt]:
-        """The prompts that wait to join the running turn."""
+        """The steering prompts, which wait to join the running turn."""
         return self.row.steering
 
     @property
@@ -87,110 +87,111 @@ class PromptQueue:
         return self._fates.leaving
 
     def is_duplicate(self, message_id: str) -> bool:
-        """Return whether this id was accepted before: the same prompt, sent again (SES-6)."""
+        """Return whether this id was accepted before (SES-6)."""
         return message_id in self.taken_ids or (self._rules >= 2 and message_id in self.row)
 
-    # ---- what it may hold
+    # ---- its limits
 
     def check_room(self, prompt: Prompt, limits: Limits) -> None:
-        """Raise `Refused` where another prompt would be too much (SES-6)."""
+        """Raise `RejectedError` if there is no room for the prompt (SES-6)."""
         self.check_count(limits)
-        # As JSON, since that is how they are carried: a control character takes six bytes there.
+        # As JSON, since it is carried like that: a control character has six bytes.
         size = text_bytes(prompt)
-        most = limits.queued_bytes * self._times
-        if self.row.text_bytes + size > most or size > limits.queued_bytes:
+        max_bytes = limits.queued_bytes * self._times
+        if self.row.text_bytes + size > max_bytes or size > limits.queued_bytes:
             one = f", {limits.queued_bytes:,} of them for one prompt" if self._times > 1 else ""
-            raise Refused(
+            raise RejectedError(
                 "queue_full",
                 f"The waiting prompts would hold {self.row.text_bytes + size:,} bytes; limits.max_queued_bytes and "
-                f"limits.max_state_bytes allow {most:,}{one}.",
+                f"limits.max_state_bytes allow {max_bytes:,}{one}.",
             )
         if self._rules >= 2 and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
-            raise Refused(
+            raise RejectedError(
                 "queue_full",
                 f"The ids of the {len(self):,} waiting prompts take {self.row.id_bytes:,} bytes; "
                 f"limits.max_state_bytes allows {limits.parked_bytes:,}.",
             )
 
     def check_count(self, limits: Limits) -> None:
-        """Raise `Refused` where as many prompts wait as may (SES-6)."""
-        most = limits.max_queued_prompts * self._times
-        if len(self) >= most:
+        """Raise `RejectedError` if the maximum number of prompts is waiting (SES-6)."""
+        if len(self) >= limits.max_queued_prompts * self._times:
             allows = f"limits.max_queued_prompts allows {limits.max_queued_prompts}"
-            held = f"{allows}, and the session holds {self._times} times as many" if self._times > 1 else allows
-            raise Refused("queue_full", f"{len(self)} prompts are waiting already; {held}.")
+            sentence = f"{allows}, and the session holds {self._times} times as many" if self._times > 1 else allows
+            raise RejectedError("queue_full", f"{len(self)} prompts are waiting already; {sentence}.")
 
     @property
     def _times(self) -> int:
         return ACCEPTED_TIMES if self._rules >= 2 else 1
 
     def carried_bytes(self, limits: Limits) -> int:
-        """Count what is carried of the queue, as if it were full."""
+        """Return the carried bytes of a full queue with the present ids and fates."""
         memory = self.taken_ids.bytes + self._fates.bytes + min(self.leaving.bytes, limits.leaving_bytes)
         return memory + self.row.carried_bytes(limits)
 
     # ---- in and out
 
     def accept(self, prompt: Prompt, *, turn_is_running: bool) -> None:
-        """Queue a prompt by its mode; from here it ends in exactly one fate (SES-6, SES-7)."""
+        """Queue a prompt by its mode; from here it gets exactly one fate (SES-6, SES-7)."""
         self.taken_ids.add(prompt.id)
         self.row.insert(prompt, turn_is_running=turn_is_running)
 
-    def reject(self, message_id: str, refusal: Refused, *, at: UtcDatetime) -> None:
-        """Record that a prompt was refused and why; its id may be sent again."""
-        self._decide(message_id, "rejected", at=at, reason=refusal.message, refusal=refusal.reason)
+    def reject(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
+        """Record that a prompt was rejected, and why; its id may be sent again."""
+        self._decide(message_id, "rejected", at=at, reason=rejection.message, refusal=rejection.reason)
 
     def start_next(self, *, at: UtcDatetime) -> Prompt:
-        """Take the prompt whose turn starts now. Raises `IndexError` when none waits here."""
+        """Remove and return the prompt whose turn starts now. Raises `IndexError` if there is none."""
         prompt = self.row.pop_next()
         self._decide(prompt.id, "started", at=at, turn_id=prompt.id)
         return prompt
 
-    def take_steering(self, turn_id: str, *, at: UtcDatetime, room: int) -> list[Prompt]:
-        """Take what waits to join the running turn `turn_id` and fits into `room` bytes of JSON, in order (SES-7)."""
-        taken = self.row.pop_steering(room=room)
-        for prompt in taken:
+    def pop_steering_prompts(self, turn_id: str, *, at: UtcDatetime, room: int) -> list[Prompt]:
+        """Remove and return the steering prompts that fit in `room` bytes of JSON, for turn `turn_id` (SES-7)."""
+        prompts = self.row.pop_steering(room=room)
+        for prompt in prompts:
             self._decide(prompt.id, "steered", at=at, turn_id=turn_id)
-        return taken
+        return prompts
 
     def requeue_steering(self) -> None:
-        """Put what no model call took up to the head of the queue, behind the prompt that interrupted it (SES-7)."""
+        """Move unused steering prompts to the head of the queue, behind interrupting ones (SES-7)."""
         self.row.requeue_steering()
 
     def withdraw(self, message_id: str, *, at: UtcDatetime) -> None:
-        """Take a waiting prompt back, at a cost in proportion to what waits. Raises `Refused` (SES-8)."""
+        """Withdraw a waiting prompt, in linear time. Raises `RejectedError` (SES-8)."""
         self.check_waiting(message_id)
         self.row.remove(message_id)
         self._decide(message_id, "withdrawn", at=at)
         self._on_change()
 
     def check_waiting(self, message_id: str) -> None:
-        """Raise `Refused` where the prompt can't be withdrawn, saying what became of it instead."""
+        """Raise `RejectedError` if the prompt is not waiting, with its fate."""
         if message_id in self.row:
             return
         fate = self.fate_of(message_id)
         if fate is None and message_id not in self.taken_ids:
-            raise Refused("unknown_prompt", f"No prompt {message_id!r} is known in this session.", field="id")
+            raise RejectedError("unknown_prompt", f"No prompt {message_id!r} is known in this session.", field="id")
         became = fate.fate if fate else "processed"
-        raise Refused("not_waiting", f"Prompt {message_id!r} is not waiting: it was {became} already.", field="id")
+        raise RejectedError(
+            "not_waiting", f"Prompt {message_id!r} is not waiting: it was {became} already.", field="id"
+        )
 
     def discard_all(self, reason: str, *, at: UtcDatetime) -> None:
-        """Give every waiting prompt the fate `discarded`: the session ends without them."""
+        """Discard all waiting prompts: the session ends without them."""
         for message_id in self.row.clear():
             self._decide(message_id, "discarded", at=at, reason=reason)
 
-    def reject_all(self, refusal: Refused, *, at: UtcDatetime) -> None:
-        """Give every waiting prompt the fate `rejected`: the session can take no more work (SES-15)."""
+    def reject_all(self, rejection: RejectedError, *, at: UtcDatetime) -> None:
+        """Reject all waiting prompts: the session has no room for more turns (SES-15)."""
         for message_id in self.row.clear():
-            self._reject_accepted(message_id, refusal, at=at)
+            self._reject_accepted(message_id, rejection, at=at)
 
-    def reject_surplus(self, refusal: Refused, limits: Limits, *, at: UtcDatetime) -> None:
-        """Give what can't be carried, the last of what is held here, the fate `rejected`; parked prompts stay."""
+    def reject_surplus(self, rejection: RejectedError, limits: Limits, *, at: UtcDatetime) -> None:
+        """Reject the last prompts until the others can be carried; parked prompts stay."""
         while not self.row.fits(limits):
-            self._reject_accepted(self.row.pop_last().id, refusal, at=at)
+            self._reject_accepted(self.row.pop_last().id, rejection, at=at)
 
-    def _reject_accepted(self, message_id: str, refusal: Refused, *, at: UtcDatetime) -> None:
-        self.reject(message_id, refusal, at=at)
+    def _reject_accepted(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
+        self.reject(message_id, rejection, at=at)
         self.taken_ids.forget(message_id)
 
     # ---- the archive
@@ -204,16 +205,16 @@ class PromptQueue:
         self._on_change()
 
     def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
-        """Hold parked prompts again, at their place; returns whether the next one was among them."""
+        """Put parked prompts back in their places; return whether the next one was among them."""
         is_next = self.row.restore_parked(prompts)
         self._on_change()
         return is_next
 
     def bound_leaving(self, limits: Limits, *, rejections_only: bool) -> None:
-        """Drop the oldest fates on their way to the archive until the rest can be carried, rejections first."""
+        """Drop fates that wait for the archive, rejections first, until the rest can be carried."""
         self._fates.bound_leaving(max_bytes=limits.leaving_bytes, rejections_only=rejections_only)
 
-    # ---- what it shows
+    # ---- its view
 
     def fate_of(self, message_id: str) -> Fate | None:
         return self._fates.of(message_id)
@@ -223,22 +224,22 @@ class PromptQueue:
         *,
         revision: int,
         message_ids: Collection[str] | None = None,
-        refusing: Refused | None = None,
+        refusing: RejectedError | None = None,
         limits: Limits | None = None,
     ) -> QueueView:
-        """Show what waits and what became of the rest; only these prompts, where `message_ids` are given."""
+        """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
         limits, row = limits or Limits(), self.row
         if message_ids is None:
-            places: Iterable[tuple[int, Prompt | ParkedPrompt]] = enumerate(row.held, start=1)
+            places: Iterable[tuple[int, Prompt | ParkedPrompt]] = enumerate(row.before_parked, start=1)
             positions: dict[str, int] = {}
             fates = list(self.fates)
         else:
             places = row.places(message_ids)
             positions = {item.id: position for position, item in places}
-            decided = [one for one in message_ids if one not in row]
-            fates = [fate for one in decided if (fate := self.fate_of(one))]
+            others = [one for one in message_ids if one not in row]
+            fates = [fate for one in others if (fate := self.fate_of(one))]
         return QueueView(
-            waiting=self._shown(places, max_bytes=limits.page_bytes - limits.fates_bytes),
+            waiting=self._visible(places, max_bytes=limits.page_bytes - limits.fates_bytes),
             fates=fates,
             revision=revision,
             refusing=refusing.reason if refusing else None,
@@ -251,16 +252,16 @@ class PromptQueue:
             max_bytes=limits.queued_bytes,
         )
 
-    def _shown(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
-        """Return the first prompts that take at most `max_bytes` together, one at least; none that is parked."""
-        shown: list[QueuedPrompt] = []
+    def _visible(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
+        """Return the first prompts, without parked ones, with at most `max_bytes` together, but at least one."""
+        visible: list[QueuedPrompt] = []
         for position, item in places:
             if isinstance(item, Prompt):
                 max_bytes -= self.row.size_of(item)
-                if max_bytes < 0 and shown:
+                if max_bytes < 0 and visible:
                     break
-                shown.append(_queued(item, position))
-        return shown
+                visible.append(_queued(item, position))
+        return visible
 
     # ---- inside
 
@@ -272,10 +273,10 @@ class PromptQueue:
         at: UtcDatetime,
         turn_id: str | None = None,
         reason: str | None = None,
-        refusal: RefusalReason | None = None,
+        refusal: RejectionReason | None = None,
     ) -> None:
         if self._rules >= 2 and fate != "rejected":
-            self.taken_ids.add(message_id)  # while it waited it may have made way for others
+            self.taken_ids.add(message_id)  # it may have been forgotten while the prompt waited
         sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
         self._fates.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))
 

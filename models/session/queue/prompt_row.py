@@ -1,11 +1,11 @@
-"""The prompts that wait, in the order in which they start (SES-6).
+"""The row of waiting prompts, in the order in which they start (SES-6).
 
     steering │ waiting │ parked │ behind
 
-What waits is one row: the prompts that wait to join the running turn, those that are held here, those that are parked
-in the archive since a run could not hand them over, and those that were accepted after these. A parked prompt is an
-id, a number and a size here; its text is in the archive. It comes back before its turn comes, so the order of start is
-the order of acceptance.
+First come the prompts that wait to join the running turn, then those that wait here, then those that are parked in the
+archive because a run could not carry them over, then those that were accepted after these. Of a parked prompt, the row
+has the id, a number and the size; the archive has its text. It is restored before its turn comes, so prompts start in
+the order in which they were accepted.
 """
 
 from collections import deque
@@ -19,13 +19,14 @@ from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt
 from turnkeeper.models.wire import Compact, Items
 
 QUEUED_PROMPT_BYTES = 300
-"""What a waiting prompt takes beside its text."""
+"""Size of a waiting prompt without its text, as JSON."""
 
 
 class RowState(Compact):
-    """What the next run is handed of the row.
+    """The carried part of the row.
 
-    Numbers below `next_number` were given to parked prompts; the archive was told to forget those below `forgotten`.
+    Numbers below `next_number` have been used for parked prompts; the archive was told to delete those below
+    `forgotten`.
     """
 
     steering: Items[Prompt] = []
@@ -39,8 +40,8 @@ class RowState(Compact):
 class PromptRow:
     """The waiting prompts, first in first out.
 
-    Every method but those that say so costs time in proportion to what it is given, not to what waits. By rules 2, a
-    prompt can leave the row while others are parked.
+    Unless stated otherwise, the cost of a method depends on its arguments, not on the length of the row. Under rules 2,
+    a prompt can drop out of the row while others are parked.
     """
 
     def __init__(self, state: RowState, *, rules: int) -> None:
@@ -55,16 +56,16 @@ class PromptRow:
         self._sizes: dict[str, int] = {}
         self._positions: dict[str, int] | None = None
         self.text_bytes = 0
-        """JSON bytes of all texts that wait."""
+        """JSON bytes of all waiting texts."""
         self.id_bytes = 0
-        """What all that waits would take if it were carried parked: ids, numbers, sizes."""
+        """JSON bytes of the whole row if it were parked: ids, numbers, sizes."""
         self.parked_bytes = sum(item.size for item in self.parked)
         for item in self:
             self._add(item)
 
     @property
     def state(self) -> RowState:
-        """What the next run is handed; by rules 2, what has left the row waits at its head there."""
+        """The carried state; under rules 2, prompts that dropped out of the row come first in it."""
         waiting = self.waiting
         if self._rules < 3:
             row = {item.id for item in self}
@@ -94,7 +95,7 @@ class PromptRow:
     # ---- in and out
 
     def insert(self, prompt: Prompt, *, turn_is_running: bool) -> None:
-        """Add a prompt at the place that its mode says (SES-7)."""
+        """Insert a prompt at the place for its mode (SES-7)."""
         self._add(prompt)
         if turn_is_running and prompt.mode == "interrupt":
             self.waiting.insert(0, prompt)
@@ -106,13 +107,13 @@ class PromptRow:
             self.waiting.append(prompt)
 
     def pop_next(self) -> Prompt:
-        """Remove the next prompt and return it. Raises `IndexError` when none waits here."""
+        """Remove and return the next prompt. Raises `IndexError` if there is none."""
         prompt = self.waiting.pop(0)
         self._drop(prompt.id)
         return prompt
 
     def pop_steering(self, *, room: int) -> list[Prompt]:
-        """Remove what waits to join the running turn and fits into `room` bytes of JSON, and return it in order."""
+        """Remove and return the steering prompts that fit in `room` bytes of JSON, in order."""
         popped: list[Prompt] = []
         while self.steering and (room := room - self._sizes[self.steering[0].id]) >= 0:
             popped.append(self.steering.pop(0))
@@ -126,9 +127,9 @@ class PromptRow:
         return prompt
 
     def requeue_steering(self, *, after: int = 0) -> None:
-        """Put what no model call took up to the head of the queue, behind the prompt that interrupted it (SES-7).
+        """Move steering prompts to the head of the queue, behind interrupting ones (SES-7).
 
-        The first `after` of them go on waiting for the running turn.
+        The first `after` of them stay steering prompts.
         """
         first = next(
             (index for index, prompt in enumerate(self.waiting) if prompt.mode != "interrupt"), len(self.waiting)
@@ -138,7 +139,7 @@ class PromptRow:
         self._positions = None
 
     def remove(self, message_id: str) -> None:
-        """Remove a prompt that waits, at a cost in proportion to what waits."""
+        """Remove a waiting prompt, in linear time."""
         self._drop(message_id)
         self.steering = [prompt for prompt in self.steering if prompt.id != message_id]
         self.waiting = [prompt for prompt in self.waiting if prompt.id != message_id]
@@ -146,7 +147,7 @@ class PromptRow:
         self._replace_parked(item for item in self.parked if item.id != message_id)
 
     def clear(self) -> list[str]:
-        """Let nothing wait any more; returns the ids of all that did, in order."""
+        """Remove all prompts; return their ids in order."""
         ids = [item.id for item in self]
         self._replace_parked([])
         for row in (self.steering, self.waiting, self.behind):
@@ -158,14 +159,14 @@ class PromptRow:
     # ---- parking
 
     def fits(self, limits: Limits) -> bool:
-        """Return whether all that is held here can be carried to the next run."""
-        held, size = len(self) - len(self.parked), self.text_bytes - self.parked_bytes
-        return held <= 1 or (held <= limits.max_queued_prompts and size <= limits.queued_bytes)
+        """Return whether the next run can carry all prompts that are not parked."""
+        count, size = len(self) - len(self.parked), self.text_bytes - self.parked_bytes
+        return count <= 1 or (count <= limits.max_queued_prompts and size <= limits.queued_bytes)
 
     def next_parked(self, limits: Limits, *, max_bytes: int) -> list[Prompt]:
-        """Return the prompts to be parked next, in order: about as many as are too many, at most `max_bytes`.
+        """Return the next prompts to park, in order: about the surplus, with at most `max_bytes`.
 
-        Steering prompts that are too many go to the head of the queue: no model call could take them all up.
+        Surplus steering prompts move to the head of the queue: no model call could include all of them.
         """
         count, size = max(1, limits.max_queued_prompts // 2), limits.queued_bytes // 2
         staying = self._count_fitting(self.steering, count=count, size=size)
@@ -174,30 +175,30 @@ class PromptRow:
         if self.behind:
             return self._batch(self.behind, max_bytes)
         left = size - self._bytes_of(self.steering)
-        kept = self._count_fitting(self.waiting, count=count - staying, size=left)
-        surplus = self.waiting[kept if self.steering else max(1, kept) :]
+        fitting = self._count_fitting(self.waiting, count=count - staying, size=left)
+        surplus = self.waiting[fitting if self.steering else max(1, fitting) :]
         if self.parked:
-            # They come before what is parked already: the last of them first.
+            # They come before the prompts that are already parked: park the last of them first.
             return self._batch(reversed(surplus), max_bytes)[::-1]
         return self._batch(surplus, max_bytes)
 
     def number_parked(self, count: int) -> int:
-        """Return the first of `count` numbers that no prompt was parked under before."""
+        """Reserve `count` new numbers and return the first."""
         first = self.next_number
         self.next_number += count
         return first
 
     def put_parked(self, prompts: Sequence[Prompt], *, first: int) -> list[str]:
-        """Hold only the ids of `prompts`, which the archive has under the numbers from `first` on; returns these ids.
+        """Mark `prompts` as parked under numbers from `first` on, and drop their texts; return the ids of those parked.
 
-        What has started or was withdrawn meanwhile is not touched. Prompts that came before others meanwhile, which the
-        archive does not have, stay here with those; their copies are forgotten in time.
+        Prompts that have started or were withdrawn meanwhile are skipped. So are those that are now before a prompt
+        that the archive does not have; their copies there are deleted later.
         """
         numbers = {
             prompt.id: number
             for number, prompt in enumerate(prompts, start=first)
-            # An id can be another prompt's by now: one that was rejected may be sent again.
-            if (held := self._items.get(prompt.id)) and (held is prompt or self._rules < 3)
+            # The id may belong to another prompt now: a rejected id can be sent again.
+            if (item := self._items.get(prompt.id)) and (item is prompt or self._rules < 3)
         }
         row = list(islice(self, len(self.steering), None))
         start, stop = self._parked_part([isinstance(item, ParkedPrompt) or item.id in numbers for item in row])
@@ -211,12 +212,12 @@ class PromptRow:
         return parked_now
 
     def _parked_part(self, is_parked: Sequence[bool]) -> tuple[int, int]:
-        """Return where the parked prompts begin and end in the row: without a gap, around those parked before."""
+        """Return start and end of the parked prompts in the row: without a gap, and with those parked before."""
         places = [place for place, is_so in enumerate(is_parked) if is_so]
         if not places:
             return len(is_parked), len(is_parked)
         if self._rules < 3:
-            return places[0], places[-1] + 1  # what is in a gap leaves the row until the next run
+            return places[0], places[-1] + 1  # prompts in a gap drop out of the row until the next run
         start = stop = len(self.waiting) if self.parked else places[-1]
         while start and is_parked[start - 1]:
             start -= 1
@@ -224,26 +225,26 @@ class PromptRow:
             stop += 1
         return start, stop
 
-    def wants_parked(self, limits: Limits) -> bool:
-        """Return whether the next parked prompts are to be fetched: few wait before them."""
+    def is_unparking_due(self, limits: Limits) -> bool:
+        """Return whether to fetch the next parked prompts: few prompts wait before them."""
         if not self.parked:
             return False
         few = len(self.waiting) + len(self.steering) <= limits.max_queued_prompts // 4
-        return few and self._bytes_of(self.held) <= limits.queued_bytes // 4
+        return few and self._bytes_of(self.before_parked) <= limits.queued_bytes // 4
 
     def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
-        """Put parked prompts that came back to their place again; returns whether any was the next one."""
-        found = {prompt.id: prompt for prompt in prompts}
+        """Put parked prompts back in their places; return whether the next one was among them."""
+        by_id = {prompt.id: prompt for prompt in prompts}
         row = list(self.parked)
-        taken = [found[item.id] for item in takewhile(lambda item: item.id in found, row)]
-        self.waiting.extend(taken)
-        self._items.update((prompt.id, prompt) for prompt in taken)
-        self._replace_parked(row[len(taken) :])
-        return bool(taken) or not row
+        restored = [by_id[item.id] for item in takewhile(lambda item: item.id in by_id, row)]
+        self.waiting.extend(restored)
+        self._items.update((prompt.id, prompt) for prompt in restored)
+        self._replace_parked(row[len(restored) :])
+        return bool(restored) or not row
 
     @property
     def forgettable(self) -> int:
-        """The archive is to forget the parked prompts with numbers below this; 0: it has no others."""
+        """The archive can delete parked prompts with numbers below this; 0: there are none to delete."""
         first = min((item.number for item in self.parked), default=self.next_number)
         return first if first > self.forgotten else 0
 
@@ -251,7 +252,7 @@ class PromptRow:
         self.forgotten = max(self.forgotten, number)
 
     def _replace_parked(self, parked: Iterable[ParkedPrompt]) -> None:
-        """Let just these be parked; where none is, what came after them is next."""
+        """Replace the parked prompts; if none is left, those behind them are next."""
         self.parked = deque(parked)
         self.parked_bytes = sum(item.size for item in self.parked)
         if not self.parked:
@@ -262,38 +263,38 @@ class PromptRow:
     # ---- places and sizes
 
     @property
-    def held(self) -> Iterator[Prompt]:
+    def before_parked(self) -> Iterator[Prompt]:
         """The prompts before the first parked one, in order."""
         return chain(self.steering, self.waiting)
 
     def first(self, count: int) -> list[Prompt]:
-        return list(islice(self.held, count))
+        return list(islice(self.before_parked, count))
 
     def places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:
-        """Return those of the prompts that wait, with their positions from 1, in order."""
+        """Return those of these prompts that are waiting, with their positions from 1, in order."""
         if self._positions is None:
             self._positions = {item.id: position for position, item in enumerate(self, start=1)}
-        found = {one: position for one in message_ids if (position := self._positions.get(one))}
-        return sorted(((position, self._items[one]) for one, position in found.items()), key=lambda place: place[0])
+        positions = {one: position for one in message_ids if (position := self._positions.get(one))}
+        return sorted(((position, self._items[one]) for one, position in positions.items()), key=lambda place: place[0])
 
     def size_of(self, prompt: Prompt) -> int:
-        """Return what a prompt that waits here takes when it is carried."""
+        """Return the carried bytes of a waiting prompt."""
         return self._sizes[prompt.id] + QUEUED_PROMPT_BYTES
 
     def carried_bytes(self, limits: Limits) -> int:
-        """Count what is carried of the row as if it were full; of prompts parked, or to be parked, what names them."""
+        """Return the carried bytes of a full row, with the references to prompts that are parked or will be."""
         if self._rules < 2:
             return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self)
         parked = self.id_bytes if self.parked or not self.fits(limits) else 0
         return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(self), limits.max_queued_prompts) + parked
 
     def _count_fitting(self, prompts: Iterable[Prompt], *, count: int, size: int) -> int:
-        """Return how many of the first prompts are at most `count`, with at most `size` bytes."""
+        """Return how many of the first `count` prompts have at most `size` bytes together."""
         sizes = accumulate(self._sizes[prompt.id] for prompt in islice(prompts, count))
         return sum(1 for _ in takewhile(lambda total: total <= size, sizes))
 
     def _batch(self, prompts: Iterable[Prompt], max_bytes: int) -> list[Prompt]:
-        """Return the first prompts with at most `max_bytes` together; one, if there is any."""
+        """Return the first prompts with at most `max_bytes` together, but at least one if there is any."""
         batch: list[Prompt] = []
         for prompt in prompts:
             max_bytes -= self.size_of(prompt)
@@ -325,5 +326,5 @@ def text_bytes(prompt: Prompt) -> int:
 
 
 def row_bytes(message_id: str) -> int:
-    """Return what a parked prompt takes that is carried to the next run."""
+    """Return the carried bytes of a parked prompt."""
     return len(message_id) + 20  # its quotes, the number, the size, brackets and commas

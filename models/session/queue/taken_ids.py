@@ -1,4 +1,4 @@
-"""The ids of accepted prompts, as far back as a session remembers them: the same id twice is one prompt (SES-6)."""
+"""The ids of the last accepted prompts: a repeated id is the same prompt (SES-6)."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,10 +6,9 @@ REMEMBERED_IDS = 1_000
 
 
 class TakenIds:
-    """The ids accepted last, oldest first, at most `REMEMBERED_IDS` of them, with at most `max_bytes` of JSON."""
+    """The last accepted ids, oldest first: at most `REMEMBERED_IDS`, with at most `max_bytes` of JSON."""
 
     def __init__(self, ids: Iterable[str], *, max_bytes: int) -> None:
-        """Remember `ids`, oldest first."""
         self._ids: dict[str, None] = {}
         self._max_bytes = max_bytes
         self.bytes = 0
@@ -26,7 +25,7 @@ class TakenIds:
         return iter(self._ids)
 
     def add(self, message_id: str) -> None:
-        """Remember one more; the oldest make way for it. One that is remembered keeps its place."""
+        """Remember an id, and forget the oldest if necessary. A known id keeps its place."""
         if message_id in self._ids:
             return
         self._ids[message_id] = None
@@ -35,7 +34,7 @@ class TakenIds:
             self.forget(next(iter(self._ids)))
 
     def forget(self, message_id: str) -> None:
-        """Remember this one no longer: it may be sent again, or its place in the queue tells that it was accepted."""
+        """Forget an id: it may be sent again, or the queue itself has it."""
         if message_id in self._ids:
             del self._ids[message_id]
             self.bytes -= _json_bytes(message_id)

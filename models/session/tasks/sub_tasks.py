@@ -124,14 +124,14 @@ class SubTasks:
 
     def end(self, task_id: str, status: TaskStatus, *, tasks_started: int = 0) -> None:
         """Record that the session of a task has ended, and with which status of the task."""
-        known = next((task for task in self.state.tasks if task.task_id == task_id), None)
-        if known is not None:
+        earlier = next((task for task in self.state.tasks if task.task_id == task_id), None)
+        if earlier is not None:
             self.change(
                 TaskChange(
                     task_id=task_id,
                     status=status,
-                    percent=known.percent,
-                    message=known.message,
+                    percent=earlier.percent,
+                    message=earlier.message,
                     tasks_started=tasks_started,
                     is_closed=True,
                 )

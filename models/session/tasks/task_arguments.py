@@ -2,8 +2,8 @@
 
 from pydantic import ValidationError
 
-from turnkeeper.models.errors import Refused
-from turnkeeper.models.session.queue.prompts import refusal_of
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.session.queue.prompts import rejection_for
 from turnkeeper.models.session.task import TaskRequest
 from turnkeeper.models.session.tasks.task_state import ProgressReport
 
@@ -15,19 +15,19 @@ class RunTask(TaskRequest):
 
 
 def read_run_task(args: object) -> RunTask:
-    """Read the arguments of a call of `run_task`. Raises `Refused` naming the field."""
+    """Read the arguments of a call of `run_task`. Raises `RejectedError` naming the field."""
     try:
         return RunTask.model_validate(args)
     except ValidationError as error:
-        raise refusal_of(error) from None
+        raise rejection_for(error) from None
 
 
 def read_progress(args: object) -> ProgressReport:
-    """Read the arguments of a call of `report_progress`. Raises `Refused` naming the field."""
+    """Read the arguments of a call of `report_progress`. Raises `RejectedError` naming the field."""
     try:
         report = ProgressReport.model_validate(args)
     except ValidationError as error:
-        raise refusal_of(error) from None
+        raise rejection_for(error) from None
     if not report.model_fields_set:
-        raise Refused("invalid", "Give at least one of message, percent and findings.")
+        raise RejectedError("invalid", "Give at least one of message, percent and findings.")
     return report

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, JsonValue
 from pydantic_core import to_json
 
 from turnkeeper.models.bounds import encodable, is_nested_over
-from turnkeeper.models.limits import MOST_LEVELS
+from turnkeeper.models.limits import MAX_NESTING
 from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Compact, Strict
@@ -21,8 +21,8 @@ def _one_line(text: str) -> str:
 
 
 def _carriable(findings: dict[str, JsonValue]) -> Any:
-    if is_nested_over(findings, MOST_LEVELS):
-        raise ValueError(f"may be nested {MOST_LEVELS} levels deep")
+    if is_nested_over(findings, MAX_NESTING):
+        raise ValueError(f"may be nested {MAX_NESTING} levels deep")
     stored = encodable(findings)
     if len(to_json(stored)) > FINDINGS_BYTES:
         raise ValueError(f"may have {FINDINGS_BYTES:,} bytes as JSON: put the rest into your answer")

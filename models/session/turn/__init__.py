@@ -1,1 +1,1 @@
-"""The running turn: the rules that follow from its data, and how it changes in its session."""
+"""The running turn: its data and rules, and its changes in the session."""

@@ -1,6 +1,6 @@
-"""The running turn in its session: every change of it, in the transcript and in what the model sees.
+"""The running turn in its session: applies each change to the transcript and the model view.
 
-`running_turn.py` has the rules, which know nothing of a session.
+The rules of a turn are in `running_turn.py`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from turnkeeper.models.transcript.transcript import Transcript
 
 
 class CurrentTurn:
-    """The turn that is being processed, if there is one: the newest of the transcript."""
+    """The running turn, if there is one: the newest of the transcript."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class CurrentTurn:
         on_change: Callable[[], int],
         on_usage: Callable[[Usage], None],
     ) -> None:
-        """Go on with the turn that is `carried`.
+        """Continue the `carried` turn.
 
-        `on_change` raises the session's revision and returns it; `on_usage` counts for the session what was spent.
+        `on_change` raises the session's revision and returns it; `on_usage` adds to the session's usage.
         """
         self._transcript = transcript
         self._context = context
@@ -37,39 +37,39 @@ class CurrentTurn:
         newest = transcript.newest
         is_running = newest is not None and not newest.is_complete
         self.value = carried.resume(newest) if carried and newest and is_running else None
-        """The turn as it is now. Every change replaces it."""
+        """The turn's present version; replaced with every change."""
         self.waiting_until: datetime | None = None
-        """The model is not asked again before; `None`: nothing is waited for."""
+        """When the model is asked again; `None`: not waiting."""
         self.waiting_reason: str | None = None
 
     def running(self) -> RunningTurn:
-        """Return the turn as it is now. Raises `RuntimeError` where none is running."""
+        """Return the turn. Raises `RuntimeError` if none is running."""
         if self.value is None:
             raise RuntimeError("no turn is running")
         return self.value
 
     def begin(self, turn: RunningTurn) -> None:
-        """Record a turn whose processing starts (SES-2), and let the model see its prompt."""
+        """Record a turn (SES-2), and append its prompt to the model view."""
         self._transcript.record(turn.message)
         self.value = turn
         self._context.view.append_request(turn.message, number=self._transcript.count)
 
     def change(self, turn: RunningTurn) -> None:
-        """Put the next version of the turn in its place; if its message has changed, clients are shown it."""
+        """Replace the turn with its next version; a changed message gets a new revision."""
         if turn.message is not self.running().message:
             turn = turn.with_message(revision=self._on_change())
         self._replace(turn)
 
-    def show(self) -> None:
-        """Show the turn to clients again: what the model sees of it has changed."""
+    def publish(self) -> None:
+        """Give the turn a new revision, since the model's view of it has changed."""
         self._replace(self.running().with_message(revision=self._on_change()))
 
     def end(self, message: ConversationMessage) -> None:
-        """Leave the turn in the transcript as `message`, which has its outcome."""
+        """End the turn; `message` is the turn with its outcome."""
         self._transcript.replace_newest(message.model_copy(update={"revision": self._on_change()}))
         self.value = None
 
-    # ---- asking the model
+    # ---- model requests
 
     def note_request(self) -> None:
         self._context.note_request()
@@ -78,7 +78,7 @@ class CurrentTurn:
         self.change(self.running().with_message(conversation_metrics=metrics))
 
     def wait_until(self, moment: datetime, *, reason: str) -> None:
-        """Show that the model is not asked again before `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
+        """Publish that the model is asked again at `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
         self.waiting_until, self.waiting_reason = moment, reason or None
         self._on_change()
 
@@ -102,7 +102,7 @@ class CurrentTurn:
         interrupted: bool = False,
         spent: Usage | None = None,
     ) -> ModelStep:
-        """Record a model response as the next step, as `RunningTurn.with_response` says, and what it took."""
+        """Record a model response as the next step, see `RunningTurn.with_response`, and its usage."""
         turn = self.running().with_response(response, calls, now=now, interrupted=interrupted, spent=spent)
         self.change(turn)
         if response.usage:
@@ -110,10 +110,10 @@ class CurrentTurn:
         self._context.note_usage(response.usage)
         return turn.newest_step
 
-    def show_step(self, *, state: ProviderState | None, segment: int | None = None) -> None:
-        """Let the model see the newest step from now on; every call of it has a result.
+    def append_step_to_view(self, *, state: ProviderState | None, segment: int | None = None) -> None:
+        """Append the newest step to the model view; every call of it has a result.
 
-        Its `state` belongs to the segment it was asked for in: in a later one it is no longer sent (CTX-4).
+        Its `state` belongs to the segment of its request: in a later one it is no longer sent (CTX-4).
         """
         view = self._context.view
         if segment not in (None, view.segment):
@@ -121,10 +121,10 @@ class CurrentTurn:
         view.append_step(self.running().message, number=self._transcript.count, state=state)
 
     def settle_step(self) -> None:
-        """Let the model see the newest step, if it does not yet: every call of it has a result."""
+        """Append the newest step to the model view, unless it is there; every call of it has a result."""
         turn = self.running()
         if turn.unsettled:
-            self.show_step(state=turn.state, segment=turn.segment)
+            self.append_step_to_view(state=turn.state, segment=turn.segment)
             self.change(turn.with_settled_step())
 
     def _replace(self, turn: RunningTurn) -> None:

@@ -389,7 +389,7 @@ async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_s
         await ask(provider)
     sent = ["stream_options" in received.body for received in chat.requests]
     assert sent == [True, False, False, True, True]
-    assert caplog.messages == ["m does not take 'stream_options': left out for 600 s"]
+    assert caplog.messages == ["m rejects 'stream_options': omitted for 600 s"]
 
 
 async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
@@ -931,7 +931,7 @@ async def test_agt_4_without_the_package_it_says_what_to_install(monkeypatch):
 
 
 async def test_agt_4_a_model_without_a_name_is_told_how_to_name_one(wire):
-    with pytest.raises(ModelError, match="write its name behind the colon") as raised:
+    with pytest.raises(ModelError, match="write its name after the colon") as raised:
         await anext(wire.provider().stream("", asking(), CONTEXT))
     assert raised.value.error_type == "not_found"
     assert wire.requests == []

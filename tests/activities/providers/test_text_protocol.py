@@ -207,11 +207,11 @@ def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text
     shown = [delta for start, end in pairwise(bounds) for delta in pieces.add(text[start:end])]
     for each in (whole, pieces):
         each.finish(is_cut=is_cut)
-    assert (pieces.thought, pieces.said, pieces.lead) == (whole.thought, whole.said, whole.lead)
-    assert whole.lead + whole.said in (text, text[: text.find("<think>") + len("<think>")])
+    assert (pieces.thought, pieces.text, pieces.lead) == (whole.thought, whole.text, whole.lead)
+    assert whole.lead + whole.text in (text, text[: text.find("<think>") + len("<think>")])
     if whole.lead.strip().endswith("</think>"):
         assert "".join(delta.text for delta in shown if delta.kind == "think").strip() == whole.thought
-        assert "".join(delta.text for delta in shown if delta.kind == "respond") == whole.said
+        assert "".join(delta.text for delta in shown if delta.kind == "respond") == whole.text
 
 
 # ── The request ──────────────────────────────────────────────────────────────────────────────────────────────────────

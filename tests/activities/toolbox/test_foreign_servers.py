@@ -384,7 +384,7 @@ async def test_agt_7_lines_that_are_no_messages_and_answers_to_nobody_are_passed
     async with configured(a=program()) as toolbox:
         assert (await call(toolbox, "noise")).outcome == "after the noise"
         assert (await call(toolbox, "wrong_id")).outcome == "and then the right one"
-    assert "lines to its output that are no messages" in caplog.text
+    assert "lines to its output that are not messages" in caplog.text
 
 
 @pytest.mark.parametrize("flag", ["many", "endless", "circling", "twice", "odd names"])
@@ -411,7 +411,7 @@ async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
 async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
     async with configured(a=program(flag)) as toolbox:
         assert len(await names(toolbox)) <= server_connection.MAX_PAGES + 1
-    assert "tools of 'a' is left out: it has no end" in caplog.text
+    assert "tools of 'a' are left out: its list has no end" in caplog.text
 
 
 async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):
@@ -424,7 +424,7 @@ async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_
     async with configured(a=program("no schema")) as toolbox:
         assert await names(toolbox) == sorted(odd.TOOLS)
         assert (await call(toolbox, "echo", text="a")).outcome == "a"
-    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are none" in caplog.text
+    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are invalid or too many" in caplog.text
 
 
 @pytest.mark.parametrize("levels", [60, 120, 150, 400])

@@ -16,8 +16,8 @@ from turnkeeper.models.transcript.trajectory import ToolResult
 SECRET = "hunter2"
 COMMENT = f"# {SECRET}"
 
-NO_URL = "is no URL of the form http://host:port/path or https://host:port/path"
-NO_REFERENCE = "holds a reference that is neither ${NAME} nor ${NAME:-default}, with no braces in the default"
+NO_URL = "is not a URL of the form http://host:port/path or https://host:port/path"
+NO_REFERENCE = "has a reference that is neither ${NAME} nor ${NAME:-default} (the default may not contain braces)"
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
         ('{"mcpServers": {}, "inputs": []}', "mcp.json: 'inputs' is not a key; the only one is mcpServers."),
         (
             '{"mcpServers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
-            "mcp.json cannot be read as JSON: the key 'a' stands in one object twice.",
+            "mcp.json cannot be read as JSON: the key 'a' appears twice in one object.",
         ),
     ],
 )
@@ -121,13 +121,13 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
-        ([], "it is no object with a command or a url."),
+        ([], "must be an object with a command or a url."),
         ({}, "give either a command or a url."),
         ({"command": "x", "url": "http://a"}, "give either a command or a url."),
         ({"comand": "x"}, "comand: unknown key. Did you mean command?"),
         ({"command": ""}, "command: is empty."),
-        ({"command": "x", "headers": {}}, "headers: has no meaning beside command."),
-        ({"url": "http://a", "env": {}}, "env: has no meaning beside url."),
+        ({"command": "x", "headers": {}}, "headers: cannot be used with command."),
+        ({"url": "http://a", "env": {}}, "env: cannot be used with url."),
         ({"url": "http://a", "type": "stdio"}, "type: 'stdio' does not go with url."),
         ({"command": "x", "type": "http"}, "type: 'http' does not go with command."),
         (
@@ -136,26 +136,26 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
         ),
         ({"command": "x", "args": SECRET}, "args: must be a list."),
         ({"command": "x", "env": {"KEY": 5}}, "env.KEY: must be a string."),
-        ({"command": "x", "env": {"A=B": SECRET}}, "env.…: is no name of an environment variable."),
+        ({"command": "x", "env": {"A=B": SECRET}}, "env.…: is not a valid name for an environment variable."),
         (
             {"command": "x", "env": {f"TOKEN={SECRET}": ""}},
-            "env.…: is no name of an environment variable.",
+            "env.…: is not a valid name for an environment variable.",
         ),
         ({"command": "x", "timeout": 600_000}, "timeout: must be at most 86,400."),
         (
             {"command": "x", "disabled": "perhaps"},
             "disabled: must be true or false.",
         ),
-        ({"command": f"{SECRET}\0"}, "command: holds NUL or a lone surrogate, which no program can be given."),
+        ({"command": f"{SECRET}\0"}, "command: may not contain NUL or a lone surrogate."),
         ({"url": f"ftp://{SECRET}"}, f"url: {NO_URL}."),
         (
             {"url": "http://a", "headers": {"Key": f"{SECRET}\n"}},
-            "headers.Key: holds what no HTTP header can; printable ASCII is allowed.",
+            "headers.Key: may only have printable ASCII characters.",
         ),
-        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.…: is no name of an HTTP header."),
+        ({"url": "http://a", "headers": {"A b": SECRET}}, "headers.…: is not a valid name for an HTTP header."),
         (
             {"url": "http://a", "headers": {f"Key: {SECRET}": ""}},
-            "headers.…: is no name of an HTTP header.",
+            "headers.…: is not a valid name for an HTTP header.",
         ),
         ({"url": f"http://a:99999/{SECRET}"}, f"url: {NO_URL}."),
         ({"url": f"http://[::1/{SECRET}"}, f"url: {NO_URL}."),
@@ -218,7 +218,7 @@ def test_agt_6_without_a_file_there_are_no_foreign_servers_and_the_usual_one_is_
 def test_agt_6_a_file_that_is_named_is_the_one_that_is_read_and_must_be_there(folder, monkeypatch):
     (folder / DEFAULT_FILE).write_text("{}")
     monkeypatch.setenv("TURNKEEPER_MCP_CONFIG", "servers.json")
-    with pytest.raises(SettingsError, match=r"^mcp_config names 'servers.json', and there is no such file\.$"):
+    with pytest.raises(SettingsError, match=r"^mcp_config names 'servers.json', but there is no such file\.$"):
         load_foreign_servers(Settings())
     (folder / "servers.json").write_text('{"mcpServers": {}}')
     assert load_foreign_servers(Settings()) == {}

@@ -289,7 +289,7 @@ async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
                 await quick.until_in(events, idle_after(turn))
         monkeypatch.setattr(server, "SEND_SECONDS", 0.5)
         with deaf_client(url, session):
-            await until(lambda: "took nothing for 0.5 s" in caplog.text)
+            await until(lambda: "read nothing for 0.5 s" in caplog.text)
     assert len(quick.answers) == turns
     assert all(len(answer) == 400_000 for answer in quick.answers)
 

@@ -9,10 +9,12 @@ from turnkeeper.api.temporal.queue_estimates import (
     QueueEstimates,
     QueueRead,
 )
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 
 
-def read(asked_at: float, *, length: int = 0, max_prompts: int = 3, rejection: Refused | None = None) -> QueueRead:
+def read(
+    asked_at: float, *, length: int = 0, max_prompts: int = 3, rejection: RejectedError | None = None
+) -> QueueRead:
     return QueueRead(asked_at, length=length, bytes=length, max_prompts=max_prompts, max_bytes=10, rejection=rejection)
 
 
@@ -120,7 +122,7 @@ def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_te
 
 def test_ses_6_what_the_session_refuses_is_refused_for_two_seconds() -> None:
     estimate = QueueEstimate()
-    estimate.note_read(read(0.0, rejection=Refused("state_full", "It is full.")))
+    estimate.note_read(read(0.0, rejection=RejectedError("state_full", "It is full.")))
     rejection = estimate.rejection("a", 1, now=FRESH_SECONDS)
     assert rejection is not None
     assert rejection.reason == "state_full"

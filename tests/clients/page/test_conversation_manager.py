@@ -70,7 +70,7 @@ class Told:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
             self.session.current_turn.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.current_turn.show_step(state=None)
+            self.session.current_turn.append_step_to_view(state=None)
         elif event == "answer" and running:
             self.session.current_turn.add_response(says("done"), [], now=at(2))
             complete_turn(self.session, "done", now=at(2))

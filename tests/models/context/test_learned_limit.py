@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.model_context import Halved
+from turnkeeper.models.context.model_context import HalvedWindow
 from turnkeeper.models.context.model_view import REFUSED_NOTE
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
@@ -30,7 +30,7 @@ def look(target: Session, *results: str, state: ProviderState | None = None, blo
     target.current_turn.add_response(asks(*["look"] * len(results)), made, now=NOW)
     for call, result in zip(made, results, strict=True):
         target.add_result(call.id, ToolResult(outcome="Looked", content=result, blob=blob))
-    target.current_turn.show_step(state=state)
+    target.current_turn.append_step_to_view(state=state)
 
 
 def overflow(target: Session) -> None:
@@ -212,7 +212,7 @@ def test_ctx_7_a_window_that_an_earlier_release_has_halved_grows_back_from_the_n
     history = target.config.history
     start = target.carry()
     assert start.carried is not None
-    halved = Halved(cap=6, model=MODEL, config=history)
+    halved = HalvedWindow(cap=6, model=MODEL, config=history)
     context = start.carried.context.model_copy(update={"halved": halved})
     earlier = start.carried.model_copy(update={"context": context, "default_rules": 2})
     loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
@@ -239,7 +239,7 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     look(target, "found something bad")
     send(target, "bad words, steered in", mode="steer", id="steered")
     target.steer_turn(now=NOW)
-    target.context.leave_out_turn()
+    target.context.replace_refused_turn()
     fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
     turn = target.transcript.newest
     assert turn is not None
@@ -270,8 +270,8 @@ def test_ctx_7_a_refused_turn_stays_left_out_in_later_runs_and_in_the_archive() 
     start = SessionInput.model_validate_json(target.carry().model_dump_json())
     check_outside_start(start, now=NOW)
     carried = Session("s", start, now=NOW)
-    carried.context.detach(refused, kept_bytes=10)
-    assert carried.context.texts_of([refused], kept_bytes=10) == []
+    carried.context.detach(refused, inline_bytes=10)
+    assert carried.context.texts_of([refused], inline_bytes=10) == []
     assert contents(carried) == contents(target)
     assert context_of(carried).turns[1].seen == "refused"
 
@@ -283,7 +283,7 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
         look(target, "something bad")
         evict(target)
     assert target.context.waiting
-    target.context.leave_out_turn()
+    target.context.replace_refused_turn()
     assert not target.context.waiting
 
 

@@ -23,7 +23,7 @@ def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = N
     target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
     for call in made:
         target.add_result(call.id, ToolResult(outcome="Looked", content=f"saw {call.id}"))
-    target.current_turn.show_step(state=state)
+    target.current_turn.append_step_to_view(state=state)
 
 
 def orphans(messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -97,7 +97,9 @@ def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_a
     target.current_turn.add_response(says("thinking"), [], now=NOW)
     asked_in = target.view.segment
     target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
-    target.current_turn.show_step(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
+    target.current_turn.append_step_to_view(
+        state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in
+    )
     assert target.view.messages[-1].content == "thinking"
     assert not any(message.state for message in target.view.messages)
 
@@ -110,7 +112,7 @@ def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summar
             answer_turn(target)
         send(target, "now", id="now")
         target.begin_turn(now=NOW)
-        target.view.make_carriable(2_000, running_turn="now", head=first)
+        target.view.evict_over_bytes(2_000, running_turn="now", head=first)
         kept = [message.content for message in target.view.messages]
         assert kept[:first] == ["turn 0", "ok", "turn 1"][:first]
         assert "turn 10" not in kept
@@ -126,7 +128,7 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
     evict(target)
-    assert target.context.take_news().evicted == 0
+    assert target.context.pop_eviction_counts().evicted == 0
     assert target.view.message_count == 301
 
 
@@ -137,9 +139,9 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
         send(target, "hi", id=f"m{number}")
         target.begin_turn(now=NOW)
         evict(target)
-        warned.append((target.view.message_count, target.context.take_limit_warning(target.config.history)))
+        warned.append((target.view.message_count, target.context.pop_limit_warning(target.config.history)))
         target.current_turn.add_response(says("ok"), [], now=NOW)
-        target.current_turn.show_step(state=None)
+        target.current_turn.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
     assert [count for count, warning in warned if warning] == [9]
 
@@ -172,7 +174,7 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
     target.current_turn.add_response(says(""), [], now=NOW)
-    target.current_turn.show_step(state=None)
+    target.current_turn.append_step_to_view(state=None)
     assert target.view.message_count == 1
 
 
@@ -184,7 +186,7 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     target.begin_turn(now=NOW)
     unfinished_call = ToolCall(id="1.1.0", name="pay", args={}, result=ToolResult(outcome="no", status="cancelled"))
     target.current_turn.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
-    target.current_turn.show_step(state=None)
+    target.current_turn.append_step_to_view(state=None)
     fail_turn(target, "cancelled", "Cancelled: enough", now=NOW)
     turn = target.transcript.turns[0]
     seen = target.view.request(target.head)
@@ -196,6 +198,6 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
 
     carried = Session("s", target.carry(), now=NOW)
     assert carried.view.request(carried.head) == seen
-    texts = {sha256(kept.encode()).hexdigest(): kept for kept in carried.context.texts_of([turn], kept_bytes=512)}
-    carried.context.detach(turn, kept_bytes=512)
+    texts = {sha256(kept.encode()).hexdigest(): kept for kept in carried.context.texts_of([turn], inline_bytes=512)}
+    carried.context.detach(turn, inline_bytes=512)
     assert resolve_request(carried.view.request(carried.head), texts) == seen

@@ -18,7 +18,7 @@ from turnkeeper.models.context.summary import (
     summary_trouble,
 )
 from turnkeeper.models.replay_text.grammar import CallEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
-from turnkeeper.models.session.archive.archive_moves import next_move, spilled
+from turnkeeper.models.session.archive.archive_moves import next_move, next_step_move
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
@@ -159,7 +159,7 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
         return []
     asked = target.context.messages_to_summarise()
     entries = target.context.begin_summary()
-    target.context.put_summary(
+    target.context.insert_summary(
         SummaryOutcome(text=text),
         of=entries,
         head=config.preserve_first_n,
@@ -194,7 +194,7 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
             target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
             for call in made:
                 target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
-            target.current_turn.show_step(state=None)
+            target.current_turn.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
         before = target.view.messages
     waiting = [message.content for entry in target.context.waiting for message in entry.messages]
@@ -228,8 +228,8 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
         call = ToolCall(id=f"1.{number}.0", name="look", args={"at": number})
         target.current_turn.add_response(asks("look"), [call], now=NOW)
         target.add_result(call.id, ToolResult(outcome="saw it", content="x" * 300))
-        target.current_turn.show_step(state=None)
-        if number % 10 == 9 and (move := spilled(target, most_bytes=50_000)):
+        target.current_turn.append_step_to_view(state=None)
+        if number % 10 == 9 and (move := next_step_move(target, max_bytes=50_000)):
             target.remove_moved(move, now=NOW)
     complete_turn(target, "done", now=NOW)
     send(target, "thanks", id="m1")
@@ -250,7 +250,7 @@ def test_ctx_5_what_is_evicted_to_be_carriable_waits_too() -> None:
         send(target, f"turn {number}", id=f"message-{number:060}")
         target.begin_turn(now=NOW)
         evict(target)
-        evicted = target.context.take_news().evicted
+        evicted = target.context.pop_eviction_counts().evicted
         complete_turn(target, "ok", now=NOW)
         number += 1
     assert evicted > 500

@@ -17,7 +17,7 @@ from tests.models import vector_cases
 from tests.models.builders import NOW
 from turnkeeper.models.context import (
     CallEvent,
-    MalformedReplay,
+    MalformedReplayTextError,
     ReplayEvent,
     RespondEvent,
     ResultEvent,
@@ -270,7 +270,7 @@ def test_ctx_12_lines_end_at_a_newline_only(end):
     ],
 )
 def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line):
-    with pytest.raises(MalformedReplay, match=rf"^line {line}: \S") as refused:
+    with pytest.raises(MalformedReplayTextError, match=rf"^line {line}: \S") as refused:
         parse_replay(text)
     assert refused.value.line == line
 
@@ -309,7 +309,7 @@ def test_ctx_12_a_call_is_written_and_read_back_if_its_args_are_json_and_else_is
         return
     with pytest.raises(ValueError, match=r"call\.args"):
         render_replay([], [event])
-    with pytest.raises(MalformedReplay, match=r"^line 3: .* args$"):
+    with pytest.raises(MalformedReplayTextError, match=r"^line 3: .* args$"):
         parse_replay(text)
 
 
@@ -562,14 +562,14 @@ def test_ses_19_turns_that_were_moved_before_they_were_counted_count_as_one_even
 
 def test_ses_11_history_gives_way_so_that_the_answer_stays_small():
     long = turn(agent_message="x" * 1_000, user_message="y" * 1_000)
-    text = of(*[long] * 100, FINISHED_A_STEP).text(0, most_bytes=20_000)
+    text = of(*[long] * 100, FINISHED_A_STEP).text(0, max_bytes=20_000)
     assert 15_000 < len(json.dumps(text)) <= 20_000
     assert "(showing last 19 of 200 messages)" in text
 
 
 def test_ses_11_current_is_whole_and_leaves_history_a_quarter():
     long = turn(step(call(ToolResult(outcome="Read", content="x" * 50_000))), error="stop")
-    history, current = parse_replay(of(*[ANSWERED] * 1_000, long).text(0, most_bytes=20_000))
+    history, current = parse_replay(of(*[ANSWERED] * 1_000, long).text(0, max_bytes=20_000))
     assert current == replay_events(long)
     assert 10 < len(history) < 1_000
 

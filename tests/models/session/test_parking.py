@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.builders import NOW, complete_turn, send, session
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
@@ -69,7 +69,7 @@ class Story:
         queue = self.session.queue
         if self.move or self.fetch:
             return False
-        if not self.has_grown and queue.row.wants_parked(self.limits):
+        if not self.has_grown and queue.row.is_unparking_due(self.limits):
             count = max(1, self.limits.max_queued_prompts // 2)
             self.archive.forget(queue.row.forgettable)
             self.fetch = queue.row.forgettable, self.archive.parked(queue.parked[0].number, count)
@@ -84,11 +84,11 @@ class Story:
         self.move = self.fetch = None
         if move and not dies:
             self.session.queue.remove_moved(move)
-            self.session.archive.worked(now=NOW)
+            self.session.archive.record_success(now=NOW)
         if fetch and not dies:
             self.session.queue.row.forget_below(fetch[0])
             assert self.session.queue.restore_parked(fetch[1])
-            self.session.archive.worked(now=NOW)
+            self.session.archive.record_success(now=NOW)
 
     def park(self) -> None:
         self.has_grown = True
@@ -99,7 +99,7 @@ class Story:
     def unpark(self) -> None:
         self.has_grown = False
         self.end()
-        while self.session.queue.row.wants_parked(self.limits):
+        while self.session.queue.row.is_unparking_due(self.limits):
             self.begin()
             self.end()
 
@@ -149,7 +149,7 @@ def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refu
     story.hand_over()
     carried = story.session.carry().model_dump()
     carried["carried"]["state"]["queue"]["row"]["parked"][1] = ("m3", 1, 4)
-    with pytest.raises(Refused, match="a number twice"):
+    with pytest.raises(RejectedError, match="a duplicate number"):
         check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
 
 
@@ -223,7 +223,7 @@ def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked
     story.send(6)
     story.has_grown = True
     story.begin()
-    story.session.queue.reject_all(Refused("state_full", "The session is full."), at=NOW)
+    story.session.queue.reject_all(RejectedError("state_full", "The session is full."), at=NOW)
     send(story.session, "first", id="new")
     send(story.session, "second", id="m4")
     story.end()
@@ -323,7 +323,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
         story.session.queue.withdraw(f"m{number}", at=NOW)
     for number in range(500):
         send(story.session, " ", id=f"r{number}")
-    story.session.archive.failed("it is gone", now=NOW)
+    story.session.archive.record_failure("it is gone", now=NOW)
     assert story.session.room.is_queue_carriable
     story.session = Session("s1", story.session.carry(), now=NOW)
     assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
@@ -335,8 +335,8 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
 def test_ses_15_what_can_never_be_handed_over_is_rejected_at_last_and_told_why() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)
-    story.session.archive.failed("it is gone", now=NOW)
-    story.session.give_up_uncarriable(now=NOW)
+    story.session.archive.record_failure("it is gone", now=NOW)
+    story.session.reject_uncarriable(now=NOW)
     assert story.session.room.is_queue_carriable
     story.run_all()
     assert story.started == ["m0", "m1", "m2", "m3"]

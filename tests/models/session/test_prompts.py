@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, send, session
-from turnkeeper.models.errors import Refused
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import next_move
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
@@ -62,7 +62,7 @@ def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: obje
     ],
 )
 def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RejectedError) as refusal:
         read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
     assert refusal.value.reason == reason
     refusal.value.message.encode()
@@ -78,7 +78,7 @@ def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason:
     ],
 )
 def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: object, field: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RejectedError) as refusal:
         read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
     assert refusal.value.field == field
     assert refusal.value.message.startswith(f"{field}: ")
@@ -193,7 +193,7 @@ def test_ses_8_only_a_waiting_prompt_can_be_withdrawn() -> None:
     target.queue.withdraw("m2", at=NOW)
     assert fates(target)[-1] == ("m2", "withdrawn")
     for message_id, reason in (("m1", "not_waiting"), ("m2", "not_waiting"), ("m9", "unknown_prompt")):
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(RejectedError) as refusal:
             target.queue.withdraw(message_id, at=NOW)
         assert refusal.value.reason == reason
 
@@ -227,7 +227,7 @@ def test_ses_15_a_full_session_refuses_and_says_why() -> None:
     for number in range(5):
         send(target, "x" * 3_000, id=f"m{number}")
         answer_turn(target)
-    target.archive.failed("it is gone", now=NOW)
+    target.archive.record_failure("it is gone", now=NOW)
     send(target, "waiting", id="w1")
     target.reject_waiting_if_full(now=NOW)
     send(target, "hi", id="w2")
@@ -336,7 +336,7 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
 
 
 def test_ses_4_a_state_too_small_to_live_in_is_refused_where_people_ask_for_it() -> None:
-    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+    with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):
         read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0)
-    with pytest.raises(Refused, match=r"limits\.max_state_bytes: 32,000"):
+    with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):
         configured(SessionInput(), Configure(limits={"max_state_bytes": 10_000}))

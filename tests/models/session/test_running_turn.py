@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, asks, at, says
 from turnkeeper.models.context.window import ConversationHistoryConfig
-from turnkeeper.models.errors import TurnFailed
+from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES
 from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
@@ -100,7 +100,9 @@ def test_agt_1_the_time_left_is_counted_in_whole_seconds_and_ends_with_the_limit
     turn = begun(turn_timeout=60)
     assert turn.time_left(at(0.5)) == timedelta(seconds=60)
     assert turn.time_left(at(59.9)) == timedelta(seconds=1)
-    with pytest.raises(TurnFailed, match=r"The turn ran out of time and is not done, and limits.turn_timeout is 60 s"):
+    with pytest.raises(
+        TurnFailedError, match=r"The turn ran out of time and is not done, and limits.turn_timeout is 60 s"
+    ):
         turn.time_left(at(60))
 
 
@@ -154,7 +156,7 @@ def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
     turn = begun(max_steps=1)
     turn.budgets.check_next_step(turn.steps)
     turn = turn.with_next_step()
-    with pytest.raises(TurnFailed) as failed:
+    with pytest.raises(TurnFailedError) as failed:
         turn.budgets.check_next_step(turn.steps)
     assert failed.value.error_type == "max_steps"
 
@@ -201,9 +203,9 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
     turn = begun()
     for number in range(5):
         turn = turn.with_response(says("x" * 1_000), [], now=at(number))
-    assert len(turn.oldest_steps(beyond_bytes=3_000)) == 3
-    assert len(turn.oldest_steps(beyond_bytes=0)) == 4
-    assert turn.oldest_steps(beyond_bytes=turn.carried_bytes) == []
+    assert len(turn.oldest_steps(keep_bytes=3_000)) == 3
+    assert len(turn.oldest_steps(keep_bytes=0)) == 4
+    assert turn.oldest_steps(keep_bytes=turn.carried_bytes) == []
     shorter = turn.without_oldest_steps(3)
     assert (shorter.message.steps_omitted, len(shorter.message.steps)) == (3, 2)
     assert shorter.carried_bytes == carried_size(shorter.message)
@@ -212,9 +214,9 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
 def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
     turn = begun()
     turn.check_size(turn.carried_bytes, archive_error="disk full")
-    with pytest.raises(TurnFailed, match=r"leaves 10 for it, and the archive could not take .* steps: disk full$"):
+    with pytest.raises(TurnFailedError, match=r"leaves 10 for it, and the archive could not take .* steps: disk full$"):
         turn.check_size(10, archive_error="disk full")
-    with pytest.raises(TurnFailed, match=r"leaves 10 for it\.$"):
+    with pytest.raises(TurnFailedError, match=r"leaves 10 for it\.$"):
         turn.check_size(10, archive_error=None)
 
 
@@ -223,10 +225,10 @@ def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None
     a_result = turn.limits.small_text_bytes + RESULT_BYTES
     cap = turn.carried_bytes + 20 * a_result
     turn.check_room_for_results(20, asks=False, cap=cap)
-    with pytest.raises(TurnFailed, match="asked for 21 tool calls; the turn has room for 20 results"):
+    with pytest.raises(TurnFailedError, match="asked for 21 tool calls; the turn has room for 20 results"):
         turn.check_room_for_results(21, asks=False, cap=cap)
     asked = 20 * a_result // (a_result + APPROVAL_BYTES)
-    with pytest.raises(TurnFailed, match=f"the turn has room for {asked} results"):
+    with pytest.raises(TurnFailedError, match=f"the turn has room for {asked} results"):
         turn.check_room_for_results(20, asks=True, cap=cap)
 
 

@@ -5,7 +5,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, roomy, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.models.session.archive.archive_moves import next_move, spilled
+from turnkeeper.models.session.archive.archive_moves import next_move, next_step_move
 from turnkeeper.models.session.session import CarriedState, SessionInput, StateRequest, UpdatesRequest
 from turnkeeper.models.session.session_state import Session
 from turnkeeper.models.session.views import approvals_of, queue_of, state_of, updates_of
@@ -77,7 +77,7 @@ class UpdatesLaw(RuleBasedStateMachine):
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
             self.session.current_turn.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.current_turn.show_step(state=None)
+            self.session.current_turn.append_step_to_view(state=None)
 
     @rule(well=st.booleans())
     def turn_ends(self, well: bool) -> None:
@@ -100,9 +100,9 @@ class UpdatesLaw(RuleBasedStateMachine):
             self.archive += move.turns
             self.session.remove_moved(move, now=NOW)
 
-    @rule(most_bytes=st.integers(100, 2_000))
-    def steps_are_archived(self, most_bytes: int) -> None:
-        if self.session.turn and (move := spilled(self.session, most_bytes=most_bytes)):
+    @rule(max_bytes=st.integers(100, 2_000))
+    def steps_are_archived(self, max_bytes: int) -> None:
+        if self.session.turn and (move := next_step_move(self.session, max_bytes=max_bytes)):
             before = self.session.view.estimated_tokens
             self.session.remove_moved(move, now=NOW)
             assert self.session.view.estimated_tokens >= before
@@ -160,7 +160,7 @@ def test_ses_12_an_answer_costs_what_it_contains_not_what_is_held() -> None:
         send(target, "hi", id=f"m{number}")
         answer_turn(target)
     looked_at = []
-    target.transcript._held = _Counting(target.transcript._held, looked_at)
+    target.transcript._entries = _Counting(target.transcript._entries, looked_at)
     update = updates_of(target, UpdatesRequest(last_seen_message_id="m298", since_revision=target.revision - 1))
     assert [turn.id for turn in update.new_messages] == ["m299"]
     assert len(looked_at) <= 10

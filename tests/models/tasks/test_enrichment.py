@@ -26,7 +26,7 @@ from turnkeeper.models.context import (
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, prepare_task
-from turnkeeper.models.tasks.inheritance import Inheritance, spoken_messages
+from turnkeeper.models.tasks.inheritance import Inheritance, messages_in
 from turnkeeper.models.tasks.stored_history import OMITTED
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
@@ -630,7 +630,7 @@ def test_tsk_1_where_none_of_the_policys_roles_has_spoken_two_warnings_say_that_
 def test_tsk_1_earlier_turns_that_were_not_read_were_left_out_too():
     policy = HistoryPolicy(roles=("assistant",))
     part = Inheritance(policy).with_older([turn("x", "y")], has_older=True)
-    assert [part.has_left_out, part.is_enough] == [True, False]
+    assert [part.is_partial, part.is_enough] == [True, False]
     (warning,) = part.warnings
     assert "the latest 1 messages of assistant" in warning.message
 
@@ -653,11 +653,11 @@ def test_tsk_1_what_is_inherited_does_not_depend_on_how_it_is_read(said, most, r
         if in_pages.is_enough:
             break
     assert list(in_pages.messages) == list(at_once.messages)
-    assert in_pages.has_left_out == at_once.has_left_out
+    assert in_pages.is_partial == at_once.is_partial
     assert in_pages.warnings == at_once.warnings
-    of_roles = [message for message in spoken_messages(turns) if message["role"] in roles]
+    of_roles = [message for message in messages_in(turns) if message["role"] in roles]
     assert list(at_once.messages) == of_roles[-most:]
-    assert at_once.has_left_out == (len(at_once.messages) < len(spoken_messages(turns)))
+    assert at_once.is_partial == (len(at_once.messages) < len(messages_in(turns)))
 
 
 def test_tsk_1_inheriting_needs_a_parent():
@@ -686,7 +686,7 @@ def test_tsk_1_the_words_of_a_session_are_its_prompts_also_steered_ones_and_its_
         ConversationMessage(id="p3", user_message="Again!", error="It failed.", error_type="internal", **common),
     ]
     stamp = at.isoformat()
-    assert spoken_messages(turns) == [
+    assert messages_in(turns) == [
         says("user", "Look!", stamp),
         says("user", "Hurry.", stamp),
         says("assistant", "Seen.", stamp),

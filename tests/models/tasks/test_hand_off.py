@@ -22,7 +22,7 @@ from turnkeeper.models.context import (
     resolve_policy,
     validate_conversation_history,
 )
-from turnkeeper.models.errors import shown
+from turnkeeper.models.errors import preview
 from turnkeeper.models.tasks.stored_history import OMITTED
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 
@@ -234,7 +234,7 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
         ({"other_text": {"max_chars": 5, "hard_limit": 4}}, "history_policy.other_text"),
         ({"x" * 5_000: 5}, "history_policy." + "x" * 60),
     ],
-    ids=shown,
+    ids=preview,
 )
 def test_ctx_9_a_policy_that_makes_no_sense_is_an_error_that_names_its_field(policy, field):
     error = refused([says()], policy)
@@ -299,7 +299,7 @@ def test_ctx_10_no_history_is_none_without_a_warning(history):
         ([says("user", ""), says("user", 5)], "conversation_history[1].content", "type_error"),
         ([says("", "")], "conversation_history[0].role", "invalid_value"),
     ],
-    ids=shown,
+    ids=preview,
 )
 def test_ctx_10_what_cant_be_mended_is_an_error_that_names_its_field(history, field, error_type):
     error = refused(history)
@@ -357,7 +357,7 @@ def test_ctx_10_roles_are_trimmed_and_lower_cased(role):
         ([], "invalid_timestamp"),
         ({"at": NOW}, "invalid_timestamp"),
     ],
-    ids=shown,
+    ids=preview,
 )
 def test_ctx_10_a_timestamp_that_is_none_is_now_with_a_warning(timestamp, code):
     history, warnings = hand_off([says(timestamp=timestamp)])
@@ -406,7 +406,7 @@ def test_ctx_10_a_message_may_be_any_mapping_and_hold_more_than_is_asked_for():
         ("\udfff\ud83d", "\ufffd\ufffd", "2 characters were"),
         ("\x00" * 9_000, "\ufffd" * 7_900 + " ... (truncated, original: 9000 chars)", "7,900 characters were"),
     ],
-    ids=shown,
+    ids=preview,
 )
 def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with_a_warning(text, kept, count):
     history, warnings = hand_off([says(), says(content=f" {text}\n")])

@@ -9,7 +9,7 @@ from tests.harness import Stage, stage
 from tests.stores.partials.redis_server import RedisServer, find_redis, running
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
@@ -28,7 +28,7 @@ async def carrier(request: pytest.FixtureRequest, temporal: Client) -> AsyncIter
     made: PartialCarrier = InProcessCarrier()
     if request.param != "in process":
         server = request.getfixturevalue("redis_server") if request.param == "redis" else None
-        made = chosen_carrier(Settings(redis_url=server and server.url))(temporal)
+        made = carrier_factory(Settings(redis_url=server and server.url))(temporal)
     async with made as opened:
         yield opened
 

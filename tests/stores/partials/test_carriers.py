@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tests.harness import BOUND, DrivenSession, Gate, Stage, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.models.transcript.partial_output import MOST_PARTIAL_BYTES, PartialOutput
+from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]
@@ -127,10 +127,10 @@ async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage
     async with on.partials.following(session.handle.id) as live:
         await session.prompt("hi")
         partial = await seen(live, lambda partial: partial.parts[-1].end == len(text))
-    assert len(partial.model_dump_json().encode()) <= MOST_PARTIAL_BYTES
+    assert len(partial.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
     assert (partial.parts[0].text, partial.parts[0].omitted) == ("", len(thinking))
     assert partial.parts[1].text == text[partial.parts[1].omitted :]
-    assert len(partial.parts[1].text) > MOST_PARTIAL_BYTES // 2
+    assert len(partial.parts[1].text) > MAX_PARTIAL_BYTES // 2
     gate.open()
     await session.idle(turns=1)
 

@@ -13,7 +13,7 @@ from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialPart, PartialTag
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.partials.over_redis import RedisCarrier
 
 
@@ -159,5 +159,5 @@ def test_ops_4_without_the_package_the_setting_names_the_extra(monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "redis.asyncio", None)
     monkeypatch.delitem(__import__("sys").modules, "turnkeeper.stores.partials.over_redis", raising=False)
     with pytest.raises(SettingsError) as refused:
-        chosen_carrier(Settings(redis_url="redis://127.0.0.1"))
+        carrier_factory(Settings(redis_url="redis://127.0.0.1"))
     assert str(refused.value) == "redis_url: Redis needs the package redis: install turnkeeper[redis]."

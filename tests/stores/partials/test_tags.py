@@ -65,7 +65,7 @@ async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_arch
 async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_after_a_wait(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.failures.LONGEST_RETRY_DELAY", 0.2)
+    monkeypatch.setattr("turnkeeper.activities.failures.MAX_RETRY_DELAY", 0.2)
     carrier = Remembering()
     async with stage(temporal, partials=carrier) as on:
         on.vendor.script = [

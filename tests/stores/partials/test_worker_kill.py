@@ -10,7 +10,7 @@ from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.stores.partials.test_carriers import seen
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.partials.chosen import chosen_carrier
+from turnkeeper.stores.partials.factory import carrier_factory
 
 WORDS = " ".join(f"word{number}" for number in range(30))
 
@@ -21,7 +21,7 @@ async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
 ) -> None:
     session, given = await start(temporal, tmp_path, [{"text": WORDS, "chunk_delay": 0.1}])
     given["redis_url"] = request.getfixturevalue("redis_server").url if by_redis else None
-    carrier = chosen_carrier(Settings(**given))(temporal)
+    carrier = carrier_factory(Settings(**given))(temporal)
     await session.prompt(id="p1", text="go on")
     async with carrier, carrier.following(session.handle.id) as live:
         plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness import Stage, asks, says
-from turnkeeper.models.errors import TurnFailed
+from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import Configure, SessionInput, configured
 from turnkeeper.models.session.turn.budgets import Budgets
@@ -37,7 +37,7 @@ def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usa
 
 
 def sentence(error_type: str, limit: str, most: float, **did: Any) -> str:
-    with pytest.raises(TurnFailed) as failed:
+    with pytest.raises(TurnFailedError) as failed:
         check(limit, most, **did)
     assert failed.value.error_type == error_type
     return failed.value.sentence

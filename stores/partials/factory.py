@@ -9,7 +9,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 
-def chosen_carrier(settings: Settings) -> Callable[[Client], PartialCarrier]:
+def carrier_factory(settings: Settings) -> Callable[[Client], PartialCarrier]:
     """Return what makes the carrier that the settings name, given a client of Temporal.
 
     Raises:
