@@ -1,7 +1,7 @@
 """What a task is started as: its id, its session's input, and the note in the memo that tells a repeated request.
 
 Theory of operation. A request with an `idempotency_key` has one task: its id follows from the key, so Temporal itself
-starts no second one, however many gateways are asked. The memo has a digest of the request, so that another request
+starts no second one, however many gateways are request. The memo has a digest of the request, so that another request
 under the same key is noticed, and what the first receipt said, so that every later one says the same.
 """
 
@@ -55,14 +55,14 @@ def new_task_id(task: CreateTask) -> str:
 
 
 def request_digest(task: CreateTask) -> str:
-    """Return the SHA-256 of what is asked for, in hex. Of messages, what a task is told of them counts, and no more."""
-    asked: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
-    asked["priority"] = task.priority if "priority" in task.model_fields_set else None
-    asked["conversation_history"] = _said(task.conversation_history)
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of a request, in hex. Of a message only role, content and timestamp count."""
+    request: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
+    request["priority"] = task.priority if "priority" in task.model_fields_set else None
+    request["conversation_history"] = _messages(task.conversation_history)
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _said(history: object) -> object:
+def _messages(history: object) -> object:
     if not isinstance(history, list):
         return history if isinstance(history, str) else None
     return [[_text(message, name) for name in ("role", "content", "timestamp")] for message in history]

@@ -317,8 +317,8 @@ async def test_tsk_4_a_message_to_a_task_that_has_answered_makes_it_work_again(h
     await awaited(http, task_id)
     on.vendor.gate.close()
     for _ in range(2):  # the same message twice is one
-        sent = await http.post(f"/tasks/{task_id}/messages", json={"text": "and now?", "id": "m1"})
-        assert (sent.status_code, sent.json()["message_id"]) == (202, "m1")
+        answer = await http.post(f"/tasks/{task_id}/messages", json={"text": "and now?", "id": "m1"})
+        assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
     task = (await http.get(f"/tasks/{task_id}")).json()
     assert (task["status"], task["result"]) == ("working", None)
     on.vendor.gate.open()
@@ -383,8 +383,8 @@ async def test_tsk_7_a_task_answers_from_the_handed_over_history_and_can_not_wit
 ) -> None:
     on.vendor.answer = offline_answer
     history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]
-    told = {"conversation_history": history, "history_policy": policy}
-    for fields, expected in ((told, "The launch code is 4711."), ({}, "I find nothing about")):
+    with_history = {"conversation_history": history, "history_policy": policy}
+    for fields, expected in ((with_history, "The launch code is 4711."), ({}, "I find nothing about")):
         receipt = await create(http, "What is the launch code?", **fields)
         task = await awaited(http, receipt["task_id"])
         assert expected in task["result"]["answer"]

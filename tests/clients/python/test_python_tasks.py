@@ -37,8 +37,8 @@ async def test_api_8_a_task_is_created_awaited_listed_told_more_and_cancelled(ga
         return (await gateway.tasks.list(parent=parent, status="completed")).tasks
 
     assert [task.task_id for task in await until(listed)] == [receipt.task_id]
-    sent = await gateway.tasks.message(receipt.task_id, "and now?")
-    assert sent.workflow_id == receipt.task_id
+    accepted = await gateway.tasks.message(receipt.task_id, "and now?")
+    assert accepted.workflow_id == receipt.task_id
     again = await gateway.tasks.get(receipt.task_id, wait_seconds=30)
     assert again.result is not None
     assert again.result.answer == "echo: and now?"

@@ -14,7 +14,7 @@ async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
     url: str, on: Stage, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     context = tmp_path / "context.json"
-    context.write_text(json.dumps({"constraints": ["Two coats"], "conversation_history": [_said("x" * 9_000)]}))
+    context.write_text(json.dumps({"constraints": ["Two coats"], "conversation_history": [_message("x" * 9_000)]}))
     on.vendor.script = [says("It is painted.\n\nTwice.")]
     options = ["--title", "Paint", "--priority", "P0", "--timeout", "60", "--context", str(context), "--wait"]
     ended = await run_command("tasks", "create", "Paint it.", *options, "--url", url, cwd=tmp_path)
@@ -25,10 +25,10 @@ async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
     assert "    P0\n" in prompt
 
     (task,) = [task for task in (await gateway.tasks.list(limit=5)).tasks if task.task_id in ended.err]
-    shown = await run_command("tasks", "get", task.task_id, "--json", "--url", url, cwd=tmp_path)
-    assert json.loads(shown.out)["result"]["summary"] == "It is painted."
-    told = await run_command("tasks", "message", task.task_id, "And now?", "--url", url, cwd=tmp_path)
-    assert told.out == f"Sent. See what comes of it: turnkeeper tasks get {task.task_id} --wait --url {url}\n"
+    details = await run_command("tasks", "get", task.task_id, "--json", "--url", url, cwd=tmp_path)
+    assert json.loads(details.out)["result"]["summary"] == "It is painted."
+    message = await run_command("tasks", "message", task.task_id, "And now?", "--url", url, cwd=tmp_path)
+    assert message.out == f"Sent. See what comes of it: turnkeeper tasks get {task.task_id} --wait --url {url}\n"
     again = await run_command("tasks", "get", task.task_id, "--wait", "--url", url, cwd=tmp_path)
     assert (again.code, again.out) == (0, "echo: And now?\n")
     listed = await run_command("tasks", "list", "--status", "completed", "--limit", "1", "--url", url, cwd=tmp_path)
@@ -80,5 +80,5 @@ async def test_api_6_what_is_wrong_with_a_new_task_is_said_field_by_field(url: s
     assert (away.code, "can't be reached" in away.err) == (2, True)
 
 
-def _said(content: str) -> dict[str, str]:
+def _message(content: str) -> dict[str, str]:
     return {"role": "user", "content": content, "timestamp": "2025-10-29T13:20:15Z"}
