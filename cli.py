@@ -51,7 +51,7 @@ commands = typer.Typer(
 
 @commands.command()
 def up() -> None:
-    """Start everything on this machine: Temporal, a worker and the gateway. Ctrl-C stops it."""
+    """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
     from turnkeeper.ops.local.dev_server import DevServerError
     from turnkeeper.ops.local.supervisor import run_stack, run_until_signalled
 
@@ -274,7 +274,7 @@ def demo(
 
 @commands.command()
 def doctor() -> None:
-    """Check the installation and say how to fix what is broken. Exit code 1 if something is."""
+    """Check the installation and print a fix for each problem. Exit code 1: something is broken."""
     # Our own lines replace what libraries log about a failing server.
     logging.basicConfig(handlers=[logging.NullHandler()])
     if asyncio.run(_run_doctor()):

@@ -1,1 +1,1 @@
-"""Clients of the gateway: they know what is on the wire, and nothing else of us."""
+"""Clients of the gateway: they know its wire format and nothing else."""

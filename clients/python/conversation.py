@@ -1,13 +1,13 @@
-r"""A client's copy of a conversation, kept by the rules of SES-12 and no others: pure, without any network.
+r"""A client's copy of a conversation, updated by the rules of SES-12, without any I/O.
 
-Theory of operation. The gateway says what is new since a cursor; the copy takes it in and has the next cursor:
+Theory of operation. The gateway returns what is new since a cursor; the copy applies it and has the next cursor:
 
-    reset     drop all that is held
-    updated   replace the turns of those ids
-    new       append
+    reset     drop all turns
+    updated   replace the turns with those ids
+    new       append the turns
 
-Whatever happens meanwhile, the copy is then a gapless tail of the transcript, each turn in its final form. What a
-model is still writing is held beside it: it is shown only while nothing final has taken its place, and never kept.
+The copy is always the end of the transcript, without gaps. Partial output is separate: it is visible only until the
+final step replaces it.
 
     >>> from datetime import UTC, datetime
     >>> from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -15,9 +15,9 @@ model is still writing is held beside it: it is shown only while nothing final h
     ...     id="p1", user_message="Hi", timestamp=datetime(2026, 1, 1, tzinfo=UTC),
     ...     user_timestamp=datetime(2026, 1, 1, tzinfo=UTC), revision=2)
     >>> def update(**fields):
-    ...     standing = dict(is_processing=True, current_message_id="p1", last_seen_message_id="p1", queue_length=0)
+    ...     state = dict(is_processing=True, current_message_id="p1", last_seen_message_id="p1", queue_length=0)
     ...     rest = dict(new_messages=[], updated_messages=[], reset=False, has_more=False, status="processing")
-    ...     return ConversationUpdate(**{**standing, **rest, **fields})
+    ...     return ConversationUpdate(**{**state, **rest, **fields})
     >>> copy = Conversation()
     >>> copy.apply(update(new_messages=[turn], revision=2))
     >>> copy.cursor, copy.running_turn.id
@@ -49,19 +49,19 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOu
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
-OVER: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
-"""What a session's status is once nothing more comes."""
+CLOSED_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
+"""The statuses of a session that has no further events."""
 
 
 class Cursor(Frozen):
-    """How far a client is: what it sends to be told what is new. Both are null before the first answer."""
+    """A client's position in a session, which it sends to get what is new. Both are null before the first update."""
 
     last_seen_message_id: str | None = None
     since_revision: int | None = None
 
 
 class Conversation:
-    """One session as far as its client knows it. `turns` are oldest first and must not be changed from outside."""
+    """One session, as its client knows it. `turns` are oldest first; do not modify them."""
 
     def __init__(self) -> None:
         self.turns: list[ConversationMessage] = []
@@ -69,7 +69,7 @@ class Conversation:
         self._latest: ConversationUpdate | None = None
         self._partial: PartialOutput | None = None
 
-    # ---- taking in
+    # ---- changes
 
     def apply(self, update: ConversationUpdate) -> None:
         if update.reset:
@@ -77,29 +77,29 @@ class Conversation:
         changed = {turn.id: turn for turn in update.updated_messages}
         self.turns = [changed.get(turn.id, turn) for turn in self.turns] + update.new_messages
         self._latest = update
-        self._forget_what_waited()
+        self._clear_empty_queue()
         if self._partial and self._is_superseded(self._partial):
             self._partial = None
 
     def open_at(self, page: ConversationState) -> None:
-        """Hold the newest page of the transcript, and go on from there: what is older need not be read at all."""
+        """Start from the newest page of the transcript, without its older turns."""
         self.turns = list(page.messages)
         self._partial = None
-        standing = {name: getattr(page, name) for name in ConversationUpdate.model_fields if hasattr(page, name)}
-        told = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False}
+        state = {name: getattr(page, name) for name in ConversationUpdate.model_fields if hasattr(page, name)}
+        no_changes = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False}
         last = page.messages[-1].id if page.messages else None
-        self._latest = ConversationUpdate(**{**standing, **told, "last_seen_message_id": last})
-        self._forget_what_waited()
+        self._latest = ConversationUpdate(**{**state, **no_changes, "last_seen_message_id": last})
+        self._clear_empty_queue()
 
     def apply_queue(self, waiting: Sequence[QueuedPrompt]) -> None:
         self.waiting = list(waiting)
 
     def apply_partial(self, growth: PartialGrowth) -> None:
-        """Hold what the model has written since; growth of an answer that is not held is left aside."""
+        """Append partial output; growth of an unknown answer is ignored."""
         partial = with_growth(self._partial, growth)
         self._partial = None if partial and self._is_superseded(partial) else partial
 
-    # ---- what is known
+    # ---- state
 
     @property
     def cursor(self) -> Cursor:
@@ -115,13 +115,13 @@ class Conversation:
 
     @property
     def status(self) -> SessionStatus | None:
-        """What the session does; null before the first answer."""
+        """The session's status; None before the first update."""
         return self._latest.status if self._latest else None
 
     @property
     def is_over(self) -> bool:
-        """The session is closed: nothing more comes."""
-        return self.status in OVER
+        """Whether the session is closed, so that no events follow."""
+        return self.status in CLOSED_STATUSES
 
     @property
     def is_processing(self) -> bool:
@@ -129,12 +129,12 @@ class Conversation:
 
     @property
     def waiting_until(self) -> UtcDatetime | None:
-        """With status `waiting_retry`: when the model is asked again."""
+        """With status `waiting_retry`: when the model is called again."""
         return self._latest.waiting_until if self._latest else None
 
     @property
     def waiting_reason(self) -> str | None:
-        """With status `waiting_retry`: why the model is not asked before, as a sentence."""
+        """With status `waiting_retry`: the reason for the wait, as a sentence."""
         return self._latest.waiting_reason if self._latest else None
 
     @property
@@ -143,23 +143,23 @@ class Conversation:
 
     @property
     def revision(self) -> int:
-        """The session's revision, as far as it is known; 0 before the first answer."""
+        """The session's revision as of the last update; 0 before the first one."""
         return self._latest.revision if self._latest else 0
 
     def find(self, message_id: str) -> ConversationMessage | None:
-        # From the newest: it is nearly always one of the last.
+        # From the end, since it is nearly always one of the newest.
         return next((turn for turn in reversed(self.turns) if turn.id == message_id), None)
 
     @property
     def running_turn(self) -> ConversationMessage | None:
-        """The turn that is running; null also while it is not held yet."""
+        """The running turn; None also if it has not arrived yet."""
         current = self._latest.current_message_id if self._latest else None
         turn = self.find(current) if current else None
         return turn if turn and not turn.is_complete else None
 
     @property
     def awaiting_calls(self) -> list[ToolCall]:
-        """The calls that a person is asked about, in their order."""
+        """The calls that wait for approval, in their order."""
         turn = self.running_turn
         steps = turn.steps if turn else []
         return [
@@ -168,21 +168,21 @@ class Conversation:
 
     @property
     def partial_parts(self) -> list[PartialPart]:
-        """What the model has written of its next step, to be shown now (AGT-5)."""
+        """The partial output of the running step (AGT-5)."""
         turn, partial = self.running_turn, self._partial
         return partial.parts if turn and partial and partial.message_id == turn.id else []
 
-    def _forget_what_waited(self) -> None:
-        """Take it from the standing that nothing waits: after a lost connection nothing else says so."""
+    def _clear_empty_queue(self) -> None:
+        """Clear the queue if its length is 0: after a lost connection, no queue event says so."""
         if self.queue_length == 0:
             self.waiting = []
 
     def _is_superseded(self, partial: PartialOutput) -> bool:
-        """Return whether what was written is held in its final form. Of a turn that is not held yet, nothing is."""
+        """Return whether the step of `partial` has arrived in its final form."""
         turn = self.find(partial.message_id)
         return turn is not None and (turn.is_complete or partial.step <= last_step_number(turn))
 
 
 def last_step_number(turn: ConversationMessage) -> int:
-    """Return the number of the turn's newest model step; 0 where there is none."""
+    """Return the number of the turn's newest model step; 0 if it has none."""
     return max((step.number for step in turn.steps if isinstance(step, ModelStep)), default=0)

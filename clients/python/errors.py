@@ -1,19 +1,21 @@
-"""What can go wrong between a client and the gateway.
+"""Errors between a client and the gateway.
 
 GatewayError
-├── GatewayProblem       the gateway answered with a problem (RFC 9457): it says what is wrong, and who can mend it
-├── GatewayUnreachable   nobody answered, or only a proxy that can't reach the gateway either: it may come back
-└── GatewayUnreadable    what answered is no gateway, or one of another release: asking again does not help
+├── GatewayProblemError       the gateway answered with a problem (RFC 9457), which says what is wrong
+├── GatewayUnreachableError   there was no response, or only a proxy's: trying again may help
+└── GatewayUnreadableError    another program answered, or a gateway of another release: trying again won't help
 """
 
 from pydantic import BaseModel, ValidationError
 
-MAY_PASS = frozenset({429, 502, 503, 504})
-"""Statuses of what asking again later may mend: too much at once, or something behind it is away."""
+from turnkeeper.models.errors import TurnkeeperError
+
+TEMPORARY_STATUSES = frozenset({429, 502, 503, 504})
+"""HTTP statuses after which a later call may succeed: too many requests, or a service behind the gateway is down."""
 
 
 class FieldProblem(BaseModel):
-    """A field that is wrong, by its path, and what is allowed; of a task also what was given, in short."""
+    """An invalid field: its path, and the valid range; for a task also its shortened value."""
 
     field: str
     reason: str
@@ -21,7 +23,7 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error answer (RFC 9457). `type` is stable; `errors` names every field of an invalid request."""
+    """An error response (RFC 9457). `type` is stable; `errors` lists the fields of an invalid request."""
 
     type: str
     title: str
@@ -31,7 +33,7 @@ class Problem(BaseModel):
 
     @property
     def name(self) -> str:
-        """Return the last word of `type`, by which problems are told apart.
+        """The last word of `type`, which identifies the problem.
 
         >>> Problem(type="urn:turnkeeper:problem:unknown-session", title="", status=404, detail="").name
         'unknown-session'
@@ -39,12 +41,12 @@ class Problem(BaseModel):
         return self.type.rpartition(":")[2]
 
 
-class GatewayError(Exception):
-    """A call that did not do what it says."""
+class GatewayError(TurnkeeperError):
+    """A call of the gateway failed."""
 
 
-class GatewayProblem(GatewayError):
-    """The gateway answered, with a problem. `retry_after`: seconds after which asking again makes sense, if it said."""
+class GatewayProblemError(GatewayError):
+    """The gateway answered with a problem. `retry_after`: its header in seconds, if there is one."""
 
     def __init__(self, problem: Problem, *, retry_after: float | None = None) -> None:
         super().__init__(problem.detail)
@@ -52,13 +54,13 @@ class GatewayProblem(GatewayError):
         self.retry_after = retry_after
 
     @property
-    def may_pass(self) -> bool:
-        """The same call may work later: Temporal or the workers are down, or there were too many."""
-        return self.problem.status in MAY_PASS
+    def is_temporary(self) -> bool:
+        """Whether the same call may succeed later."""
+        return self.problem.status in TEMPORARY_STATUSES
 
 
-class GatewayUnreachable(GatewayError):
-    """No gateway answered at `url`; `reason` says how that was noticed."""
+class GatewayUnreachableError(GatewayError):
+    """No gateway answered at `url`, for a `reason` in words."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"The gateway at {url} can't be reached: {reason}")
@@ -66,18 +68,18 @@ class GatewayUnreachable(GatewayError):
         self.reason = reason
 
 
-class GatewayUnreadable(GatewayError):
-    """What answers at `url` is no gateway, or one of another release."""
+class GatewayUnreadableError(GatewayError):
+    """The server at `url` is no gateway, or one of another release."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"What answers at {url} is no Turnkeeper gateway that this client understands.")
+        super().__init__(f"The server at {url} is not a Turnkeeper gateway that this client understands.")
         self.url = url
 
 
-def problem_in(body: bytes, *, status: int) -> Problem | None:
-    """Return the problem that an answer holds; `None` where it is of something that is no gateway.
+def parse_problem(body: bytes, *, status: int) -> Problem | None:
+    """Return the problem in a response's body; None if the response is not a gateway's.
 
-    >>> problem_in(b"<html>Bad gateway</html>", status=502) is None
+    >>> parse_problem(b"<html>Bad gateway</html>", status=502) is None
     True
     """
     try:

@@ -1,7 +1,7 @@
-"""What a session tells those who watch it, as it happens; a connection that is lost is taken up again where it was.
+"""A session's events; a lost connection is resumed.
 
-The gateway's event stream has an id for everything that is final: how far the client is. Asked again from there, it
-neither leaves out nor repeats anything, whichever gateway answers. Partial output has no id: it starts afresh.
+The gateway's event stream has an id for every final event. Resuming after the last id neither skips nor repeats an
+event, at any gateway. Partial output has no id: it starts again.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from typing import Literal
 import httpx2
 from pydantic import ValidationError
 
-from turnkeeper.clients.python.calls import Calls
-from turnkeeper.clients.python.conversation import OVER, Cursor
+from turnkeeper.clients.python.conversation import CLOSED_STATUSES, Cursor
 from turnkeeper.clients.python.errors import (
     GatewayError,
-    GatewayProblem,
-    GatewayUnreachable,
-    GatewayUnreadable,
+    GatewayProblemError,
+    GatewayUnreachableError,
+    GatewayUnreadableError,
     Problem,
 )
+from turnkeeper.clients.python.request_sender import RequestSender
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
@@ -28,91 +28,91 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth
 from turnkeeper.models.wire import Frozen
 
 SILENCE_SECONDS = 45.0
-"""Without a sign of life for this long the connection is given up: the gateway sends one every 15 s."""
+"""A connection without data for this long counts as lost: the gateway sends something every 15 s."""
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""An update is about 1 MB, and a turn that is larger alone is sent whole."""
+"""An update has about 1 MB, or a single larger turn."""
 
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+MIN_PAUSE_SECONDS = 0.2
+MAX_PAUSE_SECONDS = 5.0
 
 
 class UpdateEvent(Frozen):
-    """What is new of what is final: turns, and what the session does."""
+    """New and changed turns, and the session's state."""
 
     event: Literal["update"] = "update"
     update: ConversationUpdate
 
 
 class QueueEvent(Frozen):
-    """What waits, whenever that has changed."""
+    """The queue, after each change."""
 
     event: Literal["queue"] = "queue"
     waiting: list[QueuedPrompt] = []
 
 
 class PartialEvent(Frozen):
-    """What the model has written since the last one."""
+    """Partial output since the last such event."""
 
     event: Literal["partial"] = "partial"
     partial: PartialGrowth
 
 
-class ConnectionLost(Frozen):
-    """Nothing is heard of the session for now; the next event says that it is again. It is asked every few seconds."""
+class ConnectionLostEvent(Frozen):
+    """The connection is lost. It is retried every few seconds; the next event means that it is back."""
 
     event: Literal["lost"] = "lost"
     reason: str
 
 
-Event = UpdateEvent | QueueEvent | PartialEvent | ConnectionLost
+Event = UpdateEvent | QueueEvent | PartialEvent | ConnectionLostEvent
 
 
 async def follow(
-    calls: Calls, path: str, cursor: Cursor, *, patience: float | None = None
+    sender: RequestSender, path: str, cursor: Cursor, *, patience: float | None = None
 ) -> AsyncGenerator[Event, None]:
-    """Yield what is new since `cursor`, and then whatever is new, until the session is closed.
+    """Yield events since `cursor`, until the session is closed.
 
-    `patience`: seconds without a connection after which it is given up; null: never. A connection counts from its
-    first event on.
+    `patience`: give up after this many seconds without a connection; None: never. A connection counts from its first
+    event on.
 
     Raises:
-        GatewayProblem: The session is not known (any more), or something else that asking again does not mend; or
-            `patience` was over.
-        GatewayUnreachable: `patience` was over.
-        GatewayUnreadable: What answers sends no events that this client understands.
+        GatewayProblemError: The session does not exist (any more), or another problem is not temporary, or `patience`
+            has run out.
+        GatewayUnreachableError: `patience` has run out.
+        GatewayUnreadableError: The server's events are not those of a gateway.
     """
     clock = asyncio.get_running_loop().time
-    stream, pauses = _Stream(calls, path, cursor), growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    stream, pauses = _Stream(sender, path, cursor), growing_pauses(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
     lost_at: float | None = clock()
     while not stream.is_over:
-        error: GatewayError = GatewayUnreachable(calls.url, "it ended the connection")
+        error: GatewayError = GatewayUnreachableError(sender.url, "it closed the connection")
         try:
             async with aclosing(stream.read()) as events:
                 async for event in events:
-                    lost_at, pauses = None, growing_pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                    lost_at, pauses = None, growing_pauses(MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
                     yield event
             if stream.is_over:
                 return
-        except GatewayProblem as problem:
-            if not problem.may_pass:
+        except GatewayProblemError as problem:
+            if not problem.is_temporary:
                 raise
             error = problem
-        except GatewayUnreachable as unreachable:
+        except GatewayUnreachableError as unreachable:
             error = unreachable
-        # A session may have been silent for long before its connection is lost: that is no time without one.
+        # Counted from the loss, not from the last event: a connected session may be silent for long.
         lost_at = clock() if lost_at is None else lost_at
         if patience is not None and clock() - lost_at > patience:
             raise error
-        yield ConnectionLost(reason=str(error))
+        yield ConnectionLostEvent(reason=str(error))
         await asyncio.sleep(next(pauses))
 
 
 class _Stream:
-    """The events of a session over however many connections."""
+    """The events of a session, over any number of connections."""
 
-    def __init__(self, calls: Calls, path: str, cursor: Cursor) -> None:
-        self._calls = calls
+    def __init__(self, sender: RequestSender, path: str, cursor: Cursor) -> None:
+        self._sender = sender
         self._path = path
         self._cursor = cursor
         self._last_event_id = ""
@@ -120,37 +120,37 @@ class _Stream:
         self.is_over = False
 
     async def read(self) -> AsyncGenerator[Event, None]:
-        """Yield the events of one connection. Raises what ends it otherwise than in good order."""
+        """Yield the events of one connection. Raises its error."""
         headers = {"Last-Event-ID": self._last_event_id} if self._last_event_id else {}
         params = {} if headers else self._cursor.model_dump()
-        async with self._calls.stream(self._path, params=params, headers=headers, silence=SILENCE_SECONDS) as response:
+        async with self._sender.stream(self._path, params=params, headers=headers, silence=SILENCE_SECONDS) as response:
             if response.status_code == httpx2.codes.NO_CONTENT:
-                # A gateway that is about to stop has nothing to tell either, and that is not the session's end.
+                # A gateway that is shutting down answers so too, which is not the session's end.
                 self.is_over = not self._was_open
                 return
-            async for received in httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES):
-                event = self._read_event(received)
+            async for sse in httpx2.EventSource(response, max_event_size=MAX_EVENT_BYTES):
+                event = self._parse_event(sse)
                 if event:
-                    self._last_event_id = received.id
+                    self._last_event_id = sse.id
                     yield event
                 if isinstance(event, UpdateEvent):
-                    # Only once it has been taken: whoever stops in between gets it again.
-                    self.is_over = event.update.status in OVER and not event.update.has_more
-                    self._was_open = event.update.status not in OVER
+                    # After the yield: a consumer that stops here gets the event again.
+                    self.is_over = event.update.status in CLOSED_STATUSES and not event.update.has_more
+                    self._was_open = event.update.status not in CLOSED_STATUSES
 
-    def _read_event(self, received: httpx2.ServerSentEvent) -> Event | None:
-        """Return an event as its own type; kinds that a newer gateway sends are left aside."""
+    def _parse_event(self, sse: httpx2.ServerSentEvent) -> Event | None:
+        """Return the typed event; None for a kind that only a newer client knows."""
         try:
-            match received.event:
+            match sse.event:
                 case "update":
-                    return UpdateEvent(update=ConversationUpdate.model_validate_json(received.data))
+                    return UpdateEvent(update=ConversationUpdate.model_validate_json(sse.data))
                 case "queue":
-                    return QueueEvent.model_validate_json(received.data)
+                    return QueueEvent.model_validate_json(sse.data)
                 case "partial":
-                    return PartialEvent(partial=PartialGrowth.model_validate_json(received.data))
+                    return PartialEvent(partial=PartialGrowth.model_validate_json(sse.data))
                 case "problem":
-                    return ConnectionLost(reason=Problem.model_validate_json(received.data).detail)
+                    return ConnectionLostEvent(reason=Problem.model_validate_json(sse.data).detail)
                 case _:
                     return None
         except ValidationError as error:
-            raise GatewayUnreadable(self._calls.url) from error
+            raise GatewayUnreadableError(self._sender.url) from error

@@ -1,8 +1,7 @@
-"""`turnkeeper chat`: a session in a terminal, over HTTP and nothing else.
+"""`turnkeeper chat`: a session in a terminal, over the gateway's HTTP API.
 
-With a terminal on both sides it is a conversation (`interactive.py`). Otherwise it is one question: what is piped in,
-or given, is asked, and only the answer is printed (`one_shot.py`); or, for programs, a session is watched
-(`json_lines.py`).
+At a terminal it is a conversation (`interactive.py`). In a pipe it sends one prompt and prints only the answer
+(`one_shot.py`). For programs it prints a session's events (`json_lines.py`).
 """
 
 import asyncio
@@ -12,21 +11,21 @@ import sys
 from dataclasses import dataclass
 
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachable, GatewayUnreadable
+from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import json_lines, texts
 from turnkeeper.clients.terminal.formatting import legible, well_formed
-from turnkeeper.clients.terminal.one_shot import FAILED, INTERRUPTED, UNREACHABLE, Final, Question
+from turnkeeper.clients.terminal.one_shot import FAILED, INTERRUPTED, UNREACHABLE, Final, OneShotPrompt
 from turnkeeper.clients.terminal.opening import open_session, resume_command
 from turnkeeper.models.command_line import command_line
 
 SENDING_SECONDS = 60.0
-"""How long what is typed is tried to be sent while the gateway is away."""
+"""How long a prompt is sent again while the gateway is unreachable."""
 
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """What the command was called with. `url`: where the gateway is; `url_option`: what of it one has to say again."""
+    """The command's options. `url`: the gateway's address; `url_option`: `--url`, to repeat in printed commands."""
 
     url: str
     message: str | None = None
@@ -36,25 +35,25 @@ class ChatOptions:
 
 
 def chat(options: ChatOptions) -> int:
-    """Chat, and return the exit code."""
+    """Run the chat; return the exit code."""
     try:
         return asyncio.run(_chat(options))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
-    except GatewayUnreachable as error:
+    except GatewayUnreachableError as error:
         hint = "" if options.url_option else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
         return _fail(f"{error}.{hint}", UNREACHABLE)
     except GatewayError as error:
-        return _fail(str(error), UNREACHABLE if isinstance(error, GatewayUnreadable) else FAILED)
+        return _fail(str(error), UNREACHABLE if isinstance(error, GatewayUnreadableError) else FAILED)
     except BrokenPipeError:
-        # Whoever read the answer has enough; what Python would still flush has nowhere to go.
+        # The reader of stdout has closed it, so Python must not flush the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
 
 
 async def _chat(options: ChatOptions) -> int:
     is_watching = options.as_json and options.message is None
-    message = None if is_watching else _given_message(options)
+    message = None if is_watching else _first_message(options)
     if message is not None and not message.strip():
         return _fail(texts.BLANK_MESSAGE, FAILED)
     is_at_a_terminal = json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -68,7 +67,7 @@ async def _chat(options: ChatOptions) -> int:
         return _fail(texts.NO_TERMINAL, FAILED)
 
 
-def _given_message(options: ChatOptions) -> str | None:
+def _first_message(options: ChatOptions) -> str | None:
     if options.message is not None:
         return well_formed(options.message)
     if json_lines.is_typed():
@@ -79,28 +78,28 @@ def _given_message(options: ChatOptions) -> str | None:
 async def _interactive(gateway: GatewayClient, options: ChatOptions, message: str | None) -> int:
     from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
-    opened = await open_session(gateway, options.session)
-    return await Interactive(gateway, opened, first=message, url=options.url_option).run()
+    session = await open_session(gateway, options.session)
+    return await Interactive(gateway, session, first=message, url=options.url_option).run()
 
 
 async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str) -> int:
-    opened = await open_session(gateway, options.session, turns=1)
+    session = await open_session(gateway, options.session, turns=1)
     conversation = Conversation()
-    if opened.page:
-        conversation.open_at(opened.page)
-    question = Question(gateway, opened.session_id, message, conversation)
+    if session.page:
+        conversation.open_at(session.page)
+    prompt = OneShotPrompt(gateway, session.session_id, message, conversation)
     try:
-        final = await question.ask(json_lines.write_event if options.as_json else lambda event: None)
+        final = await prompt.run(json_lines.write_event if options.as_json else lambda event: None)
     except asyncio.CancelledError:
         with contextlib.suppress(GatewayError):
-            await question.stop()
-            _say(texts.STOPPED)
+            await prompt.stop()
+            _print_error(texts.STOPPED)
         raise
     if options.as_json:
         json_lines.write_line("final", final)
     else:
         _print_answer(final)
-    _explain(final, resume_command(opened.session_id, url=options.url_option))
+    _explain(final, resume_command(session.session_id, url=options.url_option))
     return final.exit_code
 
 
@@ -110,24 +109,24 @@ def _print_answer(final: Final) -> None:
             sys.stdout.reconfigure(errors="replace")
         print(legible(final.answer) if sys.stdout.isatty() else final.answer, flush=True)
     elif final.unfinished is not None:
-        # Not on stdout: a script would take it for the answer.
-        _say(f"{legible(final.unfinished)}\n{texts.INTERRUPTED}")
+        # On stderr: a script would take it for the answer.
+        _print_error(f"{legible(final.unfinished)}\n{texts.INTERRUPTED}")
 
 
 def _explain(final: Final, command: str) -> None:
-    """Say on stderr what is wrong and what to do; after an answer, only to a person."""
+    """Print the error and the next command on stderr; after an answer, only if stderr is a terminal."""
     if final.error:
-        _say(legible(final.error))
+        _print_error(legible(final.error))
     if final.status == "needs_decision":
-        _say(texts.DECIDE_WITH.format(command=command))
+        _print_error(texts.DECIDE_WITH.format(command=command))
     elif sys.stderr.isatty():
-        _say(texts.CONTINUE_WITH.format(command=command))
+        _print_error(texts.RESUME_WITH.format(command=command))
 
 
 def _fail(reason: str, code: int) -> int:
-    _say(reason)
+    _print_error(reason)
     return code
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

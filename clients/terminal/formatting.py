@@ -1,4 +1,4 @@
-"""How a terminal is given values: texts of others made harmless, calls, times and amounts in a line."""
+"""Formats values for a terminal: escaped text, calls, times and amounts."""
 
 import json
 import unicodedata
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
 MAX_VALUE_CHARS = 60
-"""Of an argument, in a line that names a call."""
+"""The longest argument in the line of a call."""
 
 JOINERS = "\u200c\u200d\ufe0f"
-"""Format characters that join emoji and letters: harmless. The others turn text around and hide it."""
+"""Harmless format characters, which join emoji and letters. The others can reverse or hide text."""
 
 
 def legible(text: str) -> str:
-    r"""Return text of others as a terminal may be given it: what would steer the terminal is shown, not done.
+    r"""Return text with visible control characters, so that it can't control the terminal.
 
-    It is anybody's text: of a model, a tool, a file, a web page. Line breaks and tabs are kept.
+    The text may come from a model, a tool, a file or a web page. Line breaks and tabs stay.
 
     >>> legible("\x1b[2J gone?\r\nno\x07"), legible("a\u202eb")
     ('␛[2J gone?\nno␇', 'a\\u202eb')
@@ -33,7 +33,7 @@ def _legible(char: str) -> str:
 
 
 def well_formed(text: str) -> str:
-    r"""Return text that was typed or piped in as it can be sent: bytes that are no UTF-8 are shown as such.
+    r"""Return typed or piped text as valid Unicode: bytes that are not UTF-8 become replacement characters.
 
     >>> well_formed("fine \U0001f44d"), well_formed("ol\udce9")
     ('fine 👍', 'ol���')
@@ -42,7 +42,7 @@ def well_formed(text: str) -> str:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    r"""Return the beginning of a text in one line of `max_chars` characters, at least one.
+    r"""Return the start of a text on one line of at most `max_chars` characters, and at least one.
 
     >>> one_line("first\n  second", 40), one_line("a long sentence", 8)
     ('first second', 'a long …')
@@ -54,7 +54,7 @@ def one_line(text: str, max_chars: int) -> str:
 def signature(
     name: str, args: Mapping[str, object] | str, *, max_chars: int = 100, max_value_chars: int = MAX_VALUE_CHARS
 ) -> str:
-    """Write a call as in code, its arguments cut, in one line.
+    """Return a call as one line of code, with shortened arguments.
 
     >>> signature("file_read", {"path": "notes.txt", "lines": 3})
     'file_read(path="notes.txt", lines=3)'
@@ -67,15 +67,15 @@ def signature(
 
 
 def _json(value: object, max_chars: int) -> str:
-    written = json.dumps(value, ensure_ascii=False)
-    if len(written) <= max_chars:
-        return written
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= max_chars:
+        return text
     end = '…"' if isinstance(value, str) else "…"
-    return f"{written[: max_chars - len(end)]}{end}"
+    return f"{text[: max_chars - len(end)]}{end}"
 
 
 def duration(milliseconds: float) -> str:
-    """Write how long something took.
+    """Return a duration as text.
 
     >>> duration(12), duration(1_234), duration(59_960), duration(125_000), duration(7_260_000)
     ('12 ms', '1.2 s', '1 min', '2 min 5 s', '2 h 1 min')
@@ -91,7 +91,7 @@ def duration(milliseconds: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Write how long something has been going on: whole seconds, so that it is calm to look at.
+    """Return a running duration in whole seconds, so that it does not flicker; empty below 1 s.
 
     >>> elapsed(0.4), elapsed(3.9), elapsed(75)
     ('', '3 s', '1 min 15 s')
@@ -103,7 +103,7 @@ def elapsed(seconds: float) -> str:
 
 
 def amount(usage: Usage | None) -> str:
-    """Write what was used: tokens, and what they cost where that is known.
+    """Return the used tokens, with their cost if it is known; empty without usage.
 
     >>> amount(Usage(input_tokens=1_500, output_tokens=32)), amount(Usage(input_tokens=12_345, cost=0.05)), amount(None)
     ('1,532 tokens', '12.3k tokens · $0.05', '')
@@ -116,7 +116,7 @@ def amount(usage: Usage | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write a number of things.
+    """Return a number with its noun, in the plural if needed.
 
     >>> counted(1, "prompt"), counted(1_200, "character")
     ('1 prompt', '1,200 characters')

@@ -1,11 +1,11 @@
-"""`--json`: what happens, one JSON object a line, in the form of the gateway's event stream.
+"""`--json`: prints events as lines of JSON, in the format of the gateway's event stream.
 
-{"event": "update", "data": {...}}     what is new (a `ConversationUpdate`)
-{"event": "queue", "data": {...}}      what waits
-{"event": "partial", "data": {...}}    what the model has written since
-{"event": "lost", "data": {...}}       the connection is lost, and tried again; the next line says that it is back
-{"event": "refused", "data": {...}}    a line of stdin that did not become a prompt, and why
-{"event": "final", "data": {...}}      how the question that was asked has ended
+{"event": "update", "data": {...}}     new and changed turns (a `ConversationUpdate`)
+{"event": "queue", "data": {...}}      the queue
+{"event": "partial", "data": {...}}    new partial output
+{"event": "lost", "data": {...}}       the connection is lost and retried; the next line means that it is back
+{"event": "refused", "data": {...}}    a line of stdin that the gateway rejected, and why
+{"event": "final", "data": {...}}      the result of the command's prompt
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from turnkeeper.clients.python.errors import GatewayProblem
+from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.wire import Frozen
@@ -24,9 +24,9 @@ CHUNK_BYTES = 65_536
 
 
 class RejectedLine(Frozen):
-    """A line of stdin that the gateway refused. `problem`: the last word of the problem's type, stable.
+    """A line of stdin that the gateway rejected. `problem`: the last word of the problem's type.
 
-    `retry_after`: seconds after which sending it again makes sense, if the gateway said so.
+    `retry_after`: the gateway's header in seconds, if there is one.
     """
 
     text: str
@@ -36,7 +36,6 @@ class RejectedLine(Frozen):
 
 
 def write_event(event: Event) -> None:
-    """Write an event as its line."""
     match event:
         case UpdateEvent():
             write_line(event.event, event.update)
@@ -47,16 +46,16 @@ def write_event(event: Event) -> None:
 
 
 def write_line(event: str, data: Frozen) -> None:
-    """Write what happened as a line; its kind stands before it only."""
-    dumped = data.model_dump(mode="json", exclude={"event"})
-    sys.stdout.write(json.dumps({"event": event, "data": dumped}, separators=(",", ":")) + "\n")
+    """Write a line; `data`'s own `event` is omitted, since the line has it."""
+    fields = data.model_dump(mode="json", exclude={"event"})
+    sys.stdout.write(json.dumps({"event": event, "data": fields}, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
 
 async def watch(gateway: GatewayClient, session_id: str) -> int:
-    """Write what happens in a session until it is over; every line of stdin is a prompt. Raises `GatewayError`.
+    """Write a session's events until it is over, and send every line of stdin as a prompt. Raises `GatewayError`.
 
-    At the end of stdin it goes on; who types there leaves by Ctrl-D.
+    The end of stdin ends it only at a terminal, by Ctrl-D.
     """
     following = asyncio.create_task(_write_events(gateway, session_id))
     sending = asyncio.create_task(_send_lines(gateway, session_id))
@@ -74,7 +73,7 @@ async def watch(gateway: GatewayClient, session_id: str) -> int:
 
 
 def is_typed() -> bool:
-    """Return whether a person types what comes from stdin; there may be no stdin at all."""
+    """Return whether stdin is a terminal; there may be no stdin at all."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -85,17 +84,17 @@ async def _write_events(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
-    """Send every line as a prompt until there are no more."""
+    """Send every line of stdin as a prompt."""
     async with aclosing(_lines()) as lines:
         async for line in lines:
             if not line.strip():
                 continue
             try:
                 await gateway.prompt(session_id, line)
-            except GatewayProblem as error:
+            except GatewayProblemError as error:
                 name, retry_after = error.problem.name, error.retry_after
-                rejected = RejectedLine(text=line, problem=name, reason=str(error), retry_after=retry_after)
-                write_line("refused", rejected)
+                rejection = RejectedLine(text=line, problem=name, reason=str(error), retry_after=retry_after)
+                write_line("refused", rejection)
 
 
 async def _lines() -> AsyncGenerator[str, None]:
@@ -108,20 +107,20 @@ async def _lines() -> AsyncGenerator[str, None]:
 
 
 async def _read_stdin() -> bytes:
-    """Return what there is next on stdin; empty at its end."""
+    """Return the next bytes of stdin; empty at its end."""
     if sys.stdin is None:
         return b""
     loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
     chunk: asyncio.Future[bytes] = loop.create_future()
 
     def read() -> None:
-        # Here, where it is known that there is something: later, it may be gone, and a terminal holds up who reads it.
+        # Read here, while there is data: later it may be gone, and reading a terminal would block.
         if not chunk.done():
             chunk.set_result(os.read(stdin, CHUNK_BYTES))
 
     try:
         loop.add_reader(stdin, read)
-    except PermissionError:  # a file, or nothing: always ready, so there is no waiting for it
+    except PermissionError:  # a regular file, which is always ready
         return os.read(stdin, CHUNK_BYTES)
     try:
         return await chunk

@@ -1,4 +1,4 @@
-"""One question and its answer, without a person at the terminal: what scripts and pipes use."""
+"""One prompt and its answer, for scripts and pipes."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -18,18 +18,18 @@ from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
 
 PATIENCE_SECONDS = 60.0
-"""How long a gateway that went away in the middle of an answer is waited for."""
+"""How long to wait for a gateway that goes away during an answer."""
 
 FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: the turn failed or was refused; no gateway; a person must decide; stopped by Ctrl-C."""
+"""Exit codes: the turn failed or was rejected; no gateway; a call needs approval; stopped by Ctrl-C."""
 
 FinalStatus = Literal["answered", "failed", "needs_decision"]
 
 
 class Final(Frozen):
-    """How a question ended; the last line of `--json`.
+    """The result of a prompt; the last line of `--json`.
 
-    `unfinished`: what the model had written of an answer that was stopped, or broke off (SES-9).
+    `unfinished`: the text of an answer that was stopped or interrupted (SES-9).
     """
 
     workflow_id: str
@@ -42,13 +42,12 @@ class Final(Frozen):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def exit_code(self) -> int:
-        """What the command ends with."""
         return {"answered": 0, "failed": FAILED, "needs_decision": NEEDS_DECISION}[self.status]
 
 
 @dataclass
-class Question:
-    """A prompt in a session, on its way to its answer. It has its own id, so that asking twice is asking once."""
+class OneShotPrompt:
+    """A prompt and the wait for its answer. Its id makes sending it again safe."""
 
     gateway: GatewayClient
     session_id: str
@@ -56,8 +55,8 @@ class Question:
     conversation: Conversation
     message_id: str = field(default_factory=lambda: str(uuid4()))
 
-    async def ask(self, on_event: Callable[[Event], None]) -> Final:
-        """Ask, and return how it ended; `on_event` is given what happens meanwhile. Raises `GatewayError`."""
+    async def run(self, on_event: Callable[[Event], None]) -> Final:
+        """Send the prompt and return its result; `on_event` receives the events until then. Raises `GatewayError`."""
         await self._send()
         cursor = self.conversation.cursor
         events = self.gateway.events(self.session_id, cursor, patience=PATIENCE_SECONDS)
@@ -70,7 +69,7 @@ class Question:
         return self._final("failed", error=texts.SESSION_OVER.format(status=self.conversation.status))
 
     async def stop(self) -> None:
-        """Stop the turn, or take the prompt back if it has none yet. Raises `GatewayError`."""
+        """Stop the turn, or withdraw the prompt if it has none yet. Raises `GatewayError`."""
         if self.conversation.find(self.message_id):
             await self.gateway.cancel(self.session_id, message_id=self.message_id)
         else:
@@ -89,8 +88,12 @@ class Question:
             return self._final("answered", answer=turn.agent_message)
         if self.conversation.awaiting_calls:
             return self._final("needs_decision", error=self._approval_needed())
-        if isinstance(event, QueueEvent) and not turn and self.message_id not in {one.id for one in event.waiting}:
-            # Somebody may have taken it back: sent again, it is the same prompt, and the answer says what became of it.
+        if (
+            isinstance(event, QueueEvent)
+            and not turn
+            and self.message_id not in {prompt.id for prompt in event.waiting}
+        ):
+            # Another client may have withdrawn it: sending it again returns its fate.
             await self._send()
         return None
 

@@ -1,28 +1,28 @@
-"""How a session is started or continued from a terminal."""
+"""Starts or continues a session from a terminal."""
 
 import secrets
 from dataclasses import dataclass
 
-from turnkeeper.clients.python.errors import GatewayProblem
+from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.answers import FullConversation
 from turnkeeper.models.command_line import command_line
 
-FEW_TURNS = 3
-"""How many turns of a session that is continued are shown."""
+SHOWN_TURNS = 3
+"""How many turns of a continued session are printed."""
 
 
 @dataclass(frozen=True)
 class OpenedSession:
-    """A session that exists. `page`: its newest turns; `None` where no worker can say."""
+    """A session that exists. `page`: its newest turns; None if no worker is running."""
 
     session_id: str
     is_new: bool
     page: FullConversation | None = None
 
 
-async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = FEW_TURNS) -> OpenedSession:
-    """Continue a session, or start one under a name that can be typed. Raises `GatewayError`."""
+async def open_session(gateway: GatewayClient, session_id: str | None, *, turns: int = SHOWN_TURNS) -> OpenedSession:
+    """Continue a session, or start one with an id that is easy to type. Raises `GatewayError`."""
     await gateway.health()
     if session_id is not None:
         return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
@@ -30,23 +30,23 @@ async def open_session(gateway: GatewayClient, session_id: str | None, *, turns:
         name = f"chat-{secrets.token_hex(4)}"
         try:
             return OpenedSession((await gateway.start(name)).workflow_id, is_new=True)
-        except GatewayProblem as problem:
+        except GatewayProblemError as problem:
             if problem.problem.name != "session-exists":
                 raise
 
 
-async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = FEW_TURNS) -> FullConversation | None:
-    """Return the newest turns; `None` while nobody can say. Raises `GatewayProblem` where there is no such session."""
+async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = SHOWN_TURNS) -> FullConversation | None:
+    """Return the newest turns; None after a temporary problem. Raises `GatewayProblemError` for an unknown session."""
     try:
         return await gateway.page(session_id, limit=turns)
-    except GatewayProblem as problem:
-        if problem.may_pass:
+    except GatewayProblemError as problem:
+        if problem.is_temporary:
             return None
         raise
 
 
 def resume_command(session_id: str, *, url: str | None) -> str:
-    """Return the command that continues a session, as it is typed here; `url` where the gateway is another stack's.
+    """Return the command that continues a session, with `url` as its `--url` option.
 
     >>> resume_command("demo", url="http://there:80")
     '...turnkeeper chat --session demo --url http://there:80'

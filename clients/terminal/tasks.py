@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.clients.python.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable
+from turnkeeper.clients.python.errors import (
+    GatewayError,
+    GatewayProblemError,
+    GatewayUnreachableError,
+    GatewayUnreadableError,
+)
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible, well_formed
@@ -102,18 +107,18 @@ class TaskCommands:
             return asyncio.run(run())
         except (KeyboardInterrupt, asyncio.CancelledError):
             return INTERRUPTED
-        except GatewayUnreachable as error:
+        except GatewayUnreachableError as error:
             hint = "" if self.given_url else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
             _say(f"{error}.{hint}")
             return UNREACHABLE
-        except GatewayProblem as error:
+        except GatewayProblemError as error:
             self._report(error)
             return FAILED
         except GatewayError as error:
             _say(str(error))
-            return UNREACHABLE if isinstance(error, GatewayUnreadable) else FAILED
+            return UNREACHABLE if isinstance(error, GatewayUnreadableError) else FAILED
 
-    def _report(self, error: GatewayProblem) -> None:
+    def _report(self, error: GatewayProblemError) -> None:
         """Say what is wrong, a line for each field."""
         fields = [one for one in error.problem.errors or [] if one.value is not None]
         if not fields:

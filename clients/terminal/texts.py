@@ -1,19 +1,19 @@
-"""All texts that a person reads in the terminal. Those with `{names}` are filled in by `str.format`."""
+"""All texts of the terminal client. `str.format` fills in `{names}`."""
 
 from turnkeeper.clients.terminal.formatting import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 
-# ---- one question, without a person at the terminal
+# ---- one prompt, without a terminal
 
-BLANK_MESSAGE = "There is nothing to send: the message is blank."
-NO_TERMINAL = "This is not a terminal. Give a MESSAGE, or pipe one in."
+BLANK_MESSAGE = "Nothing to send: the message is blank."
+NO_TERMINAL = "This is not a terminal. Pass a MESSAGE, or pipe one in."
 START_GATEWAY = "Start it with `{command}`."
 STOPPED = "Stopped."
 APPROVAL_NEEDED = "Approval needed: {calls}"
-APPROVAL_NEEDED_EARLIER = "Approval needed, for an earlier prompt: {calls}"
-DECIDE_WITH = "The prompt is safe. Decide with: {command}"
-CONTINUE_WITH = "Continue with: {command}"
+APPROVAL_NEEDED_EARLIER = "Approval needed for an earlier prompt: {calls}"
+DECIDE_WITH = "Your prompt is safe. Decide with: {command}"
+RESUME_WITH = "Resume with: {command}"
 
 # ---- tasks
 
@@ -37,33 +37,33 @@ INHERIT_AND_HISTORY = "--inherit and a conversation_history in --context exclude
 CONTEXT_UNREADABLE = "--context {path} can't be used: {reason}"
 CONTEXT_NO_OBJECT = "it is not a JSON object of fields; the description is given on the command line."
 
-# ---- coming and leaving
+# ---- start and end of a chat
 
-COME_BACK_WITH = "  Come back with: {command}"
-HINT = "/help lists the commands. Ctrl-C stops a turn that you started; twice leaves."
-CTRL_C_AGAIN = "Ctrl-C again leaves; the session goes on."
-STILL_SENDING = "Still sending what was typed; Ctrl-C leaves without."
-NOTHING_SAID = "Nothing was said."
-SESSION_ENDED = "Nothing was said, so the session was ended."
-SESSION_GOES_ON = "The session goes on. Come back with: {command}"
+RESUME_LATER = "  Resume with: {command}"
+HINT = "/help lists the commands. Ctrl-C stops your turn; press it twice to leave."
+CTRL_C_AGAIN = "Press Ctrl-C again to leave. The session goes on."
+STILL_SENDING = "Still sending your prompts. Press Ctrl-C to leave without sending them."
+NO_PROMPTS_REASON = "No prompts were sent."
+SESSION_ENDED = "No prompts were sent, so the session was ended."
+SESSION_GOES_ON = "The session goes on. Resume with: {command}"
 SESSION_OVER = "The session is over ({status})."
 
 
 def model(name: str | None) -> str:
-    """Say which model it is, and what it means if it is none of a vendor.
+    """Return the line with the session's model.
 
     >>> model("anthropic:claude-opus-5-5"), model("offline:script/story.json")
     ('Model: anthropic:claude-opus-5-5', 'Model: offline:script/story.json')
     >>> model("offline:")
-    'Model: offline: (the built-in demo model: it works offline and uses real tools)'
+    'Model: offline: (built-in demo model, works offline, uses real tools)'
     """
     if name is None:
-        return "Model: not known, as no worker is running. What you send is safe."
-    about = " (the built-in demo model: it works offline and uses real tools)" if name == "offline:" else ""
-    return f"Model: {name}{about}"
+        return "Model: unknown, because no worker is running. Everything you send is safe."
+    note = " (built-in demo model, works offline, uses real tools)" if name == "offline:" else ""
+    return f"Model: {name}{note}"
 
 
-# ---- the status line, and what goes on now
+# ---- the status line and the live output
 
 STATUS: dict[SessionStatus | None, str] = {
     None: "connecting",
@@ -84,34 +84,34 @@ THINKING = "thinking"
 STOPPING = "stopping"
 SENDING = "sending"
 QUEUED = "queued {position}"
-JOINS_IN = "joins in"
+JOINS_TURN = "joins this turn"
 MORE_PROMPTS = "and {prompts}: /queue"
 NO_ANSWER = "The model did not answer."
 TRYING_AGAIN_IN = "{reason} Trying again in {time}"
 TRYING_AGAIN_NOW = "{reason} Trying again now"
 RECONNECTING = "{reason}. Reconnecting. Everything you sent is safe."
 STILL_LOST = "{reason}; trying again"
-RECONNECTED = "Connected again: nothing was lost."
+RECONNECTED = "Reconnected. Nothing was lost."
 
 # ---- turns
 
 TURN = "turn {number}"
-TURN_OPENED = "turn {number}, opened"
+TURN_DETAILS = "turn {number}, details"
 INTERRUPTED = "(interrupted here)"
-EXCERPT = "This is an excerpt: the whole text can't be read now."
+EXCERPT = "This is an excerpt. The full text can't be loaded now."
 RESULT_SIZE = " of {size}"
 REJECTED = "rejected"
 REJECTED_BECAUSE = "rejected: {reason}"
 
 _STOP_REASONS = {
     "Stopped by the user.": "You stopped this answer.",
-    "Interrupted by a new prompt.": "Stopped, because you sent a new prompt.",
-    "The session was cancelled.": "Stopped, because the session was cancelled.",
+    "Interrupted by a new prompt.": "Stopped because you sent a new prompt.",
+    "The session was cancelled.": "Stopped because the session was cancelled.",
 }
 
 
 def stopped_turn(error: str) -> str:
-    """Say why a turn was stopped.
+    """Return why a turn was stopped.
 
     >>> stopped_turn("Cancelled: Stopped by the user."), stopped_turn("Cancelled: wrong account")
     ('You stopped this answer.', 'Stopped: wrong account')
@@ -121,7 +121,7 @@ def stopped_turn(error: str) -> str:
 
 
 def left_out(count: int, noun: str) -> str:
-    """Say how much is not shown.
+    """Return how much is not shown.
 
     >>> left_out(2, "earlier turn")
     '… 2 earlier turns'
@@ -132,11 +132,11 @@ def left_out(count: int, noun: str) -> str:
 # ---- approvals
 
 ASK_WITH_ARGUMENTS = "Run {tool} with these arguments?"
-ARGUMENTS_UNREADABLE = "Its arguments can't be read: {error}"
+ARGUMENTS_UNREADABLE = "Can't load the arguments: {error}"
 ARGUMENTS_SIZE = "({size} of arguments)"
 MORE_CALLS = " ({calls} after it)"
 APPROVAL_KEYS = ("[y]es once / [a]lways in this session / [n]o + reason", "[y]es [a]lways [n]o", "y/a/n")
-"""What can be answered, in ever fewer words."""
+"""The keys of an approval; the longest text that fits is shown."""
 QUESTION_CHANGED = "The question changed while you were typing. Read it and answer again."
 
 # ---- commands
@@ -144,40 +144,40 @@ QUESTION_CHANGED = "The question changed while you were typing. Read it and answ
 COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("", "show the queued prompts"),
     "remove": ("N", "remove queued prompt N"),
-    "steer": ("TEXT", "add to the running turn, before its next step"),
-    "interrupt": ("TEXT", "stop the running turn and ask this next"),
+    "steer": ("TEXT", "add a prompt to the running turn, before its next step"),
+    "interrupt": ("TEXT", "stop the running turn and send this prompt next"),
     "retry": ("", "send the prompt of the last failed turn again"),
-    "stop": ("", "stop the running turn, also one that was started elsewhere"),
-    "details": ("[N]", "open turn N, or the newest: thinking, arguments and results"),
+    "stop": ("", "stop the running turn, even one that was started elsewhere"),
+    "details": ("[N]", "show turn N, or the newest, with thinking, arguments and results"),
     "model": ("[NAME]", "show the model, or use another from the next turn on"),
     "title": ("[TEXT]", "show or change the session's title"),
-    "open": ("", "print the session's links for a browser"),
-    "help": ("", "show this"),
-    "quit": ("", "leave; the session goes on (or Ctrl-D)"),
+    "open": ("", "print links to the session for a browser"),
+    "help": ("", "show this help"),
+    "quit": ("", "leave (or press Ctrl-D); the session goes on"),
 }
-"""What a command takes, in brackets where it may be left away, and what it does."""
+"""The argument of each command, in brackets if it is optional, and what the command does."""
 
 KEYS = {
-    "Enter, Alt-Enter": "send; begin a new line",
+    "Enter, Alt-Enter": "send; start a new line",
     "Esc": "stop the running turn, if it was started here",
-    "Ctrl-C": "the same; leave where there is nothing to stop, or pressed twice",
-    "y, a, n REASON": "decide on the call above the line: yes, always in this session, or no",
+    "Ctrl-C": "the same; leave if there is nothing to stop, or when pressed twice",
+    "y, a, n REASON": "decide on the call above: yes, always in this session, or no",
 }
 
-UNKNOWN_COMMAND = "There is no command /{name}. /help lists them; // begins a prompt with a slash."
+UNKNOWN_COMMAND = "Unknown command /{name}. /help lists the commands; // starts a prompt with a slash."
 NOT_IN_RANGE = "{text!r} is not a number from 1 to {last}."
-NONE_TO_CHOOSE = "There is none."
-NOT_STARTED_HERE = "This turn was not started here. /stop stops it."
+NOTHING_TO_CHOOSE = "There is nothing to choose from."
+NOT_STARTED_HERE = "This turn was not started here. Use /stop to stop it."
 NO_TURN_RUNS = "No turn is running."
-NO_TURN_YET = "There is no turn yet."
-STOPPING_TURN = "Stopping this turn; the session goes on. Ctrl-C again leaves."
-TURN_UNREADABLE = "Turn {number} can't be read now."
-NO_PROMPT_QUEUED = "No prompt is queued."
+NO_TURN_YET = "There are no turns yet."
+STOPPING_TURN = "Stopping this turn. Press Ctrl-C again to leave; the session goes on."
+TURN_UNREADABLE = "Turn {number} can't be loaded now."
+NO_PROMPT_QUEUED = "No prompts are queued."
 NEXT_MODEL = "The model is {model} from the next turn on."
 CURRENT_MODEL = "The model is {model}."
-NO_MODEL = "The model is not known now."
-NEW_TITLE = "The title is {title!r}."
-NO_TITLE = "It has no title yet."
+NO_MODEL = "The model is unknown now."
+NEW_TITLE = "The title is now {title!r}."
+NO_TITLE = "The session has no title yet."
 NOT_DONE = "Not done: {error}"
 NOT_CONFIRMED = "The last action was not confirmed. It may not have been done."
 NOT_SENT = "Not sent: {text}"

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 
+from turnkeeper.models.errors import TurnkeeperError
+
 PATCH_MARKER = "core_patch"
 PATCH_VERSIONS = "TemporalChangeVersion"
 """The search attribute that the SDK itself sets after a patch's marker."""
@@ -26,7 +28,7 @@ Tolerance = Literal["none", "allowed", "unclear"]
 """What it means if the other side lacks a step: a difference, nothing, or undecidable from here."""
 
 
-class UncertainError(Exception):
+class UncertainError(TurnkeeperError):
     """The two sides differ, or may differ, but no command can be named with certainty."""
 
 

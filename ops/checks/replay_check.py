@@ -20,6 +20,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.deletion import deleted_session
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -41,7 +42,7 @@ Source = TypeVar("Source")
 Verdict = Literal["replays", "differs", "not begun", "gone", "unusable"]
 
 
-class UnusableHistoryError(Exception):
+class UnusableHistoryError(TurnkeeperError):
     """The file is not the whole history of a session; the message says why."""
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.environments import gateway_environment
@@ -37,7 +38,7 @@ HIDDEN_PREFIXES = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_")
 """Variables that would change the stack or call a vendor."""
 
 
-class DemoError(Exception):
+class DemoError(TurnkeeperError):
     """The demo cannot run; the message is a sentence that says why."""
 
 

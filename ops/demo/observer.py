@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 Result = TypeVar("Result")
 
 
-class NotObservedError(Exception):
+class NotObservedError(TurnkeeperError):
     """An expected event did not arrive in time; the message is a sentence that names it."""
 
 
@@ -94,5 +95,5 @@ class Observer:
                 if self.text:
                     self.partial_texts[growth.message_id, growth.step] = self.text
                     self._on_text(self.text)
-            case ConnectionLost():
+            case ConnectionLostEvent():
                 self.losses += 1

@@ -17,16 +17,16 @@ from turnkeeper.ops.local.processes import Program
 
 PROMISES_TEXT = """\
 # What a session promises
-A prompt that was accepted is never lost: Temporal has it before anybody says yes to it, and keeps it through every \
-crash of whoever was to answer it.
-It is answered once, however many workers die on the way: what was done is in the history, and only what was under way \
-is done again.
-Prompts are answered in the order in which they came, one at a time, and each has exactly one fate that can be \
-asked for.
-Nothing dangerous is done before somebody has said yes to the very arguments that were shown, after a second or after \
-a day.
-Who watches sees the same as who comes later: every turn, without a gap and in its final form, over cut lines and new \
-gateways.
+An accepted prompt is never lost: Temporal stores it before the gateway accepts it, and keeps it through every crash \
+of a worker, a gateway or the server itself.
+It is answered exactly once, no matter how many workers die on the way: finished steps are in the history, and only \
+the running step is repeated.
+Prompts are answered one at a time, in the order in which they were accepted, and each has exactly one fate that \
+you can look up.
+A dangerous tool runs only after a person has approved exactly the arguments that were shown, whether that takes a \
+second or a day.
+A client that watches sees the same as one that reads the transcript later: every turn in its final form, without a \
+gap, even after lost connections.
 """
 """A file in the workspace. The offline model quotes its six lines in full, which takes a while."""
 

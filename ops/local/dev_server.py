@@ -25,6 +25,7 @@ from typing import Self
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.environments import server_environment
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, usable_port
@@ -61,7 +62,7 @@ QUICK_DISPATCH: Mapping[str, str] = {
 (measured: a turn with one activity takes 50 ms, and 10 ms with these values)."""
 
 
-class DevServerError(Exception):
+class DevServerError(TurnkeeperError):
     """The embedded server cannot run; the message is a sentence that says why, and how to fix it."""
 
 

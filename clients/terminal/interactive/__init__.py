@@ -1,1 +1,1 @@
-"""A conversation at a terminal: keys, lines, live output."""
+"""A conversation at a terminal: keys, input and live output."""

@@ -1,14 +1,11 @@
-"""One person at one session: what is known of it, what was printed of it, and what goes on now.
-
-Everything that arrives goes through here, in the order in which it arrives; everything that is printed comes from here.
-"""
+"""The state of a chat: applies events in their order, prints what is final and shows what is not."""
 
 from datetime import UTC, datetime
 
 from rich.cells import cell_len
 from rich.console import RenderableType
 
-from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, counted, one_line
 from turnkeeper.clients.terminal.interactive.live_state import LiveRenderer, LiveState
@@ -21,17 +18,16 @@ from turnkeeper.models.transcript.conversation import ConversationMessage, Conve
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 
 LOWER_ROWS = 6
-"""What the line to type in, the status line and a question take of the screen."""
+"""The rows of the input line, the status line and a question."""
 
 MIN_CALL_CHARS = 20
-"""What a question shows of the call at least."""
+"""The minimum length of the call in a question."""
 
 
 class ChatSession:
-    """What the terminal knows and shows of the session `session_id`."""
+    """The state of the session `session_id` and its output on `screen`."""
 
     def __init__(self, session_id: str, screen: Screen, style: TerminalStyle) -> None:
-        """Know nothing yet; print to `screen` in `style`."""
         self.session_id = session_id
         self.state = LiveState()
         self.conversation = self.state.conversation
@@ -39,24 +35,24 @@ class ChatSession:
         self.renderer = Renderer(style)
         self.transcript = TranscriptRenderer(self.renderer)
         self.must_reopen = False
-        """More turns went by than the session can still send one by one."""
+        """Whether turns are missing, so that the session has to be opened at its newest page."""
         self._screen = screen
         self._style = style
         self._live_renderer = LiveRenderer(style, self.renderer)
         self._ends_with_note = False
 
-    # ---- what arrives
+    # ---- events
 
     def open_at(self, page: FullConversation) -> None:
-        """Print the newest turns, and go on after them."""
+        """Print the newest turns and continue after them."""
         self.conversation.open_at(page)
         self.must_reopen = False
         skipped = self.transcript.skip_to(page.first_number) if page.first_number else []
-        self.print(*skipped, *self.transcript.news(self.conversation))
+        self.print(*skipped, *self.transcript.render_new(self.conversation))
 
     def apply(self, event: Event) -> bool:
-        """Apply an event, and print what is new; returns whether a turn has ended."""
-        if isinstance(event, ConnectionLost):
+        """Apply an event and print what is new; return whether a turn has ended."""
+        if isinstance(event, ConnectionLostEvent):
             if self.state.connection_error is None:
                 self.error(texts.RECONNECTING.format(reason=event.reason.removesuffix(".")))
             self.state.connection_error = event.reason
@@ -83,7 +79,7 @@ class ChatSession:
         turns = {turn.id for turn in self.conversation.turns}
         self._remove_pending(turns | _steering_ids(self.conversation.running_turn))
         ended_before = self.transcript.ended_count
-        self.print(*self.transcript.news(self.conversation))
+        self.print(*self.transcript.render_new(self.conversation))
         has_ended = self.transcript.ended_count > ended_before
         if has_ended:
             self.state.stopping = None
@@ -92,46 +88,44 @@ class ChatSession:
     def _remove_pending(self, arrived: set[str]) -> None:
         self.state.pending = [prompt for prompt in self.state.pending if prompt.message_id not in arrived]
 
-    # ---- what is printed
+    # ---- permanent output
 
     def print(self, *parts: RenderableType) -> None:
-        """Print for good."""
         if parts:
             self._screen.print(self._style.render(*parts))
             self._ends_with_note = False
 
     def note(self, text: str) -> None:
-        """Print a remark, apart from the conversation."""
+        """Print a note that is not part of the conversation."""
         self._print_note(self.renderer.note(text))
 
     def error(self, text: str) -> None:
-        """Print what went wrong."""
         self._print_note(self.renderer.error(text))
 
     def _print_note(self, part: RenderableType) -> None:
         self.print(*([] if self._ends_with_note else [""]), part)
         self._ends_with_note = True
 
-    # ---- what is shown below
+    # ---- live output
 
     @property
     def is_busy(self) -> bool:
-        """Something moves on the screen."""
+        """Whether something on the screen is animated."""
         state = self.state
         return self.conversation.is_processing or state.connection_error is not None or bool(state.pending)
 
     @property
     def has_prompts(self) -> bool:
-        """Something was said in this session, or is on its way to it."""
+        """Whether the session has a prompt, or one is being sent."""
         return bool(self.conversation.turns or self.conversation.waiting or self.state.pending)
 
     @property
     def question(self) -> ToolCall | None:
-        """The call that a person is asked about now."""
+        """The call that needs a decision now."""
         return next(iter(self.conversation.awaiting_calls), None)
 
     def refresh(self) -> None:
-        """Show what goes on now."""
+        """Show the live output, the question and the status line."""
         rows = max(3, self._screen.size.rows - LOWER_ROWS)
         live = self._live_renderer.render(self.state, now=datetime.now(UTC), rows=rows)
         self._screen.show(live=live, question=self._question_line(), status=self._status_line())
@@ -146,13 +140,13 @@ class ChatSession:
         question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         dash = self._style.encodable(" — ")
-        # Where the keys have no room behind the call, they have a line of their own: they are never broken.
+        # The keys are never broken: without room after the call, they get their own line.
         has_room = cell_len(f"{question}{dash}{keys}") <= width
         between = dash if has_room else "\n  "
         return f"\n{question}{between}{keys}"
 
     def _status_line(self) -> str:
-        conversation, about = self.conversation, self.description
+        conversation, description = self.conversation, self.description
         queued, sending = len(conversation.waiting), len(self.state.pending)
         is_lost = self.state.connection_error is not None
         line = facts(
@@ -161,8 +155,8 @@ class ChatSession:
                 texts.STATUS_LOST if is_lost else texts.STATUS[conversation.status],
                 texts.QUEUED_COUNT.format(count=queued) if queued else "",
                 texts.SENDING_COUNT.format(count=sending) if sending else "",
-                amount(about.usage) if about else "",
-                (about.model or "") if about else "",
+                amount(description.usage) if description else "",
+                (description.model or "") if description else "",
             ]
         )
         return self._style.encodable(one_line(line, self._style.width))

@@ -1,41 +1,38 @@
-"""What a typed line means: a command, which begins with a slash, an answer to a question, or a prompt.
-
-An answer goes to the call that was shown when it was begun to be typed: a question that comes up in between is not
-answered by what was meant for another.
-"""
+"""Parses a typed line: a command, which starts with a slash, a decision, or a prompt."""
 
 from dataclasses import dataclass
 
 from turnkeeper.clients.terminal import texts
+from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and what was typed behind it."""
+    """A command and its argument."""
 
     name: str
     text: str = ""
 
 
-class InputError(Exception):
-    """A line that can't be done; the message says what is allowed."""
+class InputError(TurnkeeperError):
+    """An invalid line; the message says what is valid."""
 
 
 def read_command(line: str) -> Command | str:
-    r"""Return what was typed: a command, or a prompt. Two slashes begin a prompt that begins with one.
+    r"""Return the command or prompt of a line. Two slashes start a prompt with one. Raises `InputError`.
 
     >>> read_command("/remove 2"), read_command("hello"), read_command("//etc is a folder")
     (Command(name='remove', text='2'), 'hello', '/etc is a folder')
     >>> read_command("/dance")
     Traceback (most recent call last):
     ...
-    turnkeeper...InputError: There is no command /dance. /help lists them; // begins a prompt with a slash.
+    turnkeeper...InputError: Unknown command /dance. /help lists the commands; // starts a prompt with a slash.
     >>> read_command("/steer")
     Traceback (most recent call last):
     ...
-    turnkeeper...InputError: /steer TEXT: add to the running turn, before its next step
+    turnkeeper...InputError: /steer TEXT: add a prompt to the running turn, before its next step
     """
     if not line.startswith("/"):
         return line
@@ -45,15 +42,15 @@ def read_command(line: str) -> Command | str:
     if name not in texts.COMMANDS:
         raise InputError(texts.UNKNOWN_COMMAND.format(name=name))
     text = rest.strip()
-    takes, does = texts.COMMANDS[name]
-    is_needed = takes != "" and not takes.startswith("[")
-    if (text and not takes) or (is_needed and not text):
-        raise InputError(f"/{name} {takes}".rstrip() + f": {does}")
+    argument, help_text = texts.COMMANDS[name]
+    is_required = argument != "" and not argument.startswith("[")
+    if (text and not argument) or (is_required and not text):
+        raise InputError(f"/{name} {argument}".rstrip() + f": {help_text}")
     return Command(name, text)
 
 
 def read_number(text: str, *, last: int) -> int:
-    """Return the number that was typed, from 1. Raises `InputError` saying what is allowed.
+    """Return the typed number, from 1 to `last`. Raises `InputError`.
 
     >>> read_number("2", last=3)
     2
@@ -63,7 +60,7 @@ def read_number(text: str, *, last: int) -> int:
     turnkeeper...InputError: '4' is not a number from 1 to 3.
     """
     if not last:
-        raise InputError(texts.NONE_TO_CHOOSE)
+        raise InputError(texts.NOTHING_TO_CHOOSE)
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= last:
         raise InputError(texts.NOT_IN_RANGE.format(text=text, last=last))
     return int(text)
@@ -71,14 +68,14 @@ def read_number(text: str, *, last: int) -> int:
 
 @dataclass(frozen=True)
 class Decision:
-    """An answer to a question. `reason` is told to the model."""
+    """A decision on a tool call. `reason` is sent to the model."""
 
     decision: ApprovalDecision
     reason: str | None = None
 
 
 def read_decision(line: str) -> Decision | None:
-    """Return what a line decides; `None` where it is no answer, but a prompt.
+    """Return the decision of a line; None if it is a prompt.
 
     >>> read_decision("y"), read_decision("Always").decision
     (Decision(decision='approve', reason=None), 'allow_for_session')

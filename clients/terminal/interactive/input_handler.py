@@ -1,7 +1,10 @@
-"""What a typed line does: it is a prompt, an answer to a question, or a command.
+"""Executes typed lines and keys.
 
-Prompts are sent one after the other, in the order in which they were typed, each with its own id. Everything else is
-done at once, so that a stop does not wait behind what it is to stop.
+Prompts are sent one after the other, in the order in which they were typed. Everything else runs at once, so that a
+stop does not wait behind prompts.
+
+A decision applies to the call that was shown when the line was begun: a question that appears meanwhile must not get
+the answer to another one.
 """
 
 import asyncio
@@ -34,23 +37,22 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
 class InputHandler:
-    """Does what is typed in a chat session."""
+    """Executes what is typed in a chat."""
 
     def __init__(self, session: ChatSession, gateway: GatewayClient, screen: Screen) -> None:
-        """Do it through `gateway`; `screen` is where it was typed."""
         self._session = session
         self._gateway = gateway
         self._screen = screen
         self._session_id = session.session_id
         self._outbox: asyncio.Queue[tuple[PendingPrompt, PromptMode]] = asyncio.Queue()
         self._unsent: list[PendingPrompt] = []
-        """What no gateway has answered for; the first of it is being sent."""
+        """Prompts that the gateway has not accepted or rejected; the first is being sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._question_id: str | None = None
-        """The call that was asked about when the line began to be typed."""
+        """The call that was shown when the current line was begun."""
         self._leaves_next = False
         self._started_here: set[str] = set()
-        """The turns whose prompts were sent from here."""
+        """The ids of turns whose prompts were sent from here."""
         self._commands: dict[str, Callable[[str], None]] = {
             "queue": lambda text: self._show_queue(),
             "remove": self._remove,
@@ -68,31 +70,31 @@ class InputHandler:
 
     # ---- keys
 
-    def change(self, text: str) -> None:
-        """Note that the line has changed to `text`."""
+    def on_change(self, text: str) -> None:
+        """Handle a change of the line to `text`."""
         self._leaves_next = False
         question = self._session.question
         if not text or self._question_id is None:
             self._question_id = question.id if question and text else None
 
-    def interrupt(self) -> None:
-        """Do what Ctrl-C does: stop a turn that was started here; leave one of somebody else to run (API-6)."""
+    def on_interrupt(self) -> None:
+        """Handle Ctrl-C: stop a turn that was started here, or leave. Another client's turn keeps running (API-6)."""
         running = self._session.conversation.running_turn
         is_ours = running is not None and running.id in self._started_here
         if running and is_ours and self._session.state.stopping != running.id:
             self._stop(running)
         elif self._leaves_next:
             self._screen.leave()
-        elif self._screen.typed:
-            self._screen.clear_typed()
+        elif self._screen.input:
+            self._screen.clear_input()
         elif running and not is_ours:
             self._screen.leave()
         else:
             self._session.note(texts.CTRL_C_AGAIN)
             self._leaves_next = True
 
-    def escape(self) -> None:
-        """Do what Esc does: stop a turn that was started here, and never leave."""
+    def on_escape(self) -> None:
+        """Handle Esc: stop a turn that was started here."""
         running = self._session.conversation.running_turn
         if running is None or self._session.state.stopping == running.id:
             return
@@ -101,8 +103,8 @@ class InputHandler:
         else:
             self._session.note(texts.NOT_STARTED_HERE)
 
-    def line(self, line: str) -> None:
-        """Do what was typed."""
+    def on_line(self, line: str) -> None:
+        """Execute a command, decide on the shown call, or send a prompt."""
         question_id, self._question_id = self._question_id, None
         try:
             command = read_command(line)
@@ -114,19 +116,19 @@ class InputHandler:
                 self.send(command)
         except InputError as error:
             self._session.error(str(error))
-            # The line is emptied once this returns.
-            asyncio.get_running_loop().call_soon(self._give_back, line)
+            # Later, since the screen clears the line when this returns.
+            asyncio.get_running_loop().call_soon(self._restore, line)
         self._session.refresh()
 
-    def _give_back(self, text: str) -> None:
-        """Put what was not accepted back into the line; where something else stands there by then, print it."""
-        if not self._screen.give_back(text):
+    def _restore(self, text: str) -> None:
+        """Put a rejected text back into the line; print it if the line has other text by then."""
+        if not self._screen.restore(text):
             self._session.note(legible(text))
 
     # ---- prompts
 
     def send(self, text: str, mode: PromptMode = "enqueue") -> None:
-        """Send a prompt after those that were typed before."""
+        """Send a prompt after those typed before it."""
         prompt = PendingPrompt(str(uuid4()), text)
         self._started_here.add(prompt.message_id)
         self._session.state.pending.append(prompt)
@@ -134,7 +136,7 @@ class InputHandler:
         self._outbox.put_nowait((prompt, mode))
 
     async def send_prompts(self) -> None:
-        """Send what was typed, in its order, for ever."""
+        """Send prompts in their order, until cancelled."""
         while True:
             prompt, mode = await self._outbox.get()
             try:
@@ -142,7 +144,7 @@ class InputHandler:
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
                 self._session.state.pending = [other for other in self._session.state.pending if other != prompt]
-                self._give_back(prompt.text)
+                self._restore(prompt.text)
             self._unsent.remove(prompt)
             self._outbox.task_done()
             self._session.refresh()
@@ -205,7 +207,7 @@ class InputHandler:
             turn = await self._archived_turn(number)
         if turn is None:
             raise InputError(texts.TURN_UNREADABLE.format(number=number))
-        self._session.print(*self._session.renderer.opened_turn(turn, number))
+        self._session.print(*self._session.renderer.turn_details(turn, number))
 
     async def _archived_turn(self, number: int) -> ConversationMessage | None:
         async for page in self._gateway.transcript(self._session_id):
@@ -218,20 +220,20 @@ class InputHandler:
         if name:
             self._run(self._configure(texts.NEXT_MODEL.format(model=name), model=name))
             return
-        about = self._session.description
-        model = about.model if about else None
+        description = self._session.description
+        model = description.model if description else None
         self._session.note(texts.CURRENT_MODEL.format(model=model) if model else texts.NO_MODEL)
 
     def _title(self, title: str) -> None:
         if title:
             self._run(self._configure(texts.NEW_TITLE.format(title=title), title=title))
             return
-        about = self._session.description
-        self._session.note(legible(about.title) if about and about.title else texts.NO_TITLE)
+        description = self._session.description
+        self._session.note(legible(description.title) if description and description.title else texts.NO_TITLE)
 
-    async def _configure(self, done: str, **change: str) -> None:
+    async def _configure(self, success: str, **change: str) -> None:
         await self._gateway.configure(self._session_id, Configure.model_validate(change))
-        self._session.note(done)
+        self._session.note(success)
         self._session.description = await self._gateway.describe(self._session_id)
 
     async def _links(self) -> None:
@@ -242,23 +244,23 @@ class InputHandler:
             self._session.note(links.temporal)
 
     def _help(self) -> None:
-        rows = {f"/{name} {takes}".rstrip(): does for name, (takes, does) in texts.COMMANDS.items()}
+        rows = {f"/{name} {argument}".rstrip(): text for name, (argument, text) in texts.COMMANDS.items()}
         table = Table.grid(padding=(0, 2))
         table.add_row()
-        for key, does in (rows | texts.KEYS).items():
-            table.add_row(Text(f"  {key}", style="bold"), Text(does, style="dim"))
+        for key, text in (rows | texts.KEYS).items():
+            table.add_row(Text(f"  {key}", style="bold"), Text(text, style="dim"))
         self._session.print(table)
 
-    # ---- doing
+    # ---- actions
 
     def _run(self, action: Coroutine[Any, Any, Any]) -> None:
-        """Do something without holding up the line."""
-        task = asyncio.create_task(self._report(action))
+        """Run an action in the background."""
+        task = asyncio.create_task(self._await_and_report(action))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _report(self, action: Coroutine[Any, Any, Any]) -> None:
-        """Do something, and print what went wrong."""
+    async def _await_and_report(self, action: Coroutine[Any, Any, Any]) -> None:
+        """Await an action and print its error."""
         try:
             await action
         except (GatewayError, InputError) as error:
@@ -273,12 +275,12 @@ class InputHandler:
     # ---- leaving
 
     async def finish(self) -> None:
-        """Wait until everything that was typed is sent and done."""
+        """Wait until all prompts are sent and all actions are done."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._outbox.join()
 
     def print_unsent(self) -> bool:
-        """Print the prompts that will not be sent any more; returns whether there are any."""
+        """Print the prompts that were not sent; return whether there are any."""
         for index, prompt in enumerate(self._unsent):
             sentence = texts.NOT_SENT if index else texts.MAYBE_NOT_SENT
             self._session.error(sentence.format(text=prompt.text))

@@ -1,7 +1,7 @@
-"""A conversation at a terminal: what happens in the session is printed, and what is typed is done.
+"""A conversation at a terminal: prints the session's events and executes what is typed.
 
-Three things go on at once, and none waits for another: the session's events are applied, typed prompts are sent, and
-whatever moves on the screen is drawn again. It ends when one leaves, or with the session.
+Three tasks run concurrently: one applies events, one sends typed prompts, and one redraws animations. The chat ends
+when the user leaves or the session ends.
 """
 
 import asyncio
@@ -26,23 +26,25 @@ from turnkeeper.clients.terminal.opening import OpenedSession, newest_page, resu
 from turnkeeper.models.transcript.trajectory import ToolCall
 
 FRAME_SECONDS = 0.1
-"""Between two frames of what moves."""
+"""The time between two frames of an animation."""
 
 MAX_ARGUMENT_CHARS = 4_000
 
 GOODBYE_SECONDS = 2.0
-"""How long one waits for what is done at leaving, before a word is said of it."""
+"""How long leaving may take before a note explains the delay."""
 
 
 class Interactive:
-    """One person, one terminal, one session."""
+    """A chat with one session at one terminal."""
 
-    def __init__(self, gateway: GatewayClient, opened: OpenedSession, *, first: str | None, url: str | None) -> None:
-        """Take the terminal. `first` is asked at once; `url` stands in the command that leads back."""
+    def __init__(
+        self, gateway: GatewayClient, opened_session: OpenedSession, *, first: str | None, url: str | None
+    ) -> None:
+        """`first` is the first prompt; `url` is repeated in the printed command that resumes the session."""
         self._gateway = gateway
-        self._opened = opened
+        self._opened_session = opened_session
         self._first = first
-        self._resume_command = resume_command(opened.session_id, url=url)
+        self._resume_command = resume_command(opened_session.session_id, url=url)
         colour = wants_colour()
         self._style = TerminalStyle(
             lambda: self._screen.size.columns, colour=colour, encoding=sys.stdout.encoding or "ascii"
@@ -51,19 +53,19 @@ class Interactive:
             sys.stdout,
             sign=self._style.encodable(Sign.PROMPT),
             colour=colour,
-            on_line=lambda line: self._input.line(line),
-            on_interrupt=lambda: self._input.interrupt(),
-            on_escape=lambda: self._input.escape(),
-            on_change=lambda text: self._input.change(text),
+            on_line=lambda line: self._input.on_line(line),
+            on_interrupt=lambda: self._input.on_interrupt(),
+            on_escape=lambda: self._input.on_escape(),
+            on_change=lambda text: self._input.on_change(text),
         )
-        self._session = ChatSession(opened.session_id, self._screen, self._style)
+        self._session = ChatSession(opened_session.session_id, self._screen, self._style)
         self._input = InputHandler(self._session, gateway, self._screen)
-        self._asked: set[str] = set()
-        self._describing: asyncio.Task[None] | None = None
+        self._printed_questions: set[str] = set()
+        self._description_task: asyncio.Task[None] | None = None
         self._has_failed = False
 
     async def run(self) -> int:
-        """Return the exit code once one has left."""
+        """Run until the user leaves or the session ends; return the exit code."""
         if self._first:
             self._input.send(self._first)
         with _on_signals(self._screen.leave, signal.SIGTERM, signal.SIGHUP):
@@ -80,25 +82,25 @@ class Interactive:
         await self._say_goodbye()
         return int(self._has_failed or not is_all_sent)
 
-    # ---- what happens in the session
+    # ---- events
 
     async def _follow(self) -> None:
         session = self._session
         try:
             await self._describe()
             session.print(*self._header())
-            if self._opened.page:
-                session.open_at(self._opened.page)
-            await self._show_news()
+            if self._opened_session.page:
+                session.open_at(self._opened_session.page)
+            await self._show_questions()
             async with aclosing(self._gateway.events(session.session_id, session.conversation.cursor)) as events:
                 async for event in events:
                     if session.apply(event):
-                        self._describing = asyncio.create_task(self._describe())
+                        self._description_task = asyncio.create_task(self._describe())
                     if session.must_reopen and not session.conversation.has_more:
                         page = await newest_page(self._gateway, session.session_id)
                         if page:
                             session.open_at(page)
-                    await self._show_news()
+                    await self._show_questions()
             session.note(texts.SESSION_OVER.format(status=session.conversation.status))
         except GatewayError as error:
             self._has_failed = True
@@ -106,48 +108,48 @@ class Interactive:
         self._screen.leave()
 
     async def _describe(self) -> None:
-        with contextlib.suppress(GatewayError):  # asked again after the next turn
+        with contextlib.suppress(GatewayError):  # read again after the next turn
             self._session.description = await self._gateway.describe(self._session.session_id)
             self._session.refresh()
 
     def _header(self) -> list[RenderableType]:
         session, renderer = self._session, self._session.renderer
-        about = session.description
-        title = f"  {legible(about.title)}" if about and about.title else ""
+        description = session.description
+        title = f"  {legible(description.title)}" if description and description.title else ""
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
-            renderer.note(texts.model(about.model if about else None)),
-            renderer.command(texts.COME_BACK_WITH.format(command=self._resume_command), style="dim"),
+            renderer.note(texts.model(description.model if description else None)),
+            renderer.command(texts.RESUME_LATER.format(command=self._resume_command), style="dim"),
             renderer.note(texts.HINT),
         ]
 
     # ---- questions
 
-    async def _show_news(self) -> None:
-        """Print in full what is asked about, once, where the line that asks has no room for it; show the rest."""
+    async def _show_questions(self) -> None:
+        """Print each call that needs approval once in full, if the question line has no room for it; then refresh."""
         for call in self._session.conversation.awaiting_calls:
-            if call.id not in self._asked:
-                self._asked.add(call.id)
-                whole = signature(call.name, call.args, max_chars=sys.maxsize, max_value_chars=sys.maxsize)
-                if call.args_blob or whole != signature(call.name, call.args, max_chars=self._style.width - 6):
+            if call.id not in self._printed_questions:
+                self._printed_questions.add(call.id)
+                full_call = signature(call.name, call.args, max_chars=sys.maxsize, max_value_chars=sys.maxsize)
+                if call.args_blob or full_call != signature(call.name, call.args, max_chars=self._style.width - 6):
                     self._session.print("", *await self._question(call))
         self._session.refresh()
 
     async def _question(self, call: ToolCall) -> list[RenderableType]:
         renderer = self._session.renderer
         question = texts.ASK_WITH_ARGUMENTS.format(tool=legible(call.name))
-        asks = Text(f"{Sign.QUESTION} {question}", style="bold yellow")
+        heading = Text(f"{Sign.QUESTION} {question}", style="bold yellow")
         if call.args_blob is None:
-            return [asks, *renderer.arguments(call, style=""), ""]
+            return [heading, *renderer.arguments(call, style=""), ""]
         try:
-            whole = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
+            arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
         except GatewayError as error:
-            return [asks, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
-        left_out = len(whole) - MAX_ARGUMENT_CHARS
+            return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
+        left_out = len(arguments) - MAX_ARGUMENT_CHARS
         more = [renderer.note(texts.left_out(left_out, "more character"))] if left_out > 0 else []
-        return [asks, Text(legible(whole[:MAX_ARGUMENT_CHARS])), *more, ""]
+        return [heading, Text(legible(arguments[:MAX_ARGUMENT_CHARS])), *more, ""]
 
-    # ---- moving and leaving
+    # ---- animation and leaving
 
     async def _animate(self) -> None:
         while True:
@@ -157,7 +159,7 @@ class Interactive:
                 self._session.refresh()
 
     async def _finish(self, finishing: asyncio.Task[None]) -> bool:
-        """Let what was typed be sent and done; a further Ctrl-C breaks it off. Returns whether all of it was sent."""
+        """Wait until all prompts are sent; a Ctrl-C ends the wait. Return whether all were sent."""
         with _on_signals(finishing.cancel, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             await asyncio.wait([finishing], timeout=GOODBYE_SECONDS)
             if not finishing.done():
@@ -167,10 +169,10 @@ class Interactive:
 
     async def _say_goodbye(self) -> None:
         session = self._session
-        if self._opened.is_new and not session.has_prompts:
+        if self._opened_session.is_new and not session.has_prompts:
             with contextlib.suppress(GatewayError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_SECONDS):
-                    await self._gateway.end(session.session_id, reason=texts.NOTHING_SAID)
+                    await self._gateway.end(session.session_id, reason=texts.NO_PROMPTS_REASON)
                 session.note(texts.SESSION_ENDED)
                 return
         if not session.conversation.is_over and not self._has_failed:

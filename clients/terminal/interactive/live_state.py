@@ -1,7 +1,7 @@
-"""What is going on right now, shown above the line one types in and gone again: nothing of it is final.
+"""The live output above the input line: partial output, running calls and waiting prompts.
 
-While a model writes, the end of its text is shown as it grows, as much as there is room for. Once it is final it is
-printed where it stood (`transcript_renderer.py`), so it is never seen twice.
+The end of a growing text is shown as far as there is room. Once the text is final, it is printed in the same place
+(`transcript_renderer.py`).
 """
 
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 
 MAX_QUEUE_LINES = 5
 
-MAX_GROWING_CHARS = 8_000
-"""Of a text that grows: more than a screen has room for."""
+MAX_PARTIAL_CHARS = 8_000
+"""How much of a partial text is rendered: more than a screen can show."""
 
 MIN_ROOM = 20
-"""In narrow terminals lines are broken rather than emptied."""
+"""In narrow terminals, lines are broken rather than shortened further."""
 
 
 @dataclass(frozen=True)
 class PendingPrompt:
-    """A prompt that was typed and is not known to have arrived."""
+    """A typed prompt that the session does not show yet."""
 
     message_id: str
     text: str
@@ -38,9 +38,9 @@ class PendingPrompt:
 
 @dataclass
 class LiveState:
-    """The conversation, what was typed and not heard of since, and what is wrong with the connection.
+    """The state that the live output shows.
 
-    `stopping`: the turn that was told to stop; `ticks` counts the frames, for what moves.
+    `stopping`: the id of the turn that is being stopped; `ticks` counts the frames of animations.
     """
 
     conversation: Conversation = field(default_factory=Conversation)
@@ -51,31 +51,30 @@ class LiveState:
 
 
 class LiveRenderer:
-    """Renders what goes on in one style."""
+    """Renders the live output."""
 
     def __init__(self, style: TerminalStyle, renderer: Renderer) -> None:
-        """Write in `style`; final parts look as `renderer` has them."""
         self._style = style
         self._renderer = renderer
-        self._growing: list[str] = []
-        self._growing_for: tuple[list[PartialPart], int] = [], 0
+        self._partial_lines: list[str] = []
+        self._partial_key: tuple[list[PartialPart], int] = [], 0
 
     def render(self, state: LiveState, *, now: datetime, rows: int) -> str:
-        """Return the state as text for a terminal, in `rows` lines at most; empty where nothing goes on."""
+        """Return the state as terminal text of at most `rows` lines; empty if there is nothing to show."""
         parts = [*self._activity(state, now), *self._queue(state)]
         below = [line for part in parts for line in self._lines(part)]
-        growing = self._growing_lines(state.conversation.partial_parts)
-        between = [""] if growing and below else []
-        return "\n".join([*growing[-max(1, rows - len(below) - len(between)) :], *between, *below])
+        partial = self._partial_output(state.conversation.partial_parts)
+        between = [""] if partial and below else []
+        return "\n".join([*partial[-max(1, rows - len(below) - len(between)) :], *between, *below])
 
-    # ---- what the model writes
+    # ---- partial output
 
-    def _growing_lines(self, parts: list[PartialPart]) -> list[str]:
-        """Return what the model has written of a step that is not final, as it will look when it is."""
-        if (parts, self._style.width) != self._growing_for:
-            self._growing_for = parts, self._style.width
-            self._growing = [line for part in parts for line in self._part(part)]
-        return self._growing
+    def _partial_output(self, parts: list[PartialPart]) -> list[str]:
+        """Return the partial output's lines, rendered like final text. They are cached by parts and width."""
+        if (parts, self._style.width) != self._partial_key:
+            self._partial_key = parts, self._style.width
+            self._partial_lines = [line for part in parts for line in self._part(part)]
+        return self._partial_lines
 
     def _part(self, part: PartialPart) -> list[str]:
         match part.kind:
@@ -84,12 +83,12 @@ class LiveRenderer:
                 end = one_line(part.text[-4 * room :], 4 * room)[-room:]
                 return self._lines(Text(f"  {Sign.THOUGHT} {end}", style="dim italic"))
             case "respond":
-                text = end_of(part.text, MAX_GROWING_CHARS)
+                text = end_of(part.text, MAX_PARTIAL_CHARS)
                 return ["", *self._lines(self._renderer.markdown(text))] if text.strip() else []
             case "call":
                 return self._lines(Text(f"  {Sign.TOOL} {one_line(part.text, 80)}…", style="dim"))
 
-    # ---- what is going on
+    # ---- activity
 
     def _activity(self, state: LiveState, now: datetime) -> list[RenderableType]:
         conversation, spinner = state.conversation, SPINNER[state.ticks % len(SPINNER)]
@@ -115,19 +114,19 @@ class LiveRenderer:
         line.append(call_signature(call, max_chars=self._room), style="not dim")
         return line.append(f" {progress}")
 
-    # ---- what waits
+    # ---- waiting prompts
 
     def _queue(self, state: LiveState) -> list[RenderableType]:
         waiting = state.conversation.waiting
         queued = {prompt.id for prompt in waiting}
         lines = [
-            (texts.JOINS_IN if prompt.mode == "steer" else texts.QUEUED.format(position=prompt.position), prompt.text)
+            (texts.JOINS_TURN if prompt.mode == "steer" else texts.QUEUED.format(position=prompt.position), prompt.text)
             for prompt in waiting
         ]
         lines += [(texts.SENDING, prompt.text) for prompt in state.pending if prompt.message_id not in queued]
         parts: list[RenderableType] = [
-            Text(f"  {Sign.QUEUED} {place}  {one_line(text, self._room)}", style="dim")
-            for place, text in lines[:MAX_QUEUE_LINES]
+            Text(f"  {Sign.QUEUED} {label}  {one_line(text, self._room)}", style="dim")
+            for label, text in lines[:MAX_QUEUE_LINES]
         ]
         if len(lines) > MAX_QUEUE_LINES:
             more = counted(len(lines) - MAX_QUEUE_LINES, "more prompt")
@@ -136,7 +135,7 @@ class LiveRenderer:
 
     @property
     def _room(self) -> int:
-        """The characters of a text that stands between others in a line."""
+        """The characters for a text with other texts in its line."""
         return max(MIN_ROOM, self._style.width - 20)
 
     def _lines(self, part: RenderableType) -> list[str]:
@@ -144,7 +143,7 @@ class LiveRenderer:
 
 
 def end_of(text: str, max_chars: int) -> str:
-    r"""Return the last lines of a Markdown text, `max_chars` or fewer; code that was begun before is code still.
+    r"""Return the last lines of a Markdown text, at most `max_chars`; an open code block is opened again.
 
     >>> end_of("one\ntwo\nthree", 9), end_of("```py\na = 1\nb = 2", 8), end_of("short", 99)
     ('two\nthree', '```\nb = 2', 'short')
@@ -157,19 +156,19 @@ def end_of(text: str, max_chars: int) -> str:
 
 
 def running_calls(turn: ConversationMessage) -> list[ToolCall]:
-    """Return the calls of a turn that are under way."""
+    """Return the calls of a turn that are running."""
     step = turn.steps[-1] if turn.steps else None
     calls = step.tool_calls if isinstance(step, ModelStep) else []
-    # While people are asked about some calls of a step, none of them runs.
+    # While a call of a step waits for approval, none of the step's calls runs.
     if any(call.awaits_approval for call in calls):
         return []
     return [call for call in calls if call.result is None]
 
 
 def _seconds_of_step(turn: ConversationMessage, now: datetime) -> float:
-    """Return how many seconds the running step has taken."""
-    started = turn.steps[-1].timestamp if turn.steps else turn.timestamp
-    return max(0.0, (now - started).total_seconds())
+    """Return how many seconds the current step has been running."""
+    started_at = turn.steps[-1].timestamp if turn.steps else turn.timestamp
+    return max(0.0, (now - started_at).total_seconds())
 
 
 def _waiting_for_model(conversation: Conversation, now: datetime) -> str:

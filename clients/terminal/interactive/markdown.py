@@ -1,4 +1,4 @@
-"""Markdown as the terminal sets it."""
+"""Markdown for the terminal."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -18,17 +18,17 @@ from turnkeeper.clients.terminal.formatting import legible
 INDENT = 2
 
 MIN_CELL_COLUMNS = 5
-"""What a cell of a table takes at least, to be readable."""
+"""The minimum width of a table's cell."""
 
 
 class _Heading(Heading):
-    """All headings begin at the left: a conversation is no printed page."""
+    """Headings at the left, not centred."""
 
     LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
 
 
 class _CodeBlock(CodeBlock):
-    """Code without a box around it: what is copied is the code."""
+    """Code without a box, so that people can copy it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True)
@@ -36,7 +36,7 @@ class _CodeBlock(CodeBlock):
 
 
 class _Table(TableElement):
-    """No cell is cut: long ones go on in the next line, and a table without room for its columns is lines of cells."""
+    """A table without cut cells: long ones are wrapped, and a table that is too wide becomes lines of cells."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for table in super().__rich_console__(console, options):
@@ -55,12 +55,12 @@ def _text(cell: RenderableType) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-# HTML, images and link definitions are nothing that a terminal shows: left as they were written, no text gets lost.
+# A terminal can't show HTML, images and link definitions: they stay as plain text.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["image", "reference"])
 
 
 class ChatMarkdown(Markdown):
-    """Markdown in a conversation: a line break is a line break, no text is left out, none of it steers the terminal."""
+    """Markdown with line breaks as written, without lost text, and without control characters."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -71,10 +71,10 @@ class ChatMarkdown(Markdown):
     }
 
     def __init__(self, text: str) -> None:
-        """Set `text` in the terminal's own colours."""
-        shown = legible(text)
-        super().__init__(shown, code_theme="ansi_dark", hyperlinks=False)
-        self.parsed = _PARSER.parse(shown)
+        """Use the terminal's own colours."""
+        safe_text = legible(text)
+        super().__init__(safe_text, code_theme="ansi_dark", hyperlinks=False)
+        self.parsed = _PARSER.parse(safe_text)
         _make_legible(self.parsed)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -84,7 +84,7 @@ class ChatMarkdown(Markdown):
 
 
 def _make_legible(tokens: Sequence[Token]) -> None:
-    """Show what was written as a character reference (`&#27;`) and would steer the terminal; break lines as written."""
+    """Escape control characters from character references (`&#27;`), and keep line breaks."""
     for token in tokens:
         token.content = legible(token.content)
         if token.type == "softbreak":

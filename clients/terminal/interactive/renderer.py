@@ -1,4 +1,4 @@
-"""How what is printed looks: the parts of turns, notes and errors, as something rich can print."""
+"""Renders parts of turns, notes and errors for rich."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -15,56 +15,51 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep
 
 MAX_RESULT_CHARS = 4_000
-"""Of a call's result, and of its arguments, where a turn is opened."""
+"""How much of a call's arguments and of its result `/details` shows."""
 
 
 class Renderer:
     """Renders in one style."""
 
     def __init__(self, style: TerminalStyle) -> None:
-        """Render in `style`."""
         self._style = style
 
-    # ---- apart from the conversation
+    # ---- notes
 
     def note(self, text: str) -> RenderableType:
-        """Return a remark."""
         return Padding(Text(text, style="dim"), (0, 0, 0, INDENT))
 
     def error(self, text: str) -> Text:
-        """Return what went wrong."""
         return Text(f"{Sign.BAD} {legible(text)}", style="red")
 
     def command(self, text: str, *, style: str = "") -> RenderableType:
-        """Return a line with a command in it: the terminal may break it, we do not, so that it can be copied."""
-        # Not as a text: several texts are joined before they are printed, and broken together.
+        """Return a line with a command, which we never break, so that it can be copied."""
+        # In a group, since rich joins adjacent texts and breaks them together.
         return Group(Text(text, style=style, overflow="ignore", no_wrap=True))
 
     # ---- parts of a turn
 
     def prompt(self, text: str) -> Text:
-        """Return what the turn was asked."""
         lines = legible(text).strip("\n").split("\n")
         return Text.assemble((f"{Sign.PROMPT} ", "bold cyan"), ("\n  ".join(lines), "bold"), overflow="fold")
 
     def steering(self, text: str) -> Text:
-        """Return a prompt that joined the running turn."""
+        """Return a steering prompt."""
         return Text(f"  {Sign.STEER} {legible(text)}", style="bold")
 
     def thinking(self, text: str) -> Text:
-        """Return the beginning of what the model thought, in one line."""
+        """Return the start of the model's thinking, on one line."""
         return Text(f"  {Sign.THOUGHT} {one_line(text, self._style.width - INDENT - 2)}", style="dim italic")
 
     def markdown(self, text: str) -> RenderableType:
-        """Return what the model wrote."""
         return Padding(ChatMarkdown(text), (0, 0, 0, INDENT))
 
     def call(self, call: ToolCall) -> Text:
-        """Return a finished call in one line: what was called, how it ended, how long it took."""
+        """Return a finished call on one line: its signature, outcome and duration."""
         result = call.result or ToolResult(outcome="")
         is_good = result.status == "ok"
-        took = f" {duration(result.duration_ms)}" if result.duration_ms is not None else ""
-        outcome = took if is_good else f" {one_line(_outcome(call, result), 80)}{took}"
+        time = f" {duration(result.duration_ms)}" if result.duration_ms is not None else ""
+        outcome = time if is_good else f" {one_line(_outcome(call, result), 80)}{time}"
         sign = self._style.encodable(Sign.GOOD if is_good else Sign.BAD)
         room = max(20, self._style.width - INDENT - len(sign) - min(len(outcome), 40) - 4)
         line = Text(f"  {Sign.TOOL} ", style="dim", no_wrap=False)
@@ -73,25 +68,25 @@ class Renderer:
         return line.append(outcome)
 
     def turn_end(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
-        """Return why there is no answer, if there is none, and what the turn took."""
-        took = turn.processing_time_ms
-        ended = texts.TURN.format(number=number)
-        line = facts([ended, duration(took) if took is not None else "", amount(turn.usage)])
+        """Return the turn's error, if it has one, and its duration and usage."""
+        milliseconds = turn.processing_time_ms
+        time = duration(milliseconds) if milliseconds is not None else ""
+        line = facts([texts.TURN.format(number=number), time, amount(turn.usage)])
         return [*_error_of(turn), self.note(line)]
 
-    # ---- opened turns
+    # ---- a turn's details
 
-    def opened_turn(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
-        """Return a turn with everything that happened in it."""
-        opened = self.note(texts.TURN_OPENED.format(number=number))
-        parts: list[RenderableType] = ["", opened, self.prompt(turn.user_message)]
+    def turn_details(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
+        """Return a turn with all of its steps."""
+        heading = self.note(texts.TURN_DETAILS.format(number=number))
+        parts: list[RenderableType] = ["", heading, self.prompt(turn.user_message)]
         if turn.steps_omitted:
             parts.append(self.note(texts.left_out(turn.steps_omitted, "earlier step")))
         for step in turn.steps:
-            parts += [self.steering(step.content)] if isinstance(step, UserStep) else self._opened_step(step)
+            parts += [self.steering(step.content)] if isinstance(step, UserStep) else self._step_details(step)
         return [*parts, *_error_of(turn)]
 
-    def _opened_step(self, step: ModelStep) -> list[RenderableType]:
+    def _step_details(self, step: ModelStep) -> list[RenderableType]:
         parts: list[RenderableType] = []
         if step.thinking:
             parts.append(Padding(Text(legible(step.thinking), style="dim italic"), (0, 0, 0, INDENT)))
@@ -104,10 +99,10 @@ class Renderer:
         return parts
 
     def arguments(self, call: ToolCall, *, style: str = "dim") -> list[RenderableType]:
-        """Return a call's arguments, one a line, as far as they are shown at all."""
+        """Return a call's arguments, one a line, up to `MAX_RESULT_CHARS`."""
         if isinstance(call.args, str):
             return [_block(call.args, style=style)]
-        # Further lines of a value stand to the right: none of them looks like another argument.
+        # A value's further lines are indented, so that none looks like another argument.
         lines = [f"{name}: {_value(value)}".replace("\n", "\n    ") for name, value in call.args.items()]
         if call.args_blob:
             lines.append(texts.ARGUMENTS_SIZE.format(size=counted(call.args_blob.chars, "character")))
@@ -117,13 +112,13 @@ class Renderer:
         result = call.result
         if result is None:
             return []
-        whole = texts.RESULT_SIZE.format(size=counted(result.blob.chars, "character")) if result.blob else ""
-        outcome = self.note(f"  → {legible(result.outcome)}{whole}")
+        size = texts.RESULT_SIZE.format(size=counted(result.blob.chars, "character")) if result.blob else ""
+        outcome = self.note(f"  → {legible(result.outcome)}{size}")
         return [outcome, _block(result.content)] if result.content else [outcome]
 
 
 def facts(parts: Iterable[str]) -> str:
-    """Return the parts that are not empty in one line.
+    """Return the parts that are not empty on one line.
 
     >>> facts(["turn 1", "", "2 s"])
     'turn 1 · 2 s'
@@ -132,7 +127,7 @@ def facts(parts: Iterable[str]) -> str:
 
 
 def call_signature(call: ToolCall, *, max_chars: int) -> str:
-    """Return what a line that names a call shows of it."""
+    """Return a call as one line; large arguments are replaced by their size."""
     args: Mapping[str, object] | str = call.args
     if call.args_blob:
         args = texts.left_out(call.args_blob.chars, "character")
@@ -159,8 +154,8 @@ def _value(value: object) -> str:
 
 
 def _block(text: str, *, style: str = "dim") -> RenderableType:
-    shown = legible(text)
-    left_out = len(shown) - MAX_RESULT_CHARS
+    block = legible(text)
+    left_out = len(block) - MAX_RESULT_CHARS
     if left_out > 0:
-        shown = f"{shown[:MAX_RESULT_CHARS]}\n{texts.left_out(left_out, 'more character')}"
-    return Padding(Group(Text(shown)), (0, 0, 0, 3 * INDENT), style=style)
+        block = f"{block[:MAX_RESULT_CHARS]}\n{texts.left_out(left_out, 'more character')}"
+    return Padding(Group(Text(block)), (0, 0, 0, 3 * INDENT), style=style)

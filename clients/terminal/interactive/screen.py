@@ -1,7 +1,7 @@
-"""The terminal: what is printed scrolls up, below it is what goes on now, the line to type in, and a status line.
+"""The terminal: printed text scrolls up; below it are the live output, the input line and a status line.
 
-Nothing here knows what a session is. Printing takes the lower part away, writes, and has it drawn again below: all in
-one go, in the loop's own thread, so that no key is lost and nothing is torn.
+This module knows nothing of sessions. To print, it erases the lower part, writes the text and draws the lower part
+again, all in one write on the event loop's thread, so that no key is lost and no frame is torn.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ from turnkeeper.clients.terminal.formatting import well_formed
 MAX_INPUT_ROWS = 6
 
 ESCAPE_SECONDS = 0.2
-"""How long after Esc a key may come that makes another key of it; Alt-Enter is Esc and Enter."""
+"""How long after Esc another key may follow that belongs to it: Alt-Enter is Esc and Enter."""
 
 READ_BYTES = 1_024
 
@@ -44,7 +44,7 @@ PLAIN_STYLE = {"sign": "bold", "status": "", "question": "bold"}
 
 
 class Screen:
-    """One terminal. `on_line` is given what is typed; `on_interrupt` is called at Ctrl-C, `on_escape` at Esc."""
+    """A terminal. `on_line` receives typed lines; Ctrl-C calls `on_interrupt`, and Esc calls `on_escape`."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Screen:
         on_escape: Callable[[], None],
         on_change: Callable[[str], None],
     ) -> None:
-        """Take the terminal that `stdout` is; nothing is drawn before `run`."""
+        """`stdout` is a terminal; nothing is drawn before `run`."""
         self._live = ""
         self._status = ""
         self._question = ""
         self._is_left = False
         self._on_line = on_line
-        # Not asking the terminal where its cursor is: a slow one answers into what is typed.
+        # Without asking for the cursor's position: a slow terminal's reply would get into the typed text.
         self._output = _WholeFrames(stdout, lambda: _size_of(stdout), enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
@@ -77,22 +77,22 @@ class Screen:
             style=Style.from_dict(STYLE if colour else PLAIN_STYLE),
             color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
-            input=_TypedAhead(sys.stdin),
+            input=_TypeAheadInput(sys.stdin),
             output=self._output,
             after_render=lambda _: self._output.release(),
         )
-        # Esc is also how the keys of other bindings begin: those follow at once.
+        # Other keys also start with Esc, but their next character follows at once.
         self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_SECONDS
 
     async def run(self) -> None:
-        """Read what is typed until `leave`."""
+        """Read input until `leave`."""
         try:
             await self._app.run_async(handle_sigint=False, pre_run=self._exit_if_left)
         finally:
             self._output.release()
 
     def leave(self) -> None:
-        """Have `run` return; what was below the printed text is gone then."""
+        """Make `run` return and erase everything below the printed text."""
         self._is_left = True
         self._exit_if_left()
 
@@ -100,10 +100,9 @@ class Screen:
         if self._is_left and self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    # ---- what is shown
+    # ---- output
 
     def print(self, text: str) -> None:
-        """Print for good."""
         is_drawn = self._app.is_running and not self._app.is_done
         if is_drawn:
             self._output.hold()
@@ -114,34 +113,32 @@ class Screen:
             self._app.invalidate()
 
     def show(self, *, live: str, question: str, status: str) -> None:
-        """Show below what was printed; it takes the place of what was there."""
+        """Replace what is shown below the printed text."""
         if (live, question, status) != (self._live, self._question, self._status):
             self._live, self._question, self._status = live, question, status
             self._app.invalidate()
 
     @property
     def size(self) -> Size:
-        """The terminal's size now."""
         return self._output.get_size()
 
     @property
-    def typed(self) -> str:
-        """What stands in the line one types in."""
+    def input(self) -> str:
+        """The text of the input line."""
         return self._buffer.text
 
-    def give_back(self, text: str) -> bool:
-        """Put a text back into the line; `False` where something else stands there, or nobody types any more."""
+    def restore(self, text: str) -> bool:
+        """Put a text back into the input line; False if that has other text or the user has left."""
         if self._is_left or self._buffer.text:
             return False
         self._buffer.text = text
         self._buffer.cursor_position = len(text)
         return True
 
-    def clear_typed(self) -> None:
-        """Empty the line one types in."""
+    def clear_input(self) -> None:
         self._buffer.reset()
 
-    # ---- how it is built
+    # ---- layout and keys
 
     def _accept(self, buffer: Buffer) -> bool:
         text = well_formed(buffer.text).strip()
@@ -150,10 +147,10 @@ class Screen:
         return False
 
     def _layout(self, sign: str) -> Layout:
-        def shown(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
+        def text_window(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
             return Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=True, style=style)
 
-        typing = Window(
+        input_window = Window(
             BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
             height=lambda: Dimension(min=1, max=MAX_INPUT_ROWS),
             wrap_lines=True,
@@ -162,16 +159,16 @@ class Screen:
         return Layout(
             HSplit(
                 [
-                    ConditionalContainer(shown(lambda: ANSI(self._live)), Condition(lambda: self._live != "")),
+                    ConditionalContainer(text_window(lambda: ANSI(self._live)), Condition(lambda: self._live != "")),
                     ConditionalContainer(
-                        shown(lambda: self._question, "class:question"), Condition(lambda: self._question != "")
+                        text_window(lambda: self._question, "class:question"), Condition(lambda: self._question != "")
                     ),
                     Window(height=1, char=" "),
-                    typing,
+                    input_window,
                     Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
                 ]
             ),
-            focused_element=typing,
+            focused_element=input_window,
         )
 
     def _keys(self, on_interrupt: Callable[[], None], on_escape: Callable[[], None]) -> KeyBindings:
@@ -204,27 +201,27 @@ class Screen:
         return keys
 
 
-class _TypedAhead(Vt100Input):
-    """What is typed, also before the terminal is ours: Enter sends there too (API-6)."""
+class _TypeAheadInput(Vt100Input):
+    """Input that includes keys typed before the terminal was in raw mode: Enter sends there too (API-6)."""
 
     def __init__(self, stdin: TextIO) -> None:
         super().__init__(stdin)
-        self.stdin_reader = self._reader = _TypedAheadReader(stdin.fileno(), encoding=stdin.encoding)
+        self.stdin_reader = self._reader = _TypeAheadReader(stdin.fileno(), encoding=stdin.encoding)
 
     @contextmanager
     def raw_mode(self) -> Iterator[None]:
-        """Have every key inside the block as it is typed."""
+        """Read each key as it is typed inside the block."""
         with super().raw_mode():
             waiting = fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i")))
             (self._reader.ahead,) = struct.unpack("i", waiting)
             yield
 
 
-class _TypedAheadReader(PosixStdinReader):
-    """Reads keys. Before it is ours, the terminal turns Enter into a line feed and Ctrl-D into a NUL: undone here."""
+class _TypeAheadReader(PosixStdinReader):
+    """Reads keys. Before raw mode, the terminal turns Enter into a line feed and Ctrl-D into a NUL; this undoes it."""
 
     ahead = 0
-    """The bytes of such keys that are not read yet."""
+    """How many bytes from before raw mode are still unread."""
 
     def __init__(self, descriptor: int, *, encoding: str) -> None:
         super().__init__(descriptor, encoding=encoding)
@@ -234,33 +231,33 @@ class _TypedAheadReader(PosixStdinReader):
         if not self.ahead:
             return super().read(count)
         text = super().read(min(count, self.ahead))
-        # Without a text there is nothing left of them, or only the beginning of a character.
+        # Without text, none of them is left, or only part of a character.
         self.ahead = max(0, self.ahead - len(text.encode(self._encoding, self.errors))) if text else 0
         return text.replace("\n", "\r").replace("\0", "\x04")
 
 
 class _WholeFrames(Vt100_Output):
-    """Gives the terminal what belongs together in one go, so that nobody sees half of it.
+    """Writes each frame at once, so that no half frame is visible.
 
-    Terminals that know synchronised output (mode 2026) show it in one go too; the others ignore what they are told.
+    Terminals with synchronised output (mode 2026) also show it at once; others ignore the two sequences.
     """
 
     BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
 
-    _is_held = False
+    _is_on_hold = False
 
     def hold(self) -> None:
-        """Keep what is written until `release`."""
-        self._is_held = True
+        """Buffer output until `release`."""
+        self._is_on_hold = True
 
     def release(self) -> None:
-        """Give out what was kept."""
-        self._is_held = False
+        """Write the buffered output."""
+        self._is_on_hold = False
         self.flush()
 
     def flush(self) -> None:
-        """Give out what was written, unless it is held."""
-        if self._buffer and not self._is_held:
+        """Write the buffered output, except between `hold` and `release`."""
+        if self._buffer and not self._is_on_hold:
             self._buffer = [self.BEGIN, *self._buffer, self.END]
             super().flush()
 

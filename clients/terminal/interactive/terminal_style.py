@@ -1,4 +1,4 @@
-"""How the terminal at hand is written to: its width, its colours, and the characters it can show."""
+"""A terminal's width, colours and characters."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.theme import Theme
 
 MAX_COLUMNS = 100
-"""Wider lines are tiring to read."""
+"""Wider lines are hard to read."""
 
 THEME = Theme(
     {
@@ -25,11 +25,11 @@ THEME = Theme(
         "markdown.table.border": "dim",
     }
 )
-"""Markdown in the terminal's own foreground: nothing that depends on its background being dark or light."""
+"""Styles for Markdown that are readable on dark and light backgrounds."""
 
 
 class Sign(StrEnum):
-    """What lines begin with, and what stands between the facts of a line."""
+    """The first character of a line, and the separator of facts."""
 
     PROMPT = "›"
     TOOL = "⚒"
@@ -64,12 +64,12 @@ _ASCII = str.maketrans(
         "…": "...",
     }
 )
-"""What stands for a character where the terminal can't show it."""
+"""Replacements for terminals that can only show ASCII."""
 
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """Writes for a terminal: `columns` says how wide it is now; without `colour`, styles that need none are kept."""
+    """Renders for one terminal. `columns` returns its current width; without `colour`, bold and italic remain."""
 
     columns: Callable[[], int]
     colour: bool = True
@@ -77,11 +77,11 @@ class TerminalStyle:
 
     @property
     def width(self) -> int:
-        """The columns that are written to."""
+        """The number of columns to use."""
         return max(1, min(self.columns(), MAX_COLUMNS))
 
     def render(self, *renderables: RenderableType) -> str:
-        """Return what a terminal is to be sent, each of them on lines of its own."""
+        """Return the text to send to the terminal; each part starts on a new line."""
         console = Console(
             file=io.StringIO(),
             force_terminal=True,
@@ -94,12 +94,12 @@ class TerminalStyle:
             markup=False,
             emoji=False,
         )
-        with console.capture() as captured:
+        with console.capture() as capture:
             console.print(*renderables, sep="\n", crop=False)
-        return self.encodable(captured.get())
+        return self.encodable(capture.get())
 
     def encodable(self, text: str) -> str:
-        """Return the text in characters that the terminal can show.
+        """Return the text with replacements for characters that the terminal can't show.
 
         >>> style = TerminalStyle(lambda: 80, encoding="ascii")
         >>> style.encodable("• one … ü"), style.encodable("✓")
@@ -113,5 +113,5 @@ class TerminalStyle:
 
 
 def wants_colour() -> bool:
-    """Return whether colours are wanted: `NO_COLOR` (no-color.org) forbids them."""
+    """Return whether to use colours: not with `NO_COLOR` (no-color.org) or a dumb terminal."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

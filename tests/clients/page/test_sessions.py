@@ -51,7 +51,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     entries = tab.page.locator("#sessions li")
     await tab.page.get_by_label("Search sessions").fill(stem)
     await expect(entries).to_have_count(2)
-    await tab.page.get_by_label("Show only sessions").select_option("ended")
+    await tab.page.get_by_label("Filter sessions by status").select_option("ended")
     await expect(entries).to_have_count(1)
     await expect(entries).to_contain_text(f"{stem} Pears")
     await expect(entries).to_contain_text("ended")
@@ -175,7 +175,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
     await tab.open()
-    await expect(tab.page.locator("#demo-model")).to_contain_text("The built-in demo model answers. It works offline")
+    await expect(tab.page.locator("#demo-model")).to_contain_text("This is the built-in demo model. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
     await tab.page.get_by_role("textbox", name="Model").fill("openai:gpt-x")
     await tab.send("Hi")

@@ -32,7 +32,7 @@ async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
     async with httpx.AsyncClient(base_url=tab.url) as http:
-        for field in ("Search sessions", "Show only sessions", "Theme"):
+        for field in ("Search sessions", "Filter sessions by status", "Theme"):
             await tab.page.get_by_label(field).press("Escape")
         assert (await http.get(f"/workflow/{tab.session}")).json()["status"] == "processing"
     await tab.text.press("Escape")

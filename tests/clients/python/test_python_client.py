@@ -16,8 +16,8 @@ from tests.harness import Gate, Stage, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.conversation import Conversation, Cursor
-from turnkeeper.clients.python.errors import GatewayProblem, GatewayUnreachable, GatewayUnreadable
-from turnkeeper.clients.python.events import ConnectionLost, Event, PartialEvent, QueueEvent, UpdateEvent
+from turnkeeper.clients.python.errors import GatewayProblemError, GatewayUnreachableError, GatewayUnreadableError
+from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.session import Configure
 from turnkeeper.models.settings.settings import Settings
@@ -116,7 +116,7 @@ async def test_api_8_a_turn_is_stopped_and_a_waiting_prompt_withdrawn(gateway: G
     await gateway.prompt(session, "two", message_id="p2")
     assert [prompt.id for prompt in (await gateway.queue(session)).waiting] == ["p2"]
     await gateway.withdraw(session, "p2")
-    with pytest.raises(GatewayProblem) as again:
+    with pytest.raises(GatewayProblemError) as again:
         await gateway.withdraw(session, "p2")
     assert (again.value.problem.status, again.value.problem.name) == (409, "not-waiting")
     running = (await gateway.updates(session)).current_message_id
@@ -168,21 +168,21 @@ async def test_api_8_a_large_result_is_read_in_full(gateway: GatewayClient, on: 
 
 
 async def test_api_8_a_problem_says_what_is_wrong_field_by_field(gateway: GatewayClient) -> None:
-    with pytest.raises(GatewayProblem, match="There is no session") as unknown:
+    with pytest.raises(GatewayProblemError, match="There is no session") as unknown:
         await gateway.describe("never-heard-of")
     assert (unknown.value.problem.status, unknown.value.problem.name) == (404, "unknown-session")
-    with pytest.raises(GatewayProblem) as invalid:
+    with pytest.raises(GatewayProblemError) as invalid:
         await gateway.start("no such id!")
     assert [error.field for error in invalid.value.problem.errors or []] == ["id"]
 
 
 async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_path: Path) -> None:
     async with GatewayClient("http://127.0.0.1:1", patience=0.0) as client:
-        with pytest.raises(GatewayUnreachable, match="nothing listens there"):
+        with pytest.raises(GatewayUnreachableError, match="nothing listens there"):
             await client.health()
     page = httpx2.MockTransport(lambda request: httpx2.Response(200, text="<html>It works!</html>"))
     async with GatewayClient("http://elsewhere", transport=page) as client:
-        with pytest.raises(GatewayUnreadable):
+        with pytest.raises(GatewayUnreadableError):
             await client.describe("s")
 
 
@@ -201,7 +201,7 @@ async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_
 async def test_api_8_a_call_that_must_not_be_done_twice_is_sent_again_only_if_it_never_left() -> None:
     losing = LosesAnswers(httpx2.MockTransport(lambda request: httpx2.Response(201, json={"workflow_id": "s"})), lost=1)
     async with GatewayClient("http://gateway", transport=losing) as client:
-        with pytest.raises(GatewayUnreachable, match="the connection was lost"):
+        with pytest.raises(GatewayUnreachableError, match="the connection was lost"):
             await client.start("s")
         refusing = LosesAnswers(losing.inner, lost=1, error=httpx2.ConnectError)
     async with GatewayClient("http://gateway", transport=refusing) as client:
@@ -290,7 +290,7 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
             while not (copy.turns and copy.status == "idle"):
                 take(await anext(events), copy, told)
         await on.client.get_workflow_handle(session).signal("prompt", "two")
-        assert isinstance(await anext(events), ConnectionLost)
+        assert isinstance(await anext(events), ConnectionLostEvent)
         async with served(temporal, settings_of(on), port=port), aclosing(events):
             while not (len(copy.turns) == 2 and copy.status == "idle"):
                 take(await anext(events), copy, told)
@@ -312,7 +312,7 @@ async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can
             patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
             await gateway.prompt(session, "hi")
             async for event in events:
-                if isinstance(event, ConnectionLost) and "is stuck" in event.reason:
+                if isinstance(event, ConnectionLostEvent) and "is stuck" in event.reason:
                     break
         while not (copy.turns and copy.status == "idle"):
             take(await anext(events), copy, [])
@@ -341,12 +341,12 @@ async def test_api_8_a_session_that_is_over_ends_its_events_and_has_none_afterwa
 async def test_api_8_events_of_no_session_are_a_problem_and_without_a_gateway_patience_ends(
     gateway: GatewayClient,
 ) -> None:
-    with pytest.raises(GatewayProblem, match="There is no session"):
+    with pytest.raises(GatewayProblemError, match="There is no session"):
         await anext(gateway.events("never-heard-of"))
     async with asyncio.timeout(30), GatewayClient("http://127.0.0.1:1") as nowhere:
         events = nowhere.events("s", patience=0.3)
-        assert isinstance(await anext(events), ConnectionLost)
-        with pytest.raises(GatewayUnreachable):
+        assert isinstance(await anext(events), ConnectionLostEvent)
+        with pytest.raises(GatewayUnreachableError):
             _ = [event async for event in events]
 
 

@@ -11,8 +11,13 @@ import pytest
 
 from tests.waiting import BOUND, run_other_tasks
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.python.errors import GatewayError, GatewayProblem, GatewayUnreachable, GatewayUnreadable
-from turnkeeper.clients.python.events import ConnectionLost, Event, UpdateEvent
+from turnkeeper.clients.python.errors import (
+    GatewayError,
+    GatewayProblemError,
+    GatewayUnreachableError,
+    GatewayUnreadableError,
+)
+from turnkeeper.clients.python.events import ConnectionLostEvent, Event, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationUpdate
@@ -86,7 +91,7 @@ async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None
     )
     seen, error = await events_of(client, patience=0.05)
     assert error is None
-    assert [type(event) for event in seen] == [UpdateEvent, ConnectionLost, UpdateEvent]
+    assert [type(event) for event in seen] == [UpdateEvent, ConnectionLostEvent, UpdateEvent]
 
 
 async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_the_end() -> None:
@@ -97,15 +102,15 @@ async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_t
         return httpx2.Response(200, headers=SSE)
 
     seen, error = await events_of(client_of(empty), patience=1.0)
-    assert isinstance(error, GatewayUnreachable)
-    assert {type(event) for event in seen} == {ConnectionLost}
+    assert isinstance(error, GatewayUnreachableError)
+    assert {type(event) for event in seen} == {ConnectionLostEvent}
     assert 2 <= len(asked) <= 4  # after 0, 0.2, 0.6 and 1.4 seconds
 
 
 async def test_api_8_what_sends_no_events_is_named_and_not_asked_again() -> None:
     client = client_of(lambda: httpx2.Response(200, html=PAGE))
     seen, error = await events_of(client, patience=None)
-    assert (seen, type(error)) == ([], GatewayUnreadable)
+    assert (seen, type(error)) == ([], GatewayUnreadableError)
 
 
 async def test_api_8_a_proxy_that_misses_the_gateway_for_a_while_is_waited_for() -> None:
@@ -114,7 +119,7 @@ async def test_api_8_a_proxy_that_misses_the_gateway_for_a_while_is_waited_for()
     )
     seen, error = await events_of(client, patience=5.0)
     assert error is None
-    assert [type(event) for event in seen] == [ConnectionLost, UpdateEvent]
+    assert [type(event) for event in seen] == [ConnectionLostEvent, UpdateEvent]
 
 
 def test_api_8_nothing_waits_once_an_update_says_so() -> None:
@@ -143,7 +148,7 @@ async def test_api_8_what_is_no_gateway_is_named_by_every_call(
     call: Callable[[GatewayClient], Any], status: int
 ) -> None:
     async with client_of(answers(status, html=PAGE)) as client:
-        with pytest.raises(GatewayUnreadable, match="no Turnkeeper gateway"):
+        with pytest.raises(GatewayUnreadableError, match="not a Turnkeeper gateway"):
             await call(client)
 
 
@@ -153,7 +158,7 @@ async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:
             yield b"no gzip"
 
     async with client_of(lambda: httpx2.Response(200, headers={"content-encoding": "gzip"}, stream=Packed())) as client:
-        with pytest.raises(GatewayUnreadable):
+        with pytest.raises(GatewayUnreadableError):
             await client.health()
 
 
@@ -165,7 +170,7 @@ async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:
     ],
 )
 async def test_api_8_what_is_no_address_is_said_in_a_sentence(url: str) -> None:
-    with pytest.raises(GatewayUnreachable, match="that is no http address"):
+    with pytest.raises(GatewayUnreachableError, match="this is not an http address"):
         GatewayClient(url)
 
 
@@ -174,6 +179,6 @@ async def test_api_8_a_retry_after_that_counts_no_seconds_is_left_aside(header: 
     problem = {"type": "urn:turnkeeper:problem:queue-full", "title": "Full", "status": 429, "detail": "Full."}
     headers = {"retry-after": header.encode("latin-1")}
     async with client_of(lambda: httpx2.Response(429, headers=headers, json=problem)) as client:
-        with pytest.raises(GatewayProblem) as full:
+        with pytest.raises(GatewayProblemError) as full:
             await client.prompt("s", "hello")
     assert full.value.retry_after == seconds

@@ -30,7 +30,7 @@ async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(c
     on.tools.run = slow_look
     on.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
     async with chat() as terminal:
-        assert "Come back with: turnkeeper chat --session chat-" in terminal.text
+        assert "Resume with: turnkeeper chat --session chat-" in terminal.text
         terminal.type("read notes.txt")
         await terminal.until("turn 1 ·")
         printed = [line for line in terminal.lines[4:] if line]
@@ -123,7 +123,7 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
         session = session_in(terminal)
-        await terminal.until(f"The session goes on. Come back with: turnkeeper chat --session {session}")
+        await terminal.until(f"The session goes on. Resume with: turnkeeper chat --session {session}")
 
 
 async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: Stage, gateway: GatewayClient) -> None:
@@ -134,14 +134,14 @@ async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: 
     async with chat("--session", session) as terminal:
         await terminal.until("Slowly")
         terminal.press("escape")
-        await terminal.until("This turn was not started here. /stop stops it.")
+        await terminal.until("This turn was not started here. Use /stop to stop it.")
         terminal.type("half a line", enter=False)
         await terminal.until("half a line")
         terminal.press("c-c")
         await terminal.until_gone("half a line")
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
-        await terminal.until("The session goes on. Come back with:")
+        await terminal.until("The session goes on. Resume with:")
     gate.open()
     (turn,) = (await gateway.updates(session, wait=10)).new_messages
     while not turn.is_complete:
@@ -197,8 +197,8 @@ async def test_api_6_the_printed_commands_can_be_typed_as_they_stand(chat: Chat,
         await terminal.until("turn 1 ·")
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
-        await terminal.until("The session goes on. Come back with: ")
-        command = terminal.text.rpartition("Come back with: ")[2].strip()
+        await terminal.until("The session goes on. Resume with: ")
+        command = terminal.text.rpartition("Resume with: ")[2].strip()
     assert command.split()[1:3] == ["chat", "--session"]
     async with terminal_with(["/bin/sh", "-c", command], env=plain_env(**shell), cwd=tmp_path, columns=250) as terminal:
         await terminal.until("echo: hello")
@@ -212,11 +212,11 @@ async def test_api_6_ctrl_c_with_nothing_to_stop_asks_once_more_before_it_leaves
         terminal.press("c-c")
         await terminal.until_gone("half a line")
         terminal.press("c-c")
-        await terminal.until("Ctrl-C again leaves")
+        await terminal.until("Press Ctrl-C again to leave")
         terminal.type("x", enter=False)
         terminal.press("backspace")
         terminal.press("c-c")
-        await terminal.until(lambda t: t.text.count("Ctrl-C again leaves") == 2)
+        await terminal.until(lambda t: t.text.count("Press Ctrl-C again to leave") == 2)
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
 
@@ -225,7 +225,7 @@ async def test_api_6_a_session_in_which_nothing_was_said_is_not_left_behind(chat
     async with chat() as terminal:
         terminal.press("c-d")
         assert await terminal.exit_code() == 0
-        await terminal.until("Nothing was said, so the session was ended.")
+        await terminal.until("No prompts were sent, so the session was ended.")
         session = session_in(terminal)
     assert (await gateway.updates(session, wait=10)).status == "ended"
 
@@ -244,7 +244,7 @@ async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Ch
         await terminal.until("turn 6 ·")
         assert terminal.text.count("echo: question 5") == 1
         terminal.type("/details 1")
-        await terminal.until("turn 1, opened")
+        await terminal.until("turn 1, details")
         await terminal.until("› question 1")
 
 
@@ -276,7 +276,7 @@ async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, o
         terminal.type("begin")
         await on.vendor.gate.until_arrived(1)
         terminal.type("/steer look left first")
-        await terminal.until("joins in  look left first")
+        await terminal.until("joins this turn  look left first")
         on.vendor.gate.open()
         await terminal.until("↳ look left first")
         await terminal.until("turn 1 ·")
@@ -304,14 +304,14 @@ async def test_api_6_commands_say_what_they_did_and_how_they_are_meant(chat: Cha
     async with chat() as terminal:
         await terminal.until(is_idle)
         terminal.type("/title A walk")
-        await terminal.until("The title is 'A walk'.")
+        await terminal.until("The title is now 'A walk'.")
         assert (await gateway.describe(session_in(terminal))).title == "A walk"
         terminal.type("/model offline:other")
         await terminal.until("The model is offline:other from the next turn on.")
         terminal.type("/open")
         await terminal.until(f"{gateway.url}/?session={session_in(terminal)}")
         terminal.type("/dance")
-        await terminal.until("There is no command /dance")
+        await terminal.until("Unknown command /dance")
         await terminal.until("› /dance")
         terminal.press("c-c")
         terminal.type("/stop")
@@ -361,7 +361,7 @@ async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gatew
         await gateway.end(session_in(terminal))
         await terminal.until("The session is over (ended).")
         assert await terminal.exit_code() == 0
-        assert "Come back with" not in terminal.text[terminal.text.index("is over") :]
+        assert "Resume with" not in terminal.text[terminal.text.index("is over") :]
 
 
 async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:

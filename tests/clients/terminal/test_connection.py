@@ -33,7 +33,7 @@ async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
         terminal.type("and this too")
         gate.open()
         async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
-            await terminal.until("Connected again: nothing was lost.")
+            await terminal.until("Reconnected. Nothing was lost.")
             await terminal.until("turn 3 ·")
             for once in ("The first half and the second.", "› hello", "› tell me more", "› and this too", "One."):
                 assert terminal.text.count(once) == 1, once
@@ -73,9 +73,9 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--session", "", "--session '' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
-        ("--session", "a/b", "--session 'a/b' is not a session's id, which has 1 to 128 letters, digits or . _ ~ -."),
-        ("--url", "", "--url is blank. Give the gateway's address, as http://HOST:PORT."),
+        ("--session", "", "--session '' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
+        ("--session", "a/b", "--session 'a/b' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
+        ("--url", "", "--url is blank. Set it to the gateway's address, such as http://HOST:PORT."),
     ],
 )
 async def test_api_6_what_names_nothing_is_refused_at_the_door(

@@ -40,7 +40,7 @@ async def test_api_6_who_leaves_while_nobody_answers_is_waited_for_until_it_is_s
         await terminal.until("1 sending")
         assert "queued" not in terminal.shown
         terminal.press("c-d")
-        await terminal.until("Still sending what was typed; Ctrl-C leaves without.")
+        await terminal.until("Still sending your prompts. Press Ctrl-C to leave without sending them.")
         await relay.heal()
         assert await terminal.exit_code() == 0
         await terminal.until("The session goes on.")
@@ -63,4 +63,4 @@ async def test_api_6_who_does_not_wait_is_told_what_was_not_sent(chat: Chat, rel
         assert await terminal.exit_code() == 1
         await terminal.until("May not have arrived: first")
         await terminal.until("Not sent: second")
-        assert "Come back with" in terminal.text[terminal.text.index("Not sent") :]
+        assert "Resume with" in terminal.text[terminal.text.index("Not sent") :]

@@ -70,7 +70,7 @@ async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
     session = ended.err.split("--session ")[1].split()[0]
     assert ended.err == (
         'Approval needed: send_mail(to="bob")\n'
-        f"The prompt is safe. Decide with: turnkeeper chat --session {session} --url {url}\n"
+        f"Your prompt is safe. Decide with: turnkeeper chat --session {session} --url {url}\n"
     )
     assert (await gateway.describe(session)).status == "awaiting_approval"
 
@@ -99,7 +99,7 @@ async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
 
 async def test_api_6_a_blank_question_is_not_asked(url: str, tmp_path: Path) -> None:
     ended = await run_chat("--url", url, cwd=tmp_path, stdin="  \n")
-    assert (ended.code, ended.out, ended.err) == (1, "", "There is nothing to send: the message is blank.\n")
+    assert (ended.code, ended.out, ended.err) == (1, "", "Nothing to send: the message is blank.\n")
 
 
 async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, on: Stage, tmp_path: Path) -> None:

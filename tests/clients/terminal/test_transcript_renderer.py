@@ -27,7 +27,7 @@ class Printed:
 
     def news(self) -> list[str]:
         """Print what is new; return the lines that are not blank."""
-        parts = list(self.transcript.news(self.conversation))
+        parts = list(self.transcript.render_new(self.conversation))
         lines = self.style.render(*parts).split("\n") if parts else []
         new = [line.strip() for line in lines if line.strip()]
         self.lines += new
