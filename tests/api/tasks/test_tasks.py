@@ -10,6 +10,7 @@ from httpx import AsyncClient
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create
 from tests.harness import Stage, asks, last_user_message, says
+from tests.waiting import until
 from turnkeeper.activities.providers.offline.provider import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -362,6 +363,44 @@ async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: Asyn
     await on.vendor.gate.until_arrived(1)
     await on.client.get_workflow_handle(task_id).terminate()
     assert (await awaited(http, task_id))["status"] == "cancelled"
+
+
+# ── Without an answer of a worker ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_all_the_same(
+    http_alone: AsyncClient,
+) -> None:
+    body = {"idempotency_key": str(uuid4())}
+    task_id = (await create(http_alone, **body))["task_id"]
+    again = await create(http_alone, **body)
+    assert (again["task_id"], again["status"]) == (task_id, "working")
+    answer = await http_alone.get(f"/tasks/{task_id}", params={"wait_seconds": 0.1})
+    assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+    message = await http_alone.post(f"/tasks/{task_id}/messages", json={"text": "and now?"})
+    assert (message.status_code, message.json()["position"]) == (202, None)
+    cancelled = await http_alone.post(f"/tasks/{task_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "working")
+    assert cancelled.json()["status_message"] == "It is being cancelled."
+
+
+async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
+    http: AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+    task_id = (await create(http, title="Paint"))["task_id"]
+
+    async def is_stuck() -> bool:
+        answer = await http.get(f"/tasks/{task_id}")
+        return answer.status_code == 200 and "keeps failing" in (answer.json()["status_message"] or "")
+
+    await until(is_stuck)
+    task = (await http.get(f"/tasks/{task_id}")).json()
+    assert (task["status"], task["title"], task["result"]) == ("working", "Paint", None)
+    await on.client.get_workflow_handle(task_id).terminate()
 
 
 # ── Many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
