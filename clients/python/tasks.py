@@ -1,9 +1,9 @@
 """Tasks from Python: `gateway.tasks`.
 
-    receipt = await gateway.tasks.create("Find the longest file.", conversation_history=[...])
-    task = await gateway.tasks.get(receipt.task_id, wait_seconds=60)
-    if task.result:
-        print(task.result.answer)
+receipt = await gateway.tasks.create("Find the longest file.", conversation_history=[...])
+task = await gateway.tasks.get(receipt.task_id, wait_seconds=60)
+if task.result:
+print(task.result.answer)
 """
 
 from typing import Any

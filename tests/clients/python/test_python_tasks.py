@@ -8,7 +8,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.harness import Stage
 from tests.waiting import until
-from turnkeeper.clients.python.errors import GatewayProblem
+from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.answers import Task
 from turnkeeper.models.settings.settings import Settings
@@ -51,10 +51,10 @@ async def test_tsk_2_the_same_key_is_the_same_task_and_an_error_names_its_field(
     key = first.task_id
     twice = [await gateway.tasks.create("Paint it.", idempotency_key=key) for _ in range(2)]
     assert twice[0].task_id == twice[1].task_id
-    with pytest.raises(GatewayProblem) as other:
+    with pytest.raises(GatewayProblemError) as other:
         await gateway.tasks.create("Paint that.", idempotency_key=key)
     assert other.value.problem.name == "idempotency-key-reused"
-    with pytest.raises(GatewayProblem) as invalid:
+    with pytest.raises(GatewayProblemError) as invalid:
         await gateway.tasks.create("Paint it.", priority="P9")
     (error,) = invalid.value.problem.errors or []
     assert (error.field, error.value) == ("priority", "'P9'")
