@@ -35,7 +35,7 @@ from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
-from turnkeeper.ops.local.build_id import build_id
+from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -93,7 +93,7 @@ def build_worker(
             deletion.delete_runs,
         ],
         interceptors=interceptors,
-        build_id=build_id(),
+        build_id=own_build_id(),
         max_cached_workflows=settings.max_cached_workflows,
         tuner=task_tuner(max_tasks=settings.max_concurrent_workflow_tasks, max_replays=settings.max_concurrent_replays),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),

@@ -100,10 +100,10 @@ GATEWAY_BOUNDS = {
 """How long the gateway waits for an answer of Temporal or of its store in production."""
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the gateway wait for an answer as long as it takes."""
+def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECONDS) -> None:
+    """Let the gateway wait for an answer for `seconds`, by default as long as it takes."""
     for name in GATEWAY_BOUNDS:
-        monkeypatch.setattr(name, PATIENT_SECONDS)
+        monkeypatch.setattr(name, seconds)
 
 
 @pytest.fixture(autouse=True)

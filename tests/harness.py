@@ -27,6 +27,7 @@ from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.tasks.task_specs import TASK_TOOLS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.model_call import (
@@ -164,6 +165,11 @@ def last_user_message(request: ModelRequest) -> str:
     return next(message.content for message in reversed(request.messages) if message.role == "user")
 
 
+def tools_of(request: ModelRequest) -> list[str]:
+    """Return the names of the worker's tools that the model is offered, without those that the session runs itself."""
+    return [tool.name for tool in request.head.tools if tool.name not in TASK_TOOLS]
+
+
 @dataclass
 class Tools:
     """Tools in the test's hands. `calls` is every invocation that reached one."""
@@ -268,8 +274,8 @@ class DrivenSession:
     ) -> ConversationState:
         """Return the first state for which `is_so` holds; a change of the session is what is waited for.
 
-        With `turns`, the state holds the newest so many only: it costs less. `max_pause` is for states that last: up
-        to so many seconds pass between two questions, the more the longer it takes.
+        With `turns`, the state holds the newest so many only: it costs less. `max_pause`, in
+        seconds, is for states that last: the pauses between two questions grow up to it.
         """
         deadline = asyncio.get_running_loop().time() + bound
         pauses = growing_pauses(max_pause)

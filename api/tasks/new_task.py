@@ -55,14 +55,14 @@ def new_task_id(task: CreateTask) -> str:
 
 
 def request_digest(task: CreateTask) -> str:
-    """Return the SHA-256 of a request, in hex. Of a message only role, content and timestamp count."""
+    """Return the SHA-256 of the request in hex. Of messages, only the fields that a task gets count."""
     request: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
     request["priority"] = task.priority if "priority" in task.model_fields_set else None
-    request["conversation_history"] = _messages(task.conversation_history)
+    request["conversation_history"] = _digested_history(task.conversation_history)
     return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _messages(history: object) -> object:
+def _digested_history(history: object) -> object:
     if not isinstance(history, list):
         return history if isinstance(history, str) else None
     return [[_text(message, name) for name in ("role", "content", "timestamp")] for message in history]

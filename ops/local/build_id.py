@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+from functools import cache
 from pathlib import Path
 
 PACKAGES = ("activities", "models", "stores", "workflows")
@@ -9,6 +10,12 @@ PACKAGES = ("activities", "models", "stores", "workflows")
 
 ID_CHARS = 12
 """Short, since every workflow task's event repeats it."""
+
+
+@cache
+def own_build_id() -> str:
+    """Return the build id of the code that this process runs; it is read once."""
+    return build_id()
 
 
 def build_id(root: Path = Path(__file__).parents[2]) -> str:

@@ -111,7 +111,7 @@ def test_agt_10_without_the_extra_there_are_no_costs_and_that_is_logged_once(
 def test_agt_10_a_worker_that_needs_no_prices_does_not_load_them() -> None:
     script = """if True:
         import sys
-        from worker import ListPrices
+        from turnkeeper.activities.model_request.list_prices import ListPrices
         from turnkeeper.models.transcript.trajectory import Usage
         ListPrices().cost_of(Usage(), provider="openai-chat", name="gpt-4o")
         print("genai_prices" in sys.modules)

@@ -1,6 +1,6 @@
 """A session that lives for months, in a minute: dozens of runs of turns with tools: SES-12, SES-14, SES-15, OPS-10.
 
-Runs are short, so that 150 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived,
+Runs are short, so that 70 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived,
 while two clients poll by the rules of SES-12 and the worker is killed again and again at moments nobody chose.
 """
 
@@ -27,8 +27,8 @@ from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-TURNS = 150
-KILLS = 3
+TURNS = 70
+KILLS = 2
 BURST = 40
 """Prompts that wait at once."""
 
@@ -48,7 +48,7 @@ async def test_ses_14_a_session_of_dozens_of_runs_keeps_every_turn_though_its_wo
     temporal: Client, tmp_path: Path
 ) -> None:
     settings = prepare(tmp_path)
-    limits = {"max_history_events": 60, "max_queued_prompts": 100}
+    limits = {"max_history_events": 50, "max_queued_prompts": 100}
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
         SessionInput.model_validate({"model": "offline:script/long", "limits": limits}),
@@ -98,7 +98,7 @@ class Workers:
 
 async def lead_through(session: DrivenSession, clients: list[PollingClient], workers: Workers) -> None:
     """Keep the queue filled until all turns were processed, polling all the while, killing at moments chance chose."""
-    moments = sorted(random.Random(TURNS).sample(range(25, TURNS - 25), KILLS))
+    moments = sorted(random.Random(TURNS).sample(range(15, TURNS - 25), KILLS))
     sent, done = 0, 0
     while done < TURNS:
         for number in range(sent + 1, min(TURNS, done + BURST) + 1):

@@ -73,7 +73,7 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Sta
 async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
     on: Stage, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.failures.MOST_ROUNDS", 1)
+    monkeypatch.setattr("turnkeeper.activities.failures.MAX_WAITS", 1)
     wait_in_workflow_beyond(monkeypatch, SILENCE_SECONDS)
     on.vendor.script = [ModelError("overloaded", "busy", retry_after=SILENCE_SECONDS + 0.2)]
     session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))

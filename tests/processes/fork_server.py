@@ -30,6 +30,10 @@ PRELOADED = (
     "turnkeeper.clients.terminal.interactive.interactive",
     "turnkeeper.clients.terminal.json_lines",
     "turnkeeper.clients.terminal.one_shot",
+    "turnkeeper.ops.checks.doctor",
+    "turnkeeper.ops.checks.replay_check",
+    "turnkeeper.ops.demo.run",
+    "turnkeeper.ops.local.supervisor",
     "turnkeeper.worker",
 )
 

@@ -69,6 +69,7 @@ async def no_bytes() -> bytes:
 
 PIPE = subprocess.PIPE
 DEVNULL = subprocess.DEVNULL
+STDOUT = subprocess.STDOUT
 
 
 async def fork(
@@ -81,14 +82,17 @@ async def fork(
     stderr: int | None = None,
     terminal: bool = False,
 ) -> ForkedProcess:
-    """Run a module as `python -m` does. Streams are `PIPE`, `DEVNULL`, a descriptor, or `None` for the test's own."""
+    """Run a module as `python -m` does. Streams are `PIPE`, `DEVNULL`, a descriptor, or `None` for the test's own.
+
+    With `STDOUT`, standard error is written where standard output is.
+    """
     request = ForkRequest(
         module=module, arguments=list(arguments), env=dict(env), cwd=os.fspath(cwd), terminal=terminal
     )
     with contextlib.ExitStack() as theirs:
         child_in, our_in = _ends(theirs, stdin, number=0)
         child_out, our_out = _ends(theirs, stdout, number=1)
-        child_err, our_err = _ends(theirs, stderr, number=2)
+        child_err, our_err = (child_out, None) if stderr == STDOUT else _ends(theirs, stderr, number=2)
         our_status, status = os.pipe()
         theirs.callback(os.close, status)
         socket.send_fds(_server(), [json.dumps(request).encode()], [child_in, child_out, child_err, status])

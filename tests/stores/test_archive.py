@@ -120,7 +120,7 @@ async def test_ses_15_a_page_has_the_newest_turns_before_a_number(archive: Archi
     assert await archive.page("s1", before=1_000, limit=None, max_bytes=0) == turns(9, 9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(0, 2_000), max_size=12),
     limit=st.none() | st.integers(1, 5),

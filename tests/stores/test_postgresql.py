@@ -65,13 +65,13 @@ async def test_ses_15_a_lock_that_another_holds_is_given_up_in_time_and_leaves_n
 async def test_ses_15_processes_that_write_the_same_at_once_all_succeed(postgresql_url: str, archive: Archive):
     script = """
 async def main():
-    for number in range(1, 31):
+    for number in range(1, 16):
         await archive.put_turns("s1", turns(number, number))
 asyncio.run(main())
 """
     for writer in [await start(script, postgresql_url) for _ in range(2)]:
         await output_of(writer)
-    assert await archive.page("s1", before=None, limit=None, max_bytes=1_000_000) == turns(1, 30)
+    assert await archive.page("s1", before=None, limit=None, max_bytes=1_000_000) == turns(1, 15)
 
 
 async def test_ses_15_characters_that_postgresql_s_text_has_not_are_kept(archive: Archive, blobs: Blobs):

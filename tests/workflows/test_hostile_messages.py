@@ -1,17 +1,17 @@
 """What no caller can do to a session: wedge it by what is refused (SES-10)."""
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.client import WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Stage, stage
 from tests.models.builders import NOW, answer_turn, at, send, session
 from tests.replay.record import HISTORIES
 from tests.replay.test_replay import RECORDED, history
@@ -238,10 +238,17 @@ HOSTILE_STARTS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+async def shared(temporal: Client) -> AsyncIterator[Stage]:
+    """A stage for sessions that never get as far as to ask a model."""
+    async with stage(temporal) as on:
+        yield on
+
+
 @pytest.mark.parametrize("start", HOSTILE_STARTS.values(), ids=HOSTILE_STARTS)
-async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(on: Stage, start: Any) -> None:
-    handle = await on.client.start_workflow(
-        "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=on.task_queue
+async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Stage, start: Any) -> None:
+    handle = await shared.client.start_workflow(
+        "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
     )
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result(rpc_timeout=timedelta(seconds=BOUND))
@@ -261,13 +268,13 @@ async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(on: Sta
     assert [turn.user_message for turn in await driven.idle(turns=2)] == ["hello", "and now?"]
 
 
-@pytest.mark.parametrize("path", [path for path in RECORDED if path.name.count(".") == 2], ids=lambda path: path.stem)
-async def test_ses_10_every_state_that_a_run_has_carried_is_accepted(path: Any) -> None:
-    started = history(path).events[0]
-    attributes = started.workflow_execution_started_event_attributes
-    (carried,) = await pydantic_data_converter.decode(attributes.input.payloads, [SessionInput])
-    assert carried.carried is not None
-    check_outside_start(carried, now=started.event_time.ToDatetime(tzinfo=UTC))
+async def test_ses_10_every_state_that_a_run_has_carried_is_accepted() -> None:
+    for path in [path for path in RECORDED if path.name.count(".") == 2]:
+        started = history(path).events[0]
+        attributes = started.workflow_execution_started_event_attributes
+        (carried,) = await pydantic_data_converter.decode(attributes.input.payloads, [SessionInput])
+        assert carried.carried is not None, path
+        check_outside_start(carried, now=started.event_time.ToDatetime(tzinfo=UTC))
 
 
 def test_ses_10_the_histories_with_carried_states_are_there() -> None:

@@ -586,12 +586,16 @@ def test_agt_3_events_of_next_year_are_passed_over() -> None:
 # ---- the SDK
 
 
-def test_agt_4_the_sdk_is_not_loaded_before_a_model_of_it_is_asked() -> None:
-    script = (
-        "import sys, worker; from turnkeeper.models.settings.settings import Settings\n"
-        "provider, name = worker.build_providers(Settings()).resolve('anthropic:claude-x')\n"
-        "print(type(provider).__name__, name, [m for m in ('anthropic', 'openai') if m in sys.modules])"
-    )
+def test_agt_4_no_vendor_s_sdk_is_loaded_before_a_model_of_it_is_asked() -> None:
+    script = """if True:
+        import sys, worker
+        from turnkeeper.models.settings.settings import Settings
+        providers = worker.build_providers(Settings(openai_chat={"base_url": "http://127.0.0.1:1/v1"}))
+        for vendor in ("anthropic", "openai", "openai-chat"):
+            provider, name = providers.resolve(f"{vendor}:m")
+            print(type(provider).__name__, name)
+        print([sdk for sdk in ("anthropic", "openai", "genai_prices") if sdk in sys.modules])
+    """
     root = Path(__file__).parents[3]
     loaded = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
-    assert loaded.stdout.strip() == "AnthropicProvider claude-x []"
+    assert loaded.stdout.splitlines() == ["AnthropicProvider m", "OpenAIProvider m", "OpenAIChatProvider m", "[]"]

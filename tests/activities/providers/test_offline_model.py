@@ -108,7 +108,11 @@ RULE = "=" * 80
         ('read "my notes"', [("file_read", {"path": "my notes"})]),
         ("write hello world to out.txt", [("file_write", {"path": "out.txt", "content": "hello world"})]),
         ('Write "Read a.txt. Now" to out.txt.', [("file_write", {"path": "out.txt", "content": "Read a.txt. Now"})]),
-        ("delegate: count the files.", [("run_task", {"description": "count the files"})]),
+        (
+            "delegate: count the files.",
+            [("run_task", {"description": "count the files", "conversation_history": "inherit"})],
+        ),
+        ("find the longest file in this workspace", [("file_list", {"path": ".", "pattern": "*"})]),
         ("what do you remember?", [("file_read", {"path": "memory.md"})]),
         ("List files. And tell me the time", [("file_list", {"path": "."}), ("now", {})]),
         ("list files and tell me the time", [("file_list", {"path": "."}), ("now", {})]),

@@ -183,9 +183,9 @@ async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> 
 @pytest.mark.parametrize(
     ("limits", "turns"),
     [
-        pytest.param({}, 5, id="in one run"),
-        pytest.param({"max_history_events": 50}, 8, id="through continue-as-new"),
-        pytest.param({"max_state_bytes": 40_000}, 12, id="through moves to the archive"),
+        pytest.param({}, 3, id="in one run"),
+        pytest.param({"max_history_events": 50}, 5, id="through continue-as-new"),
+        pytest.param({"max_state_bytes": 40_000}, 9, id="through moves to the archive"),
     ],
 )
 async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_stays_holds(
@@ -356,7 +356,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
         session = await started(http)
         app.state.services.feed.stop()
         refused = await http.get(f"/workflow/{session}/events")
-    assert (refused.status_code, refused.json()["title"]) == (503, "Stopping")
+    assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
 
 async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:

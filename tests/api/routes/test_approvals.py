@@ -63,11 +63,11 @@ async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(htt
 
 async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on: Stage) -> None:
     on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(120)]), says("done")]
+    on.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(40)]), says("done")]
     session = await on.start()
     await session.prompt("write to everybody")
     path = f"/workflow/{session.handle.id}/approvals"
-    waiting = await session.awaited_approvals(120)
+    waiting = await session.awaited_approvals(40)
 
     async def approve(call: PendingApproval) -> int:
         decision = {"args_digest": call.args_digest, "decision": "approve"}
@@ -78,6 +78,13 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on:
         assert set(await asyncio.gather(*map(approve, waiting))) == {200}
     await session.idle(turns=1)
     assert sorted(call.call_id for call in on.tools.calls) == sorted(call.call_id for call in waiting)
+
+
+@pytest.fixture(scope="module")
+async def undecided(shared_on: Stage) -> DrivenSession:
+    """A session that waits for a decision which no test of this file takes."""
+    session, _ = await asking(shared_on)
+    return session
 
 
 @pytest.mark.parametrize(
@@ -98,12 +105,12 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on:
     ],
 )
 async def test_api_2_a_decision_that_can_not_be_taken_says_why(
-    http: AsyncClient, on: Stage, call_id: str, body: dict[str, Any], status: int, problem: str
+    shared_http: AsyncClient, undecided: DrivenSession, call_id: str, body: dict[str, Any], status: int, problem: str
 ) -> None:
-    session, path = await asking(on)
+    session, path = undecided, f"/workflow/{undecided.handle.id}/approvals"
     (pending,) = await session.approvals()
     given = {"args_digest": pending.args_digest, "decision": "approve", **body} if body else {}
-    answer = await http.post(f"{path}/{call_id}", json=given)
+    answer = await shared_http.post(f"{path}/{call_id}", json=given)
     assert (answer.status_code, problem_of(answer)) == (status, problem)
     assert await session.approvals() == [pending]
 

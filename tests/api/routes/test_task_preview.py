@@ -11,13 +11,11 @@ from tests.harness import SLACK, DrivenSession, Stage, says
 from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context import validate_conversation_history
-from turnkeeper.models.session.session import SessionInput
 
 SAID = [
     {"role": "user", "content": "Call the colour teal.", "timestamp": "2025-10-29T13:20:15Z"},
     {"role": "orchestrator", "content": "Yes. " * 100},
 ]
-SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 4_000}})
 
 
 def message(content: Any = "x", role: Any = "user", **more: Any) -> dict[str, Any]:
@@ -131,20 +129,17 @@ async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_
     assert given.json()["errors"][0]["field"] == "conversation_history[0].content"
 
 
-async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(http: AsyncClient, on: Stage) -> None:
-    session = await on.start(SMALL)
-    for number in range(1, 31):
-        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
-        await session.idle(turns=number)
-    await session.until(lambda state: state.archived_count > 10)
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
+async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(
+    shared_http: AsyncClient, long_chat: DrivenSession
+) -> None:
+    shown = await preview(shared_http, conversation_history="inherit", parent=long_chat.handle.id)
     kept = [m["content"].split(" x")[0] for m in shown["conversation_history"]["messages"]]
     assert kept[-1] == "echo: prompt 30"
     assert kept[0] == "prompt 6"
     assert (shown["context"]["given"], shown["context"]["kept"]) == (50, 50)
     assert inheritance_warning(shown) == "the latest 50 messages of user, assistant were taken"
     few = await preview(
-        http, conversation_history="inherit", parent=session.handle.id, history_policy={"max_messages": 5}
+        shared_http, conversation_history="inherit", parent=long_chat.handle.id, history_policy={"max_messages": 5}
     )
     assert (few["context"]["given"], few["context"]["kept"]) == (5, 5)
     assert inheritance_warning(few) == "the latest 5 messages of user, assistant were taken"

@@ -50,7 +50,7 @@ class Vendors:
 
     def __init__(self) -> None:
         self.newest: Stage | None = None
-        self._stages: dict[str, Stage] = {}
+        self._by_session: dict[str, Stage] = {}
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
@@ -58,18 +58,18 @@ class Vendors:
     def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._stage_of(context.session_id).vendor.stream(name, request, context)
+        return self._of(context.session_id).vendor.stream(name, request, context)
 
     async def list_tools(self) -> ToolList:
         assert self.newest is not None
         return await self.newest.tools.list_tools()
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        return await self._stage_of(invocation.session_id).tools.call(invocation)
+        return await self._of(invocation.session_id).tools.call(invocation)
 
-    def _stage_of(self, session: str) -> Stage:
+    def _of(self, session: str) -> Stage:
         assert self.newest is not None
-        return self._stages.setdefault(session, self.newest)
+        return self._by_session.setdefault(session, self.newest)
 
 
 @pytest.fixture(scope="package")
@@ -78,26 +78,26 @@ def vendors() -> Vendors:
 
 
 @pytest.fixture(scope="package")
-async def shared_stage(temporal: Client, vendors: Vendors) -> AsyncIterator[Stage]:
+async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Stage]:
     carrier = InProcessCarrier()
     async with stage(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as staged:
         yield staged
 
 
 @pytest.fixture
-async def on(shared_stage: Stage, vendors: Vendors) -> AsyncIterator[Stage]:
+async def on(shared_worker: Stage, vendors: Vendors) -> AsyncIterator[Stage]:
     """The worker of all tests of the page, with a vendor and tools of this test's own."""
-    vendors.newest = on = replace(shared_stage, vendor=Vendor(), tools=Tools(), sessions=[])
+    vendors.newest = on = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
     yield on
     for session in on.sessions:
         await session.watches.close()
 
 
 @pytest.fixture(scope="package")
-async def shared_url(temporal: Client, shared_stage: Stage) -> AsyncIterator[str]:
+async def shared_url(temporal: Client, shared_worker: Stage) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
-    settings = shared_stage.settings.model_copy(update={"task_timeout": 2})
-    async with served(temporal, settings, partials=shared_stage.partials) as url:
+    settings = shared_worker.settings.model_copy(update={"task_timeout": 2})
+    async with served(temporal, settings, partials=shared_worker.partials) as url:
         yield url
 
 

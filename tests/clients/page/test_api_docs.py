@@ -1,44 +1,22 @@
-"""`/docs` and `/redoc` in a real browser: all from here, and something to see (API-1, API-5)."""
+"""`/docs` and `/redoc` in a real browser: all from here, and something to see (API-1, API-5).
 
-from urllib.parse import urlsplit
+That nobody else is asked, and nothing thrown, is what every tab checks at its end.
+"""
 
-import pytest
-from playwright.async_api import Browser, Request, expect
+from playwright.async_api import expect
 
-
-@pytest.mark.parametrize(
-    ("path", "shows"),
-    [("/docs", "/workflow/{id}/prompt"), ("/redoc", "Durable AI-agent sessions on Temporal.")],
-    ids=["docs", "redoc"],
-)
-async def test_api_5_the_pages_about_the_api_show_it_and_ask_nobody_else(
-    browser: Browser, url: str, path: str, shows: str
-) -> None:
-    page = await browser.new_page()
-    asked: list[str] = []
-    thrown: list[str] = []
-
-    def note(request: Request) -> None:
-        asked.append(request.url)
-
-    page.on("request", note)
-    page.on("pageerror", lambda error: thrown.append(str(error)))
-    await page.goto(f"{url}{path}")
-    await expect(page.get_by_text(shows).first).to_be_visible(timeout=60_000)
-    here = urlsplit(url).netloc
-    foreign = [address for address in asked if urlsplit(address).scheme in ("http", "https", "ws", "wss")]
-    assert [address for address in foreign if urlsplit(address).netloc != here] == []
-    assert thrown == []
-    await page.close()
+from tests.clients.page.tab import Tab
 
 
-async def test_api_7_a_request_is_tried_out_from_the_page_about_the_api(browser: Browser, url: str) -> None:
-    page = await browser.new_page()
-    await page.goto(f"{url}/docs#/health/health")
-    block = page.locator("#operations-health-health")
-    await block.get_by_role("button", name="Try it out").click(timeout=60_000)
+async def test_api_5_redoc_shows_the_api_and_asks_nobody_else(tab: Tab) -> None:
+    await tab.page.goto(f"{tab.url}/redoc")
+    await expect(tab.page.get_by_text("Durable AI-agent sessions on Temporal.").first).to_be_visible()
+
+
+async def test_api_5_api_7_the_docs_show_the_api_ask_nobody_else_and_let_a_request_be_tried_out(tab: Tab) -> None:
+    await tab.page.goto(f"{tab.url}/docs#/health/health")
+    await expect(tab.page.get_by_text("/workflow/{id}/prompt").first).to_be_visible()
+    block = tab.page.locator("#operations-health-health")
+    await block.get_by_role("button", name="Try it out").click()
     await block.get_by_role("button", name="Execute").click()
-    await expect(block.locator(".live-responses-table td.response-col_status:not(.col_header)")).to_contain_text(
-        "200", timeout=60_000
-    )
-    await page.close()
+    await expect(block.locator(".live-responses-table td.response-col_status:not(.col_header)")).to_contain_text("200")

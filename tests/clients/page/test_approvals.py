@@ -1,10 +1,9 @@
 """Deciding on tool calls, in the card that shows them (API-5, AGT-8)."""
 
-import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.harness import Stage, asks, says
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
@@ -19,7 +18,7 @@ async def a_session_that_asks(tab: Tab, on: Stage) -> None:
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         answer = await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})
         answer.raise_for_status()
 

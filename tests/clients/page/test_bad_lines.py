@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.clients.page.line import Line, line_to
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.clients.page.test_sessions import SEEN, started
 from tests.harness import Gate, Stage, says
 from turnkeeper.activities.providers.protocol import Delta
@@ -29,7 +28,7 @@ async def tab(browser: Browser, line: Line) -> AsyncIterator[Tab]:
 
 
 async def said_elsewhere(url: str, session: str, prompt: str) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with http_client(url) as http:
         await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
 
 

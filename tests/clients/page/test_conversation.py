@@ -2,11 +2,10 @@
 
 import re
 
-import httpx
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.clients.page.tab import Tab
+from tests.clients.page.tab import Tab, http_client
 from tests.harness import Gate, Stage, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
@@ -389,7 +388,7 @@ async def test_api_5_an_ended_session_says_so_and_keeps_the_prompt_it_refuses(ta
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         await http.post(f"/workflow/{tab.session}/end")
     await expect(tab.state).to_contain_text("This session has ended")
     tab.may_be_cut_off = True  # the browser notes the 409 of the next prompt

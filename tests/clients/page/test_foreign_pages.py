@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from playwright.async_api import Browser, Page, Route
 
 from tests.clients.page.conftest import launched
+from tests.clients.page.tab import http_client
 from tests.harness import BOUND, Stage, asks
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -109,7 +109,7 @@ class Victim:
 
     async def look(self) -> dict[str, Any]:
         """Everything that a foreign page may want to change."""
-        async with httpx.AsyncClient(base_url=self.url) as http:
+        async with http_client(self.url) as http:
             sessions = (await http.get("/workflow")).json()
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
             approvals = (await http.get(f"/workflow/{self.session}/approvals")).json()
@@ -124,7 +124,7 @@ class Victim:
             f"/workflow/{self.session}/prompt": '{"message": "hello"}',
             f"/workflow/{self.session}/approvals/1.1.0": '{"decision": "approve"}',
         }
-        async with httpx.AsyncClient(base_url=self.url) as http:
+        async with http_client(self.url) as http:
             document = (await http.get("/openapi.json")).json()
         pages = [("get", path) for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json")]
         operations = [(method, path) for path, methods in document["paths"].items() for method in methods]

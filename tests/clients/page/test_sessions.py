@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -9,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.clients.page.tab import Tab, tabs_of
+from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.harness import Gate, Stage, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -20,7 +21,7 @@ from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
 async def started(url: str, *prompts: str, **start: object) -> str:
     """Return the id of a session in which each of `prompts` is answered."""
     session = f"s-{uuid4()}"
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with http_client(url) as http:
         (await http.post("/workflow", json={"id": session, **start})).raise_for_status()
         for prompt in prompts:
             answer = await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
@@ -28,6 +29,7 @@ async def started(url: str, *prompts: str, **start: object) -> str:
     return session
 
 
+PAGE = Path(__file__).parents[3] / "clients" / "page"
 FOUR_MESSAGES = {"max_messages": 4, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 0}
 
 
@@ -40,7 +42,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     stem = uuid4().hex[:8]
     await started(tab.url, title=f"{stem} Apples")
     pears = await started(tab.url, title=f"{stem} Pears")
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         (await http.post(f"/workflow/{pears}/end")).raise_for_status()
 
         async def are_listed() -> bool:
@@ -210,28 +212,38 @@ async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refu
     await expect(tab.page.locator('.turns-in-context li[data-seen="refused"]')).to_contain_text("left out")
 
 
+async def with_short_pages(route: Route) -> None:
+    """Let the page fetch six turns at a time, where it fetches 30."""
+    module = (PAGE / "conversation" / "conversation.js").read_text()
+    short = module.replace("PAGE_TURNS = 30", "PAGE_TURNS = 6")
+    assert short != module
+    await route.fulfill(content_type="text/javascript", body=short)
+
+
 async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
     tab: Tab, on: Stage
 ) -> None:
     on.vendor.answer = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
-    session = await started(tab.url, *(f"prompt {n}" for n in range(75)))
+    await tab.page.route("**/conversation/conversation.js", with_short_pages)
+    session = await started(tab.url, *(f"prompt {n}" for n in range(15)))
     await tab.open(session)
-    await expect(tab.turns).to_have_count(30)
+    await expect(tab.turns).to_have_count(6)
     await expect(tab.turns.last).to_be_in_viewport()
-    await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 45")
-    first = tab.turns.filter(has_text="prompt 45")
+    await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 9")
+    first = tab.turns.filter(has_text="prompt 9")
     top = "(turn) => turn.getBoundingClientRect().top"
     await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 400; }")
+    await expect(tab.button("Jump to latest")).to_be_visible()
     before = await first.evaluate(top)
     await tab.page.locator("#older").evaluate("(button) => button.click()")
-    await expect(tab.turns).to_have_count(60)
+    await expect(tab.turns).to_have_count(12)
     assert abs(await first.evaluate(top) - before) <= 2
     await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 0; }")
-    await expect(tab.turns).to_have_count(75)
+    await expect(tab.turns).to_have_count(15)
     await expect(tab.page.locator("#older")).to_be_hidden()
-    assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(75)]
+    assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(15)]
 
 
 async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(tab: Tab, on: Stage) -> None:
@@ -377,7 +389,7 @@ async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_
     await own_tab.page.evaluate(SEEN.format(state="hidden"))
     async with own_tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
         await own_tab.page.clock.run_for(61_000)
-    async with httpx.AsyncClient(base_url=own_tab.url, timeout=60) as http:
+    async with http_client(own_tab.url) as http:
         await http.post(f"/workflow/{own_tab.session}/prompt?wait=30", json={"message": "two"})
     await expect(own_tab.turns).to_have_count(1)
     await own_tab.page.evaluate(SEEN.format(state="visible"))

@@ -1,10 +1,9 @@
 """Slips of a hand, and what the page makes of them: the right session, nothing twice, nothing lost (API-5)."""
 
-import httpx
 import pytest
 from playwright.async_api import expect
 
-from tests.clients.page.tab import Tab
+from tests.clients.page.tab import Tab, http_client
 from tests.clients.page.test_sessions import started
 from tests.harness import Gate, Stage, says
 from turnkeeper.activities.providers.protocol import Delta
@@ -31,7 +30,7 @@ async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         for field in ("Search sessions", "Filter sessions by status", "Theme"):
             await tab.page.get_by_label(field).press("Escape")
         assert (await http.get(f"/workflow/{tab.session}")).json()["status"] == "processing"
@@ -86,7 +85,7 @@ async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, on: Stag
     await expect(tab.growing).to_have_text("Half of")
     await tab.stop.click()
     await expect(tab.button("Retry")).to_be_visible()
-    async with httpx.AsyncClient(base_url=tab.url) as http:
+    async with http_client(tab.url) as http:
         (await http.post(f"/workflow/{tab.session}/end")).raise_for_status()
     await expect(tab.state).to_contain_text("This session has ended")
     await expect(tab.button("Retry")).to_be_hidden()

@@ -25,7 +25,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, Summ
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 TURNS = 1_000
-"""So many that what waits for a summary could not be carried."""
+"""More than enough for what waits for a summary to be too much to be carried."""
 
 HOSTILE = st.text(st.sampled_from("$usercalt:{}=HISTORY \\\n\r\u2028é"), max_size=60)
 

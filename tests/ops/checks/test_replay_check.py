@@ -24,6 +24,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from tests.harness import stage
 from tests.ops.conftest import BOUND
+from tests.processes.forked import PIPE, STDOUT, fork
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from tests.waiting import until
@@ -500,12 +501,14 @@ async def test_ops_9_what_temporal_refuses_is_told_in_its_words(temporal: Client
 
 async def run(code: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
     """Run `turnkeeper replay-check` with the code of that folder; return the exit code and all lines."""
-    process = await asyncio.create_subprocess_exec(
-        *own_command("replay-check", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "TERM": "dumb", "PYTHONPATH": str(code), **env},
-    )
+    env = {**os.environ, "TERM": "dumb", "PYTHONPATH": str(code), **env}
+    if code == ROOT:
+        process: Any = await fork(
+            "turnkeeper.cli", "replay-check", *arguments, env=env, cwd=Path.cwd(), stdout=PIPE, stderr=STDOUT
+        )
+    else:
+        command = own_command("replay-check", *arguments)
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT, env=env)
     output, _ = await asyncio.wait_for(process.communicate(), BOUND)
     return process.returncode or 0, output.decode().splitlines()
 

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -17,10 +18,12 @@ from rich.console import Console
 from tests.ops.conftest import needs_linux, until_ended
 from tests.ops.demo.lossy_gateway import lossy_gateway
 from tests.ops.local.test_cli import Command, run
+from tests.waiting import until
 from turnkeeper.ops.demo.environment import DemoEnvironment, demo_environment
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.run import run_scenario
 from turnkeeper.ops.demo.scenario import Scenario, Step, approve_a_write, kill_the_worker, use_tools
+from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 
 PLAYED_SECONDS = 120.0
@@ -219,12 +222,26 @@ FAILURES = {
 }
 
 
+@pytest.fixture
+async def revived(environment: DemoEnvironment) -> DemoEnvironment:
+    """The environment, in which whatever a test before has killed runs again."""
+    for program in (environment.server, environment.worker, environment.gateway):
+        if program.pid is None:
+            await program.start()
+    gateway = Gateway(host=LOOPBACK, port=httpx.URL(environment.url).port or 0)
+
+    async def is_ready() -> bool:
+        return await gateway.status("/readyz") == 200
+
+    await until(is_ready)
+    return environment
+
+
 @pytest.mark.parametrize(("steps", "failure"), FAILURES.values(), ids=FAILURES)
-async def test_ops_3_a_failure_of_the_environment_neither_proves_a_promise_nor_breaks_one(tmp_path, steps, failure):
+async def test_ops_3_a_failure_of_the_environment_neither_proves_a_promise_nor_breaks_one(revived, steps, failure):
     console = Console(file=io.StringIO(), width=1_000)
-    async with demo_environment(tmp_path) as own:
-        await own.start()
-        code = await run_scenario(own, Report(console), url=own.url, steps=steps)
+    session = f"failure-{uuid4()}"
+    code = await run_scenario(revived, Report(console), url=revived.url, session_id=session, steps=steps)
     conclusion = [line for line in console.file.getvalue().splitlines() if re.match(r"ok|BROKEN|NOT PLAYED", line)]
     assert code == 2
     assert f"NOT PLAYED  {failure}" in conclusion

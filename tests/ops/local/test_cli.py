@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.ops.conftest import BOUND, needs_linux, until_ended
+from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
@@ -24,19 +24,17 @@ LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 class Command:
     """A `turnkeeper` command that runs."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self._process = process
         self.pid = process.pid
 
     @classmethod
     async def start(cls, *arguments: str, program: Path | None = None, **env: str) -> "Command":
         """Run our own command, or that of another installation."""
-        process = await asyncio.create_subprocess_exec(
-            *([str(program), *arguments] if program else own_command(*arguments)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "TERM": "dumb", **env},
-        )
+        env = {**os.environ, "TERM": "dumb", **env}
+        if program is None:
+            return cls(await fork("turnkeeper.cli", *arguments, env=env, cwd=Path.cwd(), stdout=PIPE, stderr=STDOUT))
+        process = await asyncio.create_subprocess_exec(program, *arguments, stdout=PIPE, stderr=STDOUT, env=env)
         return cls(process)
 
     async def until_said(self, text: str) -> str:
@@ -170,14 +168,12 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address
 
 
-async def test_ops_2_a_second_stack_on_the_same_folder_is_refused(stack):
+@needs_linux
+async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_outlives_the_first_that_is_killed(stack):
     code, output = await run("up")
     assert code == 1
     assert "temporal.db is in use by the Temporal server at 127.0.0.1:" in output
 
-
-@needs_linux
-async def test_ops_2_nothing_outlives_a_stack_that_is_killed(stack):
     children = stack.children()
     assert len(children) == 3
     stack.signal(signal.SIGKILL)

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -43,12 +44,20 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture(scope="module")
+async def standing_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    """A server for all tests that leave it as it is."""
+    async with DevServer(tmp_path_factory.mktemp("server"), ui_port=None) as running:
+        yield running
+
+
 @pytest.fixture
-async def client(server: DevServer) -> Client:
-    return await connect(Settings(state_dir=server.state_dir))
+async def client(standing_server: DevServer) -> Client:
+    return await connect(Settings(state_dir=standing_server.state_dir))
 
 
-async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is(server, client):
+async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is(standing_server, client):
+    server = standing_server
     assert client.service_client.config.target_host == server.address
     assert await missing_search_attributes(client) == []
     assert EmbeddedServer.recorded(server.state_dir) == EmbeddedServer(
@@ -56,18 +65,16 @@ async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is
     )
 
 
-async def test_ops_2_ended_sessions_are_kept_for_30_days(client):
+async def test_ops_2_ended_sessions_are_kept_for_30_days_and_another_retention_is_changed(client):
     assert await retention(client) == timedelta(days=30)
-
-
-async def test_ops_2_a_retention_that_is_there_is_left_alone_and_another_one_is_changed(client):
     await set_retention(client)
     await set_retention(client, days=3)
     assert await retention(client) == timedelta(days=3)
     assert await missing_search_attributes(client) == []
 
 
-async def test_ops_2_a_second_server_on_the_same_file_is_refused(server):
+async def test_ops_2_a_second_server_on_the_same_file_is_refused(standing_server):
+    server = standing_server
     with pytest.raises(DevServerError) as refused:
         await DevServer(server.state_dir).start()
     assert str(refused.value) == (
@@ -77,8 +84,9 @@ async def test_ops_2_a_second_server_on_the_same_file_is_refused(server):
     assert server.pid, "the first one still runs"
 
 
-async def test_ops_2_a_killed_server_lets_go_of_the_file_and_goes_on_with_it_at_the_same_address(server, client):
+async def test_ops_2_a_killed_server_lets_go_of_the_file_and_goes_on_with_it_at_the_same_address(server):
     address = server.address
+    client = await connect(Settings(state_dir=server.state_dir))
     await client.start_workflow("Kept", id="kept", task_queue="nobody")
     os.kill(server.pid, signal.SIGKILL)
     assert await asyncio.wait_for(server.wait(), BOUND) == -signal.SIGKILL

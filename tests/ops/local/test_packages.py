@@ -65,10 +65,10 @@ def test_ops_1_a_source_distribution_holds_no_link_and_builds_the_same_wheel(
     assert files_in(build(unpacked, tmp_path / "again", kind="wheel")) == files_in(wheel)
 
 
-@pytest.fixture
-def turnkeeper(wheel: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def turnkeeper(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into an environment of its own; what it depends on is found where the tests have it."""
-    environment = tmp_path / "environment"
+    environment = tmp_path_factory.mktemp("installed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
     pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]

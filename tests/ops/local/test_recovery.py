@@ -37,7 +37,7 @@ from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram
 SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
 QUICK_ANSWER = {"text": "Done."}
 
-KILLS = 4
+KILLS = 2
 
 
 @dataclass

@@ -262,7 +262,7 @@ async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_fail
 
 
 async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("MOST_SOON", 1), ("MAX_RETRY_DELAY", 0.1), ("MOST_ROUNDS", 0)):
+    for name, value in (("MAX_QUICK_ATTEMPTS", 1), ("MAX_RETRY_DELAY", 0.1), ("MAX_WAITS", 0)):
         monkeypatch.setattr(f"turnkeeper.activities.failures.{name}", value)
     long = STORY + " night" * 2_000
     on.vendor.script = [[Delta("respond", long), ModelError("connection", "cut", retry_after=0)] for _ in range(2)]

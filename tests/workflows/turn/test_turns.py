@@ -6,7 +6,7 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
-from tests.harness import Stage, asks, says, stage
+from tests.harness import Stage, asks, says, stage, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
@@ -68,12 +68,12 @@ async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_none_is_lost
     session = await on.start()
     await session.prompt("first")
     await on.vendor.gate.until_arrived(1)
-    for number in range(30):
+    for number in range(15):
         await session.prompt(id=f"b{number}", text=f"burst {number}")
         await session.prompt(id=f"b{number}", text="the same again")
     on.vendor.gate.open()
-    turns = await session.idle(turns=31)
-    assert [turn.user_message for turn in turns] == ["first", *(f"burst {number}" for number in range(30))]
+    turns = await session.idle(turns=16)
+    assert [turn.user_message for turn in turns] == ["first", *(f"burst {number}" for number in range(15))]
     assert [turn.agent_message for turn in turns] == [f"echo: {turn.user_message}" for turn in turns]
 
 
@@ -170,10 +170,10 @@ async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_n
     result = turn.steps[0].tool_calls[0].result
     assert result is not None
     assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
-    assert [tool.name for tool in on.vendor.requests[0].head.tools] == ["look", "pay"]
-    for number in range(2, 12):
+    assert tools_of(on.vendor.requests[0]) == ["look", "pay"]
+    for _ in range(10):
         await session.prompt("and on")
-        await session.idle(turns=number)
+    await session.idle(turns=11)
     assert len(await session.histories()) > 1
 
 
@@ -261,7 +261,7 @@ async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_hande
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: look around, for a while"
     assert [len(request.messages) for request in on.vendor.requests] == [1, 3, 5, 7, 9]
-    assert [tool.name for tool in on.vendor.requests[-1].head.tools] == ["look", "pay"]
+    assert tools_of(on.vendor.requests[-1]) == ["look", "pay"]
 
 
 async def test_agt_2_the_models_context_never_travels_through_history(on: Stage) -> None:
@@ -295,8 +295,8 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
 
 async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
     async with stage(temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1) as on:
-        sessions = [await on.start() for _ in range(4)]
-        for number in range(4):
+        sessions = [await on.start() for _ in range(3)]
+        for number in range(3):
             on.vendor.gate.close()
             for session in sessions:
                 await session.prompt(f"{session.handle.id} {number}")
@@ -305,6 +305,6 @@ async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_c
                 await session.idle(turns=number + 1)
         for session in sessions:
             asked = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
-            assert [len(request.messages) for request in asked] == [1, 3, 5, 7]
-            turns = await session.idle(turns=4)
-            assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(4)]
+            assert [len(request.messages) for request in asked] == [1, 3, 5]
+            turns = await session.idle(turns=3)
+            assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(3)]
