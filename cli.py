@@ -221,8 +221,8 @@ def list_tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first."""
-    wanted: Any = status
-    raise typer.Exit(_task_commands(url, as_json).list(status=wanted, parent=parent, limit=limit, cursor=cursor))
+    status_filter: Any = status
+    raise typer.Exit(_task_commands(url, as_json).list(status=status_filter, parent=parent, limit=limit, cursor=cursor))
 
 
 @tasks.command("message")
@@ -234,8 +234,8 @@ def message_task(
     as_json: JsonOption = False,
 ) -> None:
     """Send a task a further prompt."""
-    wanted: Any = mode
-    raise typer.Exit(_task_commands(url, as_json).message(task_id, text, mode=wanted))
+    prompt_mode: Any = mode
+    raise typer.Exit(_task_commands(url, as_json).message(task_id, text, mode=prompt_mode))
 
 
 @tasks.command("cancel")

@@ -1,7 +1,7 @@
 """What a task is started as: its id, its session's input, and the note in the memo that tells a repeated request.
 
 Theory of operation. A request with an `idempotency_key` has one task: its id follows from the key, so Temporal itself
-starts no second one, however many gateways are asked. The memo has a digest of the request, so that another request
+starts no second one, however many gateways it is sent to. The memo has a digest of the request, so that another request
 under the same key is noticed, and what the first receipt said, so that every later one says the same.
 """
 

@@ -19,7 +19,7 @@ from turnkeeper.api.session_links import session_links
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
-from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.answers import Task, TaskResult
 from turnkeeper.models.session.session import SessionEnd, StateRequest
@@ -116,7 +116,7 @@ class TaskReader:
         state: dict[str, Any] = {"status": "working", "status_message": message}
         if execution.status == WorkflowExecutionStatus.COMPLETED:
             state = await self._state_of_result(execution.id)
-        elif execution.status != WorkflowExecutionStatus.RUNNING:
+        elif execution.status in FINAL_STATUS_OF:
             state = {"status": "cancelled"}
         return Task(
             **await self._facts(execution, memo),

@@ -174,14 +174,14 @@ def task_fields(options: Mapping[str, Any], *, context: Path | None, inherit: bo
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(texts.CONTEXT_UNREADABLE.format(path=path, reason=error.strerror)) from error
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or "description" in found:
+        fields = None
+    if not isinstance(fields, dict) or "description" in fields:
         raise OptionError(texts.CONTEXT_UNREADABLE.format(path=path, reason=texts.CONTEXT_NO_OBJECT))
-    return found
+    return fields
 
 
 async def _until_due(gateway: GatewayClient, task_id: str) -> Task:

@@ -46,6 +46,13 @@ async def started_sessions(url: str) -> list[str]:
     return [*(f"s{number}" for number in range(4)), "ended", "never-was"]
 
 
+async def started_tasks(url: str) -> list[str]:
+    """Start tasks that answer, and return their ids."""
+    async with httpx.AsyncClient(base_url=url, timeout=70) as http:
+        created = [await http.post("/tasks", json={"description": "Say hello."}) for _ in range(2)]
+        return [answer.json()["task_id"] for answer in created]
+
+
 async def started_approvals(url: str, on: Stage) -> list[dict[str, Any]]:
     """Start the sessions that wait for decisions, and return the calls that one of them waits for."""
     async with httpx.AsyncClient(base_url=url, timeout=70) as http:
@@ -66,6 +73,7 @@ async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, 
     approvals = await started_approvals(url, on)
     values = {
         "sessions": [*sessions, WAITING[0]],
+        "tasks": await started_tasks(url),
         "waiting": WAITING,
         "calls": sorted({call["call_id"] for call in approvals}),
         "digests": sorted({call["args_digest"] for call in approvals}),

@@ -78,13 +78,13 @@ async def test_tsk_4_a_list_goes_on_from_its_cursor_and_has_what_sessions_starte
     parent = session.handle.id
     own = [receipt["task_id"] for receipt in await asyncio.gather(*[create(http, parent=parent) for _ in range(4)])]
     await with_tasks(http, 5, parent=parent)
-    found, cursor, pages = [], None, 0
+    ids, cursor, pages = [], None, 0
     while cursor or not pages:
         page = await listed(http, parent=parent, limit=2, **({"cursor": cursor} if cursor else {}))
         assert len(page["tasks"]) <= 2
-        found += [task["task_id"] for task in page["tasks"]]
+        ids += [task["task_id"] for task in page["tasks"]]
         cursor, pages = page["next_cursor"], pages + 1
-    assert sorted(found) == sorted([*own, f"{parent}.task-1"])
+    assert sorted(ids) == sorted([*own, f"{parent}.task-1"])
     filtered = await listed(http, parent=parent, limit=2, status="failed")
     assert (filtered["tasks"], filtered["next_cursor"]) == ([], None)
 
@@ -141,7 +141,7 @@ async def test_tsk_4_a_list_shows_a_task_that_nobody_can_read_as_working_and_one
     await on.client.get_workflow_handle(ended).result()
     await with_tasks(http, 2, parent=parent)
     await on.worker.shutdown()
-    found = {task["task_id"]: task for task in (await listed(http, parent=parent))["tasks"]}
-    assert found[silent]["status"] == "working"
-    assert "No worker" in found[silent]["status_message"]
-    assert (found[ended]["status"], found[ended]["result"]["summary"]) == ("completed", "echo: Paint.")
+    tasks = {task["task_id"]: task for task in (await listed(http, parent=parent))["tasks"]}
+    assert tasks[silent]["status"] == "working"
+    assert "No worker" in tasks[silent]["status_message"]
+    assert (tasks[ended]["status"], tasks[ended]["result"]["summary"]) == ("completed", "echo: Paint.")

@@ -10,6 +10,7 @@ from httpx import AsyncClient
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create
 from tests.harness import Stage, asks, last_user_message, says
+from tests.waiting import until
 from turnkeeper.activities.providers.offline.provider import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -317,8 +318,8 @@ async def test_tsk_4_a_message_to_a_task_that_has_answered_makes_it_work_again(h
     await awaited(http, task_id)
     on.vendor.gate.close()
     for _ in range(2):  # the same message twice is one
-        sent = await http.post(f"/tasks/{task_id}/messages", json={"text": "and now?", "id": "m1"})
-        assert (sent.status_code, sent.json()["message_id"]) == (202, "m1")
+        answer = await http.post(f"/tasks/{task_id}/messages", json={"text": "and now?", "id": "m1"})
+        assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
     task = (await http.get(f"/tasks/{task_id}")).json()
     assert (task["status"], task["result"]) == ("working", None)
     on.vendor.gate.open()
@@ -364,6 +365,44 @@ async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: Asyn
     assert (await awaited(http, task_id))["status"] == "cancelled"
 
 
+# ── Without an answer of a worker ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_all_the_same(
+    http_alone: AsyncClient,
+) -> None:
+    body = {"idempotency_key": str(uuid4())}
+    task_id = (await create(http_alone, **body))["task_id"]
+    again = await create(http_alone, **body)
+    assert (again["task_id"], again["status"]) == (task_id, "working")
+    answer = await http_alone.get(f"/tasks/{task_id}", params={"wait_seconds": 0.1})
+    assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+    message = await http_alone.post(f"/tasks/{task_id}/messages", json={"text": "and now?"})
+    assert (message.status_code, message.json()["position"]) == (202, None)
+    cancelled = await http_alone.post(f"/tasks/{task_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "working")
+    assert cancelled.json()["status_message"] == "It is being cancelled."
+
+
+async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
+    http: AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+    task_id = (await create(http, title="Paint"))["task_id"]
+
+    async def is_stuck() -> bool:
+        answer = await http.get(f"/tasks/{task_id}")
+        return answer.status_code == 200 and "keeps failing" in (answer.json()["status_message"] or "")
+
+    await until(is_stuck)
+    task = (await http.get(f"/tasks/{task_id}")).json()
+    assert (task["status"], task["title"], task["result"]) == ("working", "Paint", None)
+    await on.client.get_workflow_handle(task_id).terminate()
+
+
 # ── Many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -383,8 +422,8 @@ async def test_tsk_7_a_task_answers_from_the_handed_over_history_and_can_not_wit
 ) -> None:
     on.vendor.answer = offline_answer
     history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]
-    told = {"conversation_history": history, "history_policy": policy}
-    for fields, expected in ((told, "The launch code is 4711."), ({}, "I find nothing about")):
+    with_history = {"conversation_history": history, "history_policy": policy}
+    for fields, expected in ((with_history, "The launch code is 4711."), ({}, "I find nothing about")):
         receipt = await create(http, "What is the launch code?", **fields)
         task = await awaited(http, receipt["task_id"])
         assert expected in task["result"]["answer"]

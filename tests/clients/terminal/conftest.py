@@ -86,9 +86,13 @@ def chat(url: str, tmp_path: Path) -> Chat:
 
 async def run_chat(*arguments: str, cwd: Path, stdin: str | None = None, **env: str) -> Finished:
     """Run `turnkeeper chat` without a terminal, to its end."""
+    return await run_command("chat", *arguments, cwd=cwd, stdin=stdin, **env)
+
+
+async def run_command(*arguments: str, cwd: Path, stdin: str | None = None, **env: str) -> Finished:
+    """Run a command of `turnkeeper` without a terminal, to its end."""
     process = await fork(
         "turnkeeper.cli",
-        "chat",
         *arguments,
         env=plain_env(**env),
         cwd=cwd,
