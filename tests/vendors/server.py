@@ -45,6 +45,8 @@ class Reply:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = (("content-type", "text/event-stream; charset=utf-8"),)
     ending: Literal["whole", "cut", "silent"] = "whole"
+    min_requests: int = 0
+    """It is sent once the server has received this many requests."""
 
     @classmethod
     def stream(cls, chunks: Iterable[bytes], headers: dict[str, str] | None = None) -> "Reply":
@@ -69,6 +71,9 @@ class Reply:
 
     def silent_after(self, chunks: int) -> "Reply":
         return replace(self, chunks=self.chunks[:chunks], ending="silent")
+
+    def after_requests(self, count: int) -> "Reply":
+        return replace(self, min_requests=count)
 
     def slowly(self, piece: int) -> "Reply":
         whole = b"".join(self.chunks)
@@ -164,6 +169,7 @@ class WireServer:
             while (received := await _received(reader)) is not None:
                 reply = self._reply_to(received)
                 await self._tell()
+                await self.until(lambda: len(self.requests) >= reply.min_requests)  # noqa: B023  # awaited here
                 await _write(writer, reply)
                 if reply.ending == "silent":
                     await self._keep_silent(reader)

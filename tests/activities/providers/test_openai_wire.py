@@ -392,7 +392,7 @@ async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_s
 
 async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
     """The second is refused after the first has been: it was on its way with the parameter all the same."""
-    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
+    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}}).after_requests(2)
     chat.script(odd, odd, WHOLE, WHOLE)
     provider = chat.provider()
     for answer in await asyncio.gather(ask(provider), ask(provider)):
