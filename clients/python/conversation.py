@@ -46,6 +46,7 @@ from turnkeeper.models.transcript.conversation import (
     SessionStatus,
 )
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, with_growth
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
@@ -86,6 +87,7 @@ class Conversation:
         self.turns = list(page.messages)
         self._partial = None
         state = {name: getattr(page, name) for name in ConversationUpdate.model_fields if hasattr(page, name)}
+        state["tasks"] = page.session.tasks
         no_changes = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False}
         last = page.messages[-1].id if page.messages else None
         self._latest = ConversationUpdate(**{**state, **no_changes, "last_seen_message_id": last})
@@ -126,6 +128,11 @@ class Conversation:
     @property
     def is_processing(self) -> bool:
         return self._latest is not None and self._latest.is_processing
+
+    @property
+    def tasks(self) -> list[SubTask]:
+        """The tasks that the session has started, oldest first."""
+        return self._latest.tasks if self._latest else []
 
     @property
     def waiting_until(self) -> UtcDatetime | None:

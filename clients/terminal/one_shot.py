@@ -88,6 +88,9 @@ class OneShotPrompt:
             return self._final("answered", answer=turn.agent_message)
         if self.conversation.awaiting_calls:
             return self._final("needs_decision", error=self._approval_needed())
+        if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
+            error = texts.TASK_APPROVAL_NEEDED.format(tasks=legible(", ".join(blocked)))
+            return self._final("needs_decision", error=error)
         if (
             isinstance(event, QueueEvent)
             and not turn

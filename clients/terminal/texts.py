@@ -12,6 +12,7 @@ START_GATEWAY = "Start it with `{command}`."
 STOPPED = "Stopped."
 APPROVAL_NEEDED = "Approval needed: {calls}"
 APPROVAL_NEEDED_EARLIER = "Approval needed for an earlier prompt: {calls}"
+TASK_APPROVAL_NEEDED = "Approval needed in a task: {tasks}"
 DECIDE_WITH = "Your prompt is safe. Decide with: {command}"
 RESUME_WITH = "Resume with: {command}"
 
@@ -24,6 +25,8 @@ TASK_STATUS: dict[TaskStatus, str] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+TASK_PROGRESS = "Task {title}: {progress}"
+TASK_DECIDE_WITH = "Decide with: {command}"
 TASK_CREATED = "{task_id}\n  Watch it: {url}"
 TASK_WARNING = "Warning: {field}: {message}"
 TASK_FIELD_ERROR = "  {field}: {reason} (got {value})"

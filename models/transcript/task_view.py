@@ -46,6 +46,11 @@ class SubTask(Frozen):
         return self.status not in FINAL
 
     @property
+    def blocks_its_parent(self) -> bool:
+        """A turn of its parent waits until a person has decided on a call of it."""
+        return self.status == "input_required" and not self.background
+
+    @property
     def is_running(self) -> bool:
         """Its session goes on: it works, or waits for further prompts."""
         return self.is_working or (self.background and not self.is_closed)

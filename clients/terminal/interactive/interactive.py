@@ -59,6 +59,7 @@ class Interactive:
             on_change=lambda text: self._input.on_change(text),
         )
         self._session = ChatSession(opened_session.session_id, self._screen, self._style)
+        self._session.state.url = url
         self._input = InputHandler(self._session, gateway, self._screen)
         self._printed_questions: set[str] = set()
         self._description_task: asyncio.Task[None] | None = None

@@ -15,11 +15,14 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import counted, elapsed, one_line
 from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
+from turnkeeper.clients.terminal.opening import resume_command
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialPart
+from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 
 MAX_QUEUE_LINES = 5
+MAX_TASK_LINES = 8
 
 MAX_PARTIAL_CHARS = 8_000
 """How much of a partial text is rendered: more than a screen can show."""
@@ -40,7 +43,8 @@ class PendingPrompt:
 class LiveState:
     """The state that the live output shows.
 
-    `stopping`: the id of the turn that is being stopped; `ticks` counts the frames of animations.
+    `stopping`: the id of the turn that is being stopped; `ticks` counts the frames of animations. `url`: the gateway's,
+    where it has to be repeated in commands.
     """
 
     conversation: Conversation = field(default_factory=Conversation)
@@ -48,6 +52,7 @@ class LiveState:
     connection_error: str | None = None
     stopping: str | None = None
     ticks: int = 0
+    url: str | None = None
 
 
 class LiveRenderer:
@@ -61,7 +66,7 @@ class LiveRenderer:
 
     def render(self, state: LiveState, *, now: datetime, rows: int) -> str:
         """Return the state as terminal text of at most `rows` lines; empty if there is nothing to show."""
-        parts = [*self._activity(state, now), *self._queue(state)]
+        parts = [*self._activity(state, now), *self._tasks(state), *self._queue(state)]
         below = [line for part in parts for line in self._lines(part)]
         partial = self._partial_output(state.conversation.partial_parts)
         between = [""] if partial and below else []
@@ -113,6 +118,24 @@ class LiveRenderer:
         line = Text(f"  {Sign.TOOL} ", style="dim")
         line.append(call_signature(call, max_chars=self._room), style="not dim")
         return line.append(f" {progress}")
+
+    # ---- tasks
+
+    def _tasks(self, state: LiveState) -> list[RenderableType]:
+        """Return a line per running task, and for one that needs a decision the command to decide with."""
+        working = [task for task in state.conversation.tasks if task.is_working]
+        return [self._task(task, state.url) for task in working[:MAX_TASK_LINES]]
+
+    def _task(self, task: SubTask, url: str | None) -> Text:
+        percent = "" if task.percent is None else f"{task.percent} %"
+        facts = [texts.TASK_STATUS[task.status], percent, task.message or ""]
+        progress = f" {Sign.DOT} ".join(filter(None, facts))
+        words = texts.TASK_PROGRESS.format(title=task.title, progress=progress)
+        line = Text(f"  {Sign.TOOL} {one_line(words, self._room)}", style="dim")
+        if task.status != "input_required":
+            return line
+        command = resume_command(task.task_id, url=url)
+        return line.append(f"\n    {texts.TASK_DECIDE_WITH.format(command=command)}", style="not dim")
 
     # ---- waiting prompts
 

@@ -59,7 +59,7 @@ class SubTasks:
     @property
     def block_on_approval(self) -> bool:
         """The same of a task that the running turn waits for."""
-        return any(task.status == "input_required" and not task.background for task in self.state.tasks)
+        return any(task.blocks_its_parent for task in self.state.tasks)
 
     @property
     def carried_bytes(self) -> int:

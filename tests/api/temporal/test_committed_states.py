@@ -80,7 +80,7 @@ async def gateway_alone(
 
 # ---- committed states
 
-RACES = 12
+RACES = 40
 """Sessions tried, since Temporal hands out a waiting query and a workflow task in either order."""
 
 GIVEN_UP_SECONDS = 6.0
