@@ -29,6 +29,11 @@ def sentence_of(error: Exception) -> str:
     return "; ".join(fields)
 
 
+def is_passing(error: Exception) -> bool:
+    """Return whether the same request may succeed later, with nothing wrong with the work itself."""
+    return problem_of(error, is_of_task=True).problem.status in (503, 504)
+
+
 def rpc_error(error: Exception) -> MCPError:
     """Return the JSON-RPC error of a request of the Tasks extension."""
     problem = problem_of(error, is_of_task=True).problem

@@ -13,12 +13,11 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp
 
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, sentence_of
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
 from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_declared
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
-from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -101,10 +100,8 @@ class ToolCalls:
         """Return the task as it is now; while no worker can say, as it was accepted."""
         try:
             task = await read_prompt_task(self._services, work.session_id, work.message_id)
-        except ProblemError as problem:
-            if problem.problem.status not in (503, 504):
+        except EXPECTED as error:
+            if not is_passing(error):
                 raise
-            task = work.accepted
-        except StoreUnavailableError:
             task = work.accepted
         return task_result(task, notes=work.notes)

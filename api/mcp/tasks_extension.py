@@ -29,7 +29,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, rpc_error
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
@@ -100,9 +100,13 @@ class TasksExtension:
     async def _get(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)
         try:
-            return {"resultType": "complete", **await self._detailed(context, handle)}
+            task = await self._detailed(context, handle)
         except EXPECTED as error:
-            raise rpc_error(error) from error
+            if not is_passing(error):
+                raise rpc_error(error) from error
+            # An error would end the client's wait, while the work goes on.
+            task = _task(handle, "working", status_message=sentence_of(error))
+        return {"resultType": "complete", **task}
 
     async def _detailed(self, context: Context, handle: TaskHandle) -> Answer:
         task = await read_prompt_task(self._services, handle.session_id, handle.message_id)
@@ -146,9 +150,13 @@ class TasksExtension:
 
     async def _stop(self, handle: TaskHandle) -> None:
         services, session_id = self._services, handle.session_id
-        task = await read_prompt_task(services, session_id, handle.message_id)
-        if task.status not in ("working", "input_required"):
-            return
+        try:
+            task = await read_prompt_task(services, session_id, handle.message_id)
+            if task.is_final:
+                return
+        except EXPECTED as error:
+            if not is_passing(error):
+                raise
         if handle.message_id is None:
             await services.tasks.cancel(session_id)
             return

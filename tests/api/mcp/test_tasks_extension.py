@@ -1,18 +1,28 @@
 """The Tasks extension over MCP: handles, their states, approvals and cancelling (TSK-6, AGT-8)."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+)
+from temporalio.client import Client
 
+from tests.api.conftest import served
 from tests.api.mcp.client import EXTENSION, Answer, McpClient, TaskParams, TaskRequest, in_own_task, mcp_client
 from tests.api.tasks.delegating import mailing_sub_task
-from tests.harness import Stage, asks, says
+from tests.harness import Stage, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp import tasks_extension
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
@@ -248,6 +258,31 @@ async def test_tsk_6_a_handle_stays_completed_whatever_the_task_is_told_afterwar
     after = await client.task(created.task_id)
     assert after["status"] == "completed"
     assert after["result"]["structuredContent"]["result"]["answer"] == "One."
+
+
+async def test_tsk_6_a_task_that_no_worker_answers_for_is_working_and_can_be_cancelled(
+    temporal: Client, tmp_path: Path, product_bounds: None
+):
+    settings = Settings(task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path)
+    async with served(temporal, settings) as url, mcp_client(url, tasks=True) as client:
+        created = await client.create("create_task", description="Count.")
+        task = await client.task(created.task_id)
+        assert (task["status"], "No worker" in task["statusMessage"]) == ("working", True)
+        assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
+
+
+async def test_tsk_6_without_its_store_a_client_is_given_the_task_itself(client: McpClient, on: Stage):
+    on.vendor.script = [says("One.")]
+    created = await client.create("create_task", description="Count.")
+    file = broken(on)
+    try:
+        assert (await client.answer("create_task", description="Count."))["task_id"]
+        with pytest.raises(MCPError) as failed:
+            await client.task(created.task_id)
+        assert failed.value.code == INTERNAL_ERROR
+    finally:
+        heal(file)
+    assert (await client.until(created.task_id, "completed"))["result"]["isError"] is False
 
 
 async def test_tsk_6_a_prompt_is_a_task_of_its_own_that_waits_its_turn(client: McpClient, on: Stage):

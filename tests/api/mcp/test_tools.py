@@ -1,6 +1,9 @@
 """The seven tools over MCP, by the official Python client: TSK-6."""
 
 import json
+import re
+from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import httpx2
@@ -219,17 +222,30 @@ async def test_tsk_6_waiting_for_a_task_ends_where_a_person_has_to_decide(url: s
         assert (task["status"], task["approvals"]) == ("input_required", 1)
 
 
-async def test_tsk_6_no_worker_leaves_a_task_that_is_accepted(http_alone: AsyncClient):
-    listed = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+async def test_tsk_6_without_a_worker_a_task_is_accepted_and_works(http_alone: AsyncClient):
     call = {"name": "create_task", "arguments": {"description": "Count."}}
     answer = await http_alone.post(
         "/mcp",
-        json={**listed, "params": call},
+        json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call},
         headers={"mcp-protocol-version": "2025-11-25", "accept": "application/json, text/event-stream"},
     )
     result = answer.json()["result"]
     assert result["isError"] is False
     assert result["structuredContent"]["status"] == "working"
+
+
+async def test_tsk_6_the_page_on_mcp_names_every_tool_and_its_example_runs(
+    url: str, on: Stage, capsys: pytest.CaptureFixture[str]
+):
+    page = (Path(__file__).parents[3] / "docs" / "mcp.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == NAMES
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = "async def main():\n" + indent(example.replace("http://127.0.0.1:8080", url), "    ")
+    on.vendor.script = [says("Two files.")]
+    names: dict[str, Any] = {}
+    exec(program, names)
+    await names["main"]()
+    assert capsys.readouterr().out == "Two files.\n"
 
 
 @pytest.mark.parametrize(
