@@ -59,16 +59,20 @@ class McpEndpoint:
     async def _started(self) -> ASGIApp:
         async with self._starting:
             if self._application is None:
-                started = asyncio.Event()
                 serve = await asyncio.to_thread(_load)
+                started: asyncio.Future[ASGIApp] = asyncio.get_running_loop().create_future()
                 # In a task of its own: the SDK's task group must be left by the task that has entered it.
                 self._serving = asyncio.create_task(self._serve(serve, started))
-                await started.wait()
-        assert self._application is not None  # noqa: S101  # started
+                self._application = await started
         return self._application
 
-    async def _serve(self, serve: Serve, started: asyncio.Event) -> None:
+    async def _serve(self, serve: Serve, started: "asyncio.Future[ASGIApp]") -> None:
         assert self._services is not None  # noqa: S101  # requests come while the gateway runs
-        async with serve(self._services) as self._application:
-            started.set()
-            await self._stopping.wait()
+        try:
+            async with serve(self._services) as application:
+                started.set_result(application)
+                await self._stopping.wait()
+        except Exception as error:
+            if started.done():
+                raise
+            started.set_exception(error)

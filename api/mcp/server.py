@@ -1,14 +1,23 @@
 """The MCP server of a gateway: lists the tools and calls them (TSK-6)."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
 from pydantic import ValidationError
 from starlette.types import ASGIApp
 
@@ -20,6 +29,8 @@ from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_decla
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
+
+log = logging.getLogger(__name__)
 
 INSTRUCTIONS = (
     "Durable agents. create_task gives work to an agent and returns at once; get_task with wait_seconds waits for its "
@@ -59,10 +70,22 @@ def _build_server(services: Services) -> Server[Any]:
         get_tool_input_schema=input_schema,
         on_list_tools=list_tools,
     )
+    server.middleware.append(_hide_internals)
     calls = ToolCalls(services, extension)
     server.add_request_handler("tools/call", CallToolRequestParams, calls.call)
     extension.install(server)
     return server
+
+
+async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Answer a bug as the gateway does elsewhere. To older clients the SDK would send the exception's text."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:
+        log.exception("%s failed", ctx.method)
+        raise MCPError(INTERNAL_ERROR, sentence_of(error)) from None
 
 
 class ToolCalls:
@@ -77,12 +100,14 @@ class ToolCalls:
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:60]!r}.")
         try:
-            answer = await tool.run(self._services, tool.arguments.model_validate(params.arguments or {}))
+            arguments = tool.arguments.model_validate(params.arguments or {})
+        except ValidationError as error:
+            return error_result(sentence_of(arguments_error(error)))
+        try:
+            answer = await tool.run(self._services, arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
-        except ValidationError as error:
-            return error_result(sentence_of(arguments_error(error)))
         except EXPECTED as error:
             return error_result(sentence_of(error))
 

@@ -11,12 +11,13 @@ import pytest
 from httpx import AsyncClient
 from jsonschema import Draft202012Validator
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from tests.api.mcp.client import McpClient, mcp_client
 from tests.harness import Stage, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 NAMES = [
@@ -143,6 +144,20 @@ async def test_tsk_6_unknown_tools_and_methods_are_json_rpc_errors(url: str):
         with pytest.raises(MCPError) as missing:
             await client.client.list_prompts()
         assert missing.value.code == METHOD_NOT_FOUND
+
+
+@pytest.mark.parametrize("mode", [STATELESS, HANDSHAKE])
+async def test_tsk_6_a_bug_is_an_error_that_tells_nothing_internal(
+    url: str, mode: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def fails(*_: object) -> None:
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(TaskReader, "task", fails)
+    async with mcp_client(url, mode=mode) as client:
+        with pytest.raises(MCPError, match="(?i)internal error") as failed:
+            await client.call("get_task", task_id="t1")
+        assert (failed.value.code, "secret" in str(failed.value)) == (INTERNAL_ERROR, False)
 
 
 async def test_tsk_6_a_task_is_messaged_and_its_conversation_read(url: str, on: Stage):
