@@ -27,6 +27,7 @@ from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.tasks.task_specs import TASK_TOOLS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.model_call import (
@@ -162,6 +163,11 @@ class Vendor:
 
 def last_user_message(request: ModelRequest) -> str:
     return next(message.content for message in reversed(request.messages) if message.role == "user")
+
+
+def tools_of(request: ModelRequest) -> list[str]:
+    """Return the names of the worker's tools that the model is offered, without those that the session runs itself."""
+    return [tool.name for tool in request.head.tools if tool.name not in TASK_TOOLS]
 
 
 @dataclass

@@ -19,7 +19,7 @@ async def run_in_background(work: Callable[[], Awaitable[None]], *, rules: int) 
 
         def fail() -> bool:
             # `RuntimeError`, since some of Temporal's errors would fail the workflow.
-            raise RuntimeError("A background task of the session failed.") from failure
+            raise RuntimeError("Work beside the session's main loop failed.") from failure
 
         # The SDK only logs an error in a task; an error in a condition fails the workflow task, even if nothing wakes
         # the main loop.

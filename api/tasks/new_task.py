@@ -55,14 +55,14 @@ def new_task_id(task: CreateTask) -> str:
 
 
 def request_digest(task: CreateTask) -> str:
-    """Return the SHA-256 of what is asked for, in hex. Of messages, what a task is told of them counts, and no more."""
-    asked: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
-    asked["priority"] = task.priority if "priority" in task.model_fields_set else None
-    asked["conversation_history"] = _said(task.conversation_history)
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of the request in hex. Of messages, only the fields that a task gets count."""
+    request: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
+    request["priority"] = task.priority if "priority" in task.model_fields_set else None
+    request["conversation_history"] = _digested_history(task.conversation_history)
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _said(history: object) -> object:
+def _digested_history(history: object) -> object:
     if not isinstance(history, list):
         return history if isinstance(history, str) else None
     return [[_text(message, name) for name in ("role", "content", "timestamp")] for message in history]

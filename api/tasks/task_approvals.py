@@ -31,18 +31,18 @@ class TaskApprovals:
         own, blocked = await self._of_session(session_id)
         approvals, omitted = _with_session(own.approvals, session_id), own.omitted
         room = MAX_BYTES - sum(map(_size, approvals))
-        asked = 0
+        queried_count = 0
         while blocked:
             batch, blocked = blocked[:AT_ONCE], blocked[AT_ONCE:]
-            if asked + len(batch) > MAX_TASKS:
+            if queried_count + len(batch) > MAX_TASKS:
                 omitted += len(batch) + len(blocked)
                 break
-            asked += len(batch)
-            for task_id, found in zip(batch, await asyncio.gather(*map(self._of_task, batch)), strict=True):
-                if found is None:
+            queried_count += len(batch)
+            for task_id, answer in zip(batch, await asyncio.gather(*map(self._of_task, batch)), strict=True):
+                if answer is None:
                     omitted += 1
                     continue
-                pending, below = found
+                pending, below = answer
                 blocked += below
                 omitted += pending.omitted
                 for approval in _with_session(pending.approvals, task_id):

@@ -113,20 +113,20 @@ class TaskReader:
     async def without_state(self, execution: WorkflowExecution, message: str) -> Task:
         """Return a task of which no worker says anything, as Temporal knows it: one that is open is said to work."""
         memo = await execution.memo()
-        known: dict[str, Any] = {"status": "working", "status_message": message}
+        state: dict[str, Any] = {"status": "working", "status_message": message}
         if execution.status == WorkflowExecutionStatus.COMPLETED:
-            known = await self._known_of_result(execution.id)
+            state = await self._state_of_result(execution.id)
         elif execution.status != WorkflowExecutionStatus.RUNNING:
-            known = {"status": "cancelled"}
+            state = {"status": "cancelled"}
         return Task(
             **await self._facts(execution, memo),
-            **known,
+            **state,
             title=memo.get("title"),
             created_at=memo.get("created_at") or execution.start_time,
             updated_at=execution.close_time,
         )
 
-    async def _known_of_result(self, task_id: str) -> dict[str, Any]:
+    async def _state_of_result(self, task_id: str) -> dict[str, Any]:
         """Return what the result of a task's workflow says of it."""
         handle = self._reader.client.get_workflow_handle(workflow_id(task_id), result_type=SessionEnd)
         end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), task_id)

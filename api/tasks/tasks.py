@@ -150,19 +150,19 @@ class Tasks:
         A page can have fewer and still a `next_cursor`: with `status`, at most `MAX_SCANNED` tasks are looked at, and
         no page takes much longer than `LIST_SECONDS`.
         """
-        found, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
+        matches, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
         # A session that is closed has nothing more to work on.
         is_open = status is not None and status not in FINAL
         while True:
             executions, cursor = await list_task_executions(
-                self._reader.client, parent=parent, is_open=is_open, page_size=limit - len(found), cursor=cursor
+                self._reader.client, parent=parent, is_open=is_open, page_size=limit - len(matches), cursor=cursor
             )
             scanned += len(executions)
             tasks = await self._read_all(executions, until=until)
-            found += [task for task in tasks if status is None or task.status == status]
+            matches += [task for task in tasks if status is None or task.status == status]
             is_over = scanned >= MAX_SCANNED or seconds_from_now(0) >= until
-            if cursor is None or len(found) >= limit or is_over:
-                return TaskPage(tasks=found, next_cursor=cursor)
+            if cursor is None or len(matches) >= limit or is_over:
+                return TaskPage(tasks=matches, next_cursor=cursor)
 
     async def _read_all(self, executions: Sequence[WorkflowExecution], *, until: float) -> Sequence[Task]:
         slots = asyncio.Semaphore(READS_AT_ONCE)

@@ -259,7 +259,7 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage
     view = await session.context()
     assert (view.segment, view.message_count, view.max_messages, view.window_halved) == (1, 2, 12, False)
     assert view.fixed.system_prompt_tokens == 2
-    assert view.fixed.tools == ["look", "pay"]
+    assert view.fixed.tools == ["look", "pay", "run_task"]
     assert view.estimated_tokens == view.fixed.estimated_tokens + view.turns[0].estimated_tokens
     assert view.turns[0].model_dump() == {
         "number": 1,

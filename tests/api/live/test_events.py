@@ -356,7 +356,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
         session = await started(http)
         app.state.services.feed.stop()
         refused = await http.get(f"/workflow/{session}/events")
-    assert (refused.status_code, refused.json()["title"]) == (503, "Stopping")
+    assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
 
 async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:

@@ -85,7 +85,7 @@ async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, on
     assert await refused(message_id="no such id") == (422, "invalid")
     assert await refused(id="p1") == (422, "invalid")
     unknown = await http.post(f"/workflow/{fresh()}/retry")
-    assert (unknown.status_code, unknown.json()["title"]) == (404, "Unknown session")
+    assert (unknown.status_code, unknown.json()["title"]) == (404, "Session not found")
 
 
 async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, on: Stage) -> None:

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from tests.harness import DrivenSession, Stage, asks, says
+from tests.harness import DrivenSession, Stage, asks, says, tools_of
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import CarriedState, SessionInput
 from turnkeeper.models.session.session_tools import FRESH_TURNS
@@ -307,7 +307,7 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
     for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
     await session.idle(turns=2 * FRESH_TURNS - 1)
-    offered = [[tool.name for tool in request.head.tools] for request in on.vendor.requests]
+    offered = [tools_of(request) for request in on.vendor.requests]
     first_new = offered.index([*before, "send_mail"])
     assert first_new >= FRESH_TURNS
     assert offered[:first_new] == [before] * first_new

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from tests.harness import BOUND, Stage, asks, says, stage
+from tests.harness import BOUND, Stage, asks, says, stage, tools_of
 from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
@@ -166,9 +166,9 @@ async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks
             on.vendor.script = [asks(("look", {})), says("done")]
             await session.prompt(f"turn {turns}")
             await session.idle(turns=turns)
-            first, second = (request.head.tools for request in on.vendor.requests[-2:])
+            first, second = map(tools_of, on.vendor.requests[-2:])
             assert first == second
-            return [tool.name for tool in first[len(built_in) :]]
+            return first[len(built_in) :]
 
         on.tools.specs, on.tools.unread = built_in, ["mail"]
         session = await on.start()
@@ -199,7 +199,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
             await session.prompt(f"turn {number}")
         await session.idle(turns=2 * FRESH_TURNS)
         assert on.tools.listings > 1
-        names = [tool.name for tool in on.vendor.requests[-1].head.tools[len(built_in) :]]
+        names = tools_of(on.vendor.requests[-1])[len(built_in) :]
         assert names == ["send_mail", "read_news"]
         before = on.tools.listings
         on.tools.specs, on.tools.unread = built_in, []

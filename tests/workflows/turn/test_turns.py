@@ -6,7 +6,7 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
-from tests.harness import Stage, asks, says, stage
+from tests.harness import Stage, asks, says, stage, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
@@ -170,7 +170,7 @@ async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_n
     result = turn.steps[0].tool_calls[0].result
     assert result is not None
     assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
-    assert [tool.name for tool in on.vendor.requests[0].head.tools] == ["look", "pay"]
+    assert tools_of(on.vendor.requests[0]) == ["look", "pay"]
     for _ in range(10):
         await session.prompt("and on")
     await session.idle(turns=11)
@@ -261,7 +261,7 @@ async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_hande
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: look around, for a while"
     assert [len(request.messages) for request in on.vendor.requests] == [1, 3, 5, 7, 9]
-    assert [tool.name for tool in on.vendor.requests[-1].head.tools] == ["look", "pay"]
+    assert tools_of(on.vendor.requests[-1]) == ["look", "pay"]
 
 
 async def test_agt_2_the_models_context_never_travels_through_history(on: Stage) -> None:
