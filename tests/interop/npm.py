@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from fcntl import LOCK_EX, flock
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +22,8 @@ def node() -> Path:
     return program
 
 
-def installed(program: Path) -> Path:
-    """Return a folder with the files of `program` and the packages of its lock file."""
+def installed(program: Path, *shared: Path) -> Path:
+    """Return a folder with the files of `program` and `shared`, and the packages of the program's lock file."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
@@ -30,11 +31,12 @@ def installed(program: Path) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "turnkeeper-tests" / f"{program.name}-{sha256(lock).hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
-    for file in program.iterdir():
-        if file.is_file():
+    with (folder / ".lock").open("w") as one_at_a_time:  # processes of one test run
+        flock(one_at_a_time, LOCK_EX)
+        for file in (*shared, *program.iterdir()):
             shutil.copy(file, folder)
-    if not (folder / "node_modules" / ".package-lock.json").exists():  # npm writes it last
-        _install([npm, "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)])
+        if not (folder / "node_modules" / ".package-lock.json").exists():  # npm writes it last
+            _install([npm, "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)])
     return folder
 
 

@@ -155,7 +155,7 @@ async def test_tsk_6_a_bug_is_an_error_that_tells_nothing_internal(
 
     monkeypatch.setattr(TaskReader, "task", fails)
     async with mcp_client(url, mode=mode) as client:
-        with pytest.raises(MCPError, match="(?i)internal error") as failed:
+        with pytest.raises(MCPError, match=r"(?i)internal error") as failed:
             await client.call("get_task", task_id="t1")
         assert (failed.value.code, "secret" in str(failed.value)) == (INTERNAL_ERROR, False)
 
