@@ -298,8 +298,8 @@ _ALL: list[Tool[Any]] = [
     Tool(
         "send_prompt",
         "Send a prompt",
-        "Send a prompt to a session, and start the session if wanted. Returns at once; the answer is in "
-        "get_conversation, and in get_task.",
+        "Send a prompt to a session; with start, start the session if it does not exist. Returns at once; read the answer "
+        "with get_conversation.",
         SendPromptArguments,
         Task,
         send_prompt,
