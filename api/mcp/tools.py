@@ -298,8 +298,8 @@ _ALL: list[Tool[Any]] = [
     Tool(
         "send_prompt",
         "Send a prompt",
-        "Send a prompt to a session; with start, start the session if it does not exist. Returns at once; read the answer "
-        "with get_conversation.",
+        "Send a prompt to a session; with start, the session is started if it does not exist. Returns at once; read "
+        "the answer with get_conversation.",
         SendPromptArguments,
         Task,
         send_prompt,
