@@ -17,6 +17,7 @@ from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.server import StalledStreamMiddleware
+from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.routes import (
     api_docs,
     approvals,
@@ -59,7 +60,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
     process. The caller closes it.
     """
-    stores, carrier = Stores.of(settings), carrier_factory(settings)
+    stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -67,7 +68,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
-            yield
+            async with mcp.running(services):
+                yield
             await services.close()
 
     app = _Gateway(
@@ -83,6 +85,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         redoc_url=None,
     )
     problems.install(app)
+    mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
     app.add_middleware(HeadRequestMiddleware)

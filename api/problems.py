@@ -265,11 +265,12 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONRespo
 
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
-    problem = _problem_of(error, is_of_task=request.url.path.startswith("/tasks"))
+    problem = problem_of(error, is_of_task=request.url.path.startswith("/tasks"))
     return answer(problem.problem, problem.headers)
 
 
-def _problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
+def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
+    """Return how an exception is answered; what is wrong with a task also with the value that was given."""
     match error:
         case ProblemError():
             return error

@@ -8,6 +8,7 @@ from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.prompts import Prompts
+from turnkeeper.stores.task_handles import TaskHandles
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Stores:
     archive: Archive
     blobs: Blobs
     prompts: Prompts
+    task_handles: TaskHandles
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -31,13 +33,14 @@ class Stores:
             database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
-        return cls(database, Archive(database), Blobs(database), Prompts(database))
+        return cls(database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database))
 
     async def delete(self, session_id: str) -> int:
         """Delete everything of the session; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)
+        await self.task_handles.delete(session_id)
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:

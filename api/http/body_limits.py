@@ -4,7 +4,7 @@ MAX_BODY_BYTES = 1024 * 1024
 MAX_HISTORY_BYTES = 10 * 1024 * 1024
 """For routes that accept a conversation."""
 
-_TAKING_HISTORIES = frozenset({"/api/chat", "/tasks", "/tasks/preview"})
+_TAKING_HISTORIES = frozenset({"/api/chat", "/mcp", "/tasks", "/tasks/preview"})
 
 
 def max_body_bytes(path: str) -> int:

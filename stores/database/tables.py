@@ -60,3 +60,18 @@ PARKED = Table(
     # Not unique: a prompt that was taken back stays until it is forgotten, and its id may be used again long after.
     Index(None, "session_id", "message_id"),
 )
+
+TASK_HANDLES = Table(
+    "task_handles",
+    METADATA,
+    Column("handle", String(64), primary_key=True),
+    Column("owner", String(MAX_ID_CHARS), nullable=False),
+    Column("session_id", String(MAX_ID_CHARS), nullable=False),
+    Column("message_id", String(MAX_ID_CHARS)),
+    # Microseconds since 1970.
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    # For deleting a session, and what has expired.
+    Index(None, "session_id"),
+    Index(None, "expires_at"),
+)

@@ -2,57 +2,27 @@
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from tests.harness import BOUND
+from tests.interop.npm import installed, node
 
 PROGRAM = Path(__file__).parent / "ai_sdk"
 PACKAGES = {7: PROGRAM, 6: Path(__file__).parent / "ai_sdk_6"}
 """Which release of each major version is driven."""
 
-INSTALL_SECONDS = 120
-
 
 def installed_driver(version: int = 7) -> tuple[str, Path]:
-    """Return Node and the driver, with the packages of its lock file; installed once a machine, outside the tree."""
-    node, npm = _node(), shutil.which("npm")
-    if node is None or npm is None:
-        pytest.skip("Playwright (whose Node is new enough) or npm is not installed: the AI SDK's client can't be run")
-    lock = (PACKAGES[version] / "package-lock.json").read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "turnkeeper-tests" / f"ai-sdk-{sha256(lock).hexdigest()[:16]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (PROGRAM / "driver.mjs", *PACKAGES[version].iterdir()):
-        shutil.copy(file, folder)
-    if not (folder / "node_modules" / ".package-lock.json").exists():  # npm writes it last
-        _install([npm, "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder)])
-    return str(node), folder / "driver.mjs"
-
-
-def _node() -> Path | None:
-    playwright = find_spec("playwright")
-    node = Path(playwright.origin).parent / "driver" / "node" if playwright and playwright.origin else None
-    return node if node and node.exists() else None
-
-
-def _install(command: list[str]) -> None:
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_SECONDS)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"the AI SDK could not be installed from its registry ({type(error).__name__})")
+    """Return Node and the driver, with the packages of its lock file."""
+    program = PROGRAM / "driver.mjs"
+    return str(node()), installed(PACKAGES[version], program) / program.name
 
 
 @dataclass

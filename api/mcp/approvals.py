@@ -1,0 +1,115 @@
+"""Tool calls that wait for a person's decision, as elicitations of MCP, and the decisions (AGT-8, TSK-6).
+
+Every call has a key of its own, made of its session, its id and the digest of its arguments. A decision comes back
+under that key, and counts only while exactly this call with exactly these arguments waits.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.services import Services
+from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
+from turnkeeper.models.transcript.trajectory import ApprovalDecision
+from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
+
+MAX_CALLS = 50
+"""Calls that are shown at once; the others follow once these are decided."""
+
+MAX_ARGUMENTS_CHARS = 4_000
+"""Longest arguments in a message."""
+
+FORM: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "decision": {"type": "string", "title": "Decision", "enum": ["approve", "reject", "allow_for_session"]},
+        "reason": {"type": "string", "title": "Reason (optional, sent to the model)", "maxLength": REASON_CHARS},
+    },
+    "required": ["decision"],
+}
+
+
+class ApprovalForm(Strict):
+    """What a person fills in."""
+
+    decision: ApprovalDecision
+    reason: Reason | None = None
+
+
+class ElicitAnswer(BaseModel):
+    """What a client answers: `decline` rejects the call; `cancel` decides nothing, and the call goes on waiting."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: ApprovalForm | None = None
+
+
+@dataclass(frozen=True)
+class AwaitingCall:
+    """A call that waits, of the task's own session or of one that works for it."""
+
+    session_id: str
+    approval: PendingApproval
+
+    @property
+    def key(self) -> str:
+        parts = [self.session_id, self.approval.call_id, self.approval.args_digest]
+        return sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def elicitation(self, *, url: str) -> dict[str, Any]:
+        params = {"mode": "form", "message": self._message(url), "requestedSchema": FORM}
+        return {"method": "elicitation/create", "params": params}
+
+    def _message(self, url: str) -> str:
+        approval = self.approval
+        arguments = json.dumps(approval.args, ensure_ascii=False, indent=2)
+        if approval.args_blob or len(arguments) > MAX_ARGUMENTS_CHARS:
+            arguments = f"{arguments[:MAX_ARGUMENTS_CHARS]}\n… All of it: {url}"
+        return f"Run {approval.tool} (call {approval.call_id} of {self.session_id})?\n{arguments}"
+
+
+async def awaiting_calls(services: Services, session_id: str) -> list[AwaitingCall]:
+    """Return the calls that wait in a session and in the tasks below it, at most `MAX_CALLS`."""
+    pending = await services.approvals.pending(session_id)
+    calls = [AwaitingCall(approval.workflow_id or session_id, approval) for approval in pending.approvals]
+    return calls[:MAX_CALLS]
+
+
+def read_decisions(
+    calls: list[AwaitingCall], responses: Mapping[str, JsonValue]
+) -> list[tuple[AwaitingCall, ApprovalForm]]:
+    """Return what was decided on which call. What answers no call that waits is left out.
+
+    Raises `ValidationError` for an answer that does not fit the form: then nothing is decided.
+    """
+    answers = [(call, ElicitAnswer.model_validate(responses[call.key])) for call in calls if call.key in responses]
+    return [(call, form) for call, answer in answers if (form := _form(answer)) is not None]
+
+
+def _form(answer: ElicitAnswer) -> ApprovalForm | None:
+    if answer.action == "cancel":
+        return None
+    if answer.action == "decline":
+        return ApprovalForm(decision="reject")
+    return answer.content or ApprovalForm.model_validate({})
+
+
+async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> None:
+    """Pass a decision on; without effect if the call does not wait any more. Raises `ProblemError`."""
+    request = ResolveApproval(
+        call_id=call.approval.call_id,
+        args_digest=call.approval.args_digest,
+        decision=form.decision,
+        reason=form.reason or None,
+    )
+    with suppress(ValidationError):
+        try:
+            await services.sessions.resolve_approval(call.session_id, request)
+        except ProblemError as problem:
+            if problem.problem.status not in (404, 409):
+                raise

@@ -1,0 +1,115 @@
+"""One prompt as a task: its status, and what came of it (TSK-4, TSK-6).
+
+A task is a session and goes on with every message. What a client of MCP waits for is one prompt of it: that has an end,
+which stays, whatever the session does afterwards.
+"""
+
+from typing import Any
+
+from turnkeeper.api.services import Services
+from turnkeeper.api.session_ids import workflow_id
+from turnkeeper.api.session_links import chat_page, session_links
+from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.models.answers import PromptFate, Task, TaskResult
+from turnkeeper.models.session.session import StateRequest
+from turnkeeper.models.session.tasks.outcome import summary_of_answer
+from turnkeeper.models.session.tasks.task_state import task_status
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.trajectory import Usage
+
+FIRST_TURN_BYTES = 1_000_000
+
+
+async def read_prompt_task(services: Services, session_id: str, message_id: str | None) -> Task:
+    """Return the task of a prompt; with `message_id` `None`, of the first prompt of the task `session_id`.
+
+    Raises `ProblemError`, and `StoreUnavailableError` where only the archive could say.
+    """
+    if message_id is None:
+        return await _task_of_first_prompt(services, session_id)
+    fate = await services.fates.fate_of(session_id, message_id)
+    turn = await services.transcripts.ended_turn(session_id, message_id) if fate.turn_id else None
+    state = await services.reader.state(session_id, StateRequest(limit=1))
+    task = _session_as_task(services, state)
+    if fate.turn_id is None:
+        return _not_started(task, fate)
+    return _ended(services, task, turn) if turn else await _running(services, task, state)
+
+
+async def _task_of_first_prompt(services: Services, task_id: str) -> Task:
+    task, turn = await services.tasks.get(task_id), await _first_turn(services, task_id)
+    is_newest = turn is None or (task.is_final and task.updated_at == turn.agent_timestamp)
+    return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, turn)
+
+
+async def _first_turn(services: Services, session_id: str) -> ConversationMessage | None:
+    for request in (StateRequest(limit=1), StateRequest()):
+        state = await services.reader.state(session_id, request)
+        if not state.messages or state.first_number == 1:
+            turns = state.messages[:1]
+            break
+    else:
+        reading = services.stores.archive.page(workflow_id(session_id), before=2, limit=1, max_bytes=FIRST_TURN_BYTES)
+        turns = [item.turn for item in await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))]
+    until = seconds_from_now(REQUEST_SECONDS)
+    return next(iter(await services.texts.restore_answers(workflow_id(session_id), turns, until=until)), None)
+
+
+def _session_as_task(services: Services, state: ConversationState) -> Task:
+    session = state.session
+    return Task(
+        task_id=session.id,
+        workflow_id=session.id,
+        title=session.title,
+        status="working",
+        created_at=session.created_at,
+        **links_of(services, session.id),
+    )
+
+
+def links_of(services: Services, session_id: str) -> dict[str, Any]:
+    """Return the links of a session, as a task has them."""
+    links = session_links(services.settings, session_id, namespace=services.client.namespace)
+    return {"url": f"{services.settings.gateway_url}{chat_page(session_id)}", "temporal_url": links.temporal}
+
+
+def _not_started(task: Task, fate: PromptFate) -> Task:
+    if fate.fate == "waiting":
+        place = f" at position {fate.position}" if fate.position else ""
+        return _changed(task, status_message=f"The prompt waits in the queue{place}.")
+    return _changed(task, status="cancelled", status_message=fate.reason or f"The prompt was {fate.fate}.")
+
+
+async def _running(services: Services, task: Task, state: ConversationState) -> Task:
+    """Return the task of the turn that runs, which is the newest one."""
+    waits = any(sub_task.status == "input_required" for sub_task in state.session.tasks)
+    newest = state.messages[-1].status if state.messages else None
+    status = task_status(newest, session=state.status, waits=waits, queue_length=0)
+    if status != "input_required":
+        return _changed(task, status="working", status_message=state.waiting_reason)
+    pending = await services.approvals.pending(task.task_id)
+    return _changed(task, status=status, approvals=len(pending.approvals) + pending.omitted)
+
+
+def _ended(services: Services, task: Task, turn: ConversationMessage) -> Task:
+    """Return the task as this turn left it."""
+    result = TaskResult(
+        summary=summary_of_answer(turn.agent_message or turn.error or "") or None,
+        answer=turn.agent_message,
+        usage=turn.usage or Usage(),
+        transcript_url=f"{services.settings.gateway_url}/workflow/{task.task_id}/conversation/full",
+    )
+    return _changed(
+        task,
+        status=turn.status,
+        updated_at=turn.agent_timestamp or turn.timestamp,
+        result=result,
+        error=turn.error,
+        error_type=turn.error_type,
+    )
+
+
+def _changed(task: Task, **fields: object) -> Task:
+    """Return the task with `fields`, and with nothing of what it was before that."""
+    none = dict.fromkeys(("status_message", "percent", "result", "error", "error_type"))
+    return task.model_copy(update={**none, "approvals": 0, **fields})

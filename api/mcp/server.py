@@ -1,0 +1,132 @@
+"""The MCP server of a gateway: lists the tools and calls them (TSK-6)."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
+from pydantic import ValidationError
+from starlette.types import ASGIApp
+
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, sentence_of
+from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
+from turnkeeper.api.mcp.results import error_result, task_result, tool_result
+from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_declared
+from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.api.services import Services
+from turnkeeper.stores.database.database import StoreUnavailableError
+
+log = logging.getLogger(__name__)
+
+INSTRUCTIONS = (
+    "Durable agents. create_task gives work to an agent and returns at once; get_task with wait_seconds waits for its "
+    "result. Tasks go on when this connection ends. Calls of tools that change something may wait for a person."
+)
+
+LIST_MILLIS = 3_600_000
+"""How long a client may keep the list of tools."""
+
+
+@asynccontextmanager
+async def serving(services: Services) -> AsyncIterator[ASGIApp]:
+    """Serve MCP over HTTP as long as the context is open: every request by itself, every answer as JSON."""
+    manager = StreamableHTTPSessionManager(
+        _build_server(services), json_response=True, stateless=True, max_request_body_size=MAX_HISTORY_BYTES
+    )
+    async with manager.run():
+        yield manager.handle_request
+
+
+def _build_server(services: Services) -> Server[Any]:
+    extension, listed = TasksExtension(services), {tool.name: tool.listed() for tool in TOOLS.values()}
+
+    async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[*listed.values()])
+
+    def input_schema(name: str) -> dict[str, Any] | None:
+        return listed[name].input_schema if name in listed else None
+
+    unchanging = CacheHint(ttl_ms=LIST_MILLIS, scope="public")
+    server: Server[Any] = Server(
+        "turnkeeper",
+        version="0.1.0",
+        title="Turnkeeper",
+        instructions=INSTRUCTIONS,
+        cache_hints={"tools/list": unchanging, "server/discover": unchanging},
+        get_tool_input_schema=input_schema,
+        on_list_tools=list_tools,
+    )
+    server.middleware.append(_hide_internals)
+    calls = ToolCalls(services, extension)
+    server.add_request_handler("tools/call", CallToolRequestParams, calls.call)
+    extension.install(server)
+    return server
+
+
+async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Answer a bug as the gateway does elsewhere. To older clients the SDK would send the exception's text."""
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:
+        log.exception("%s failed", ctx.method)
+        raise MCPError(INTERNAL_ERROR, sentence_of(error)) from None
+
+
+class ToolCalls:
+    """Calls tools. What the caller can fix is a result that says so; an unknown tool is an error of JSON-RPC."""
+
+    def __init__(self, services: Services, extension: TasksExtension) -> None:
+        self._services = services
+        self._extension = extension
+
+    async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult | dict[str, Any]:
+        tool = TOOLS.get(ALIASES.get(params.name, params.name))
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, f"There is no tool {params.name[:60]!r}.")
+        try:
+            arguments = tool.arguments.model_validate(params.arguments or {})
+        except ValidationError as error:
+            return error_result(sentence_of(arguments_error(error)))
+        try:
+            answer = await tool.run(self._services, arguments)
+            if not isinstance(answer, Work):
+                return tool_result(answer)
+            return await self._handle_of(answer, context) or await self._result_of(answer)
+        except EXPECTED as error:
+            return error_result(sentence_of(error))
+
+    async def _handle_of(self, work: Work, context: Context) -> dict[str, Any] | None:
+        """Return a handle of the work, for a client that knows handles, while they can be stored."""
+        if not is_declared(context):
+            return None
+        message = " ".join([f"{work.session_id} is working: {work.accepted.url}", *work.notes])
+        try:
+            return await self._extension.create(work.session_id, work.message_id, status_message=message)
+        except StoreUnavailableError:
+            return None
+
+    async def _result_of(self, work: Work) -> CallToolResult:
+        """Return the task as it is now; while no worker can say, as it was accepted."""
+        try:
+            task = await read_prompt_task(self._services, work.session_id, work.message_id)
+        except EXPECTED as error:
+            if not is_passing(error):
+                raise
+            task = work.accepted
+        return task_result(task, notes=work.notes)

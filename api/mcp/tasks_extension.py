@@ -1,0 +1,207 @@
+"""The Tasks extension of MCP, `io.modelcontextprotocol/tasks`, as its schema of 2026-07-28 has it (TSK-6).
+
+A client that declares the extension with its request gets a handle for work that goes on, and asks for it until it has
+ended. There are `tasks/get`, `tasks/update` and `tasks/cancel`, and nothing else. The work is a workflow, and the
+handle a row in the database: neither ends with a gateway or a worker.
+
+What a task answers with in the end is what the tool would have answered: a turn that failed is a `completed` task whose
+result is an error. The status `failed` is for errors of JSON-RPC.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    RequestParams,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import Field, JsonValue, ValidationError
+
+from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, rpc_error, sentence_of
+from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
+from turnkeeper.api.mcp.results import task_result
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.services import Services
+from turnkeeper.models.answers import Task
+from turnkeeper.models.session.session import CancelTurn
+from turnkeeper.stores.task_handles import TaskHandle
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+
+POLL_MILLIS = 1_000
+"""How often a client should ask."""
+
+MAX_HANDLE_CHARS = 200
+
+Context = ServerRequestContext[Any, Any]
+Answer = dict[str, Any]
+
+
+class TaskParams(RequestParams):
+    """Parameters of `tasks/get` and `tasks/cancel`."""
+
+    task_id: str = Field(alias="taskId", max_length=MAX_HANDLE_CHARS)
+
+
+class UpdateParams(TaskParams):
+    """Parameters of `tasks/update`: answers to what was asked, by their keys."""
+
+    input_responses: dict[str, JsonValue] = Field(alias="inputResponses")
+
+
+def client_capabilities(context: Context) -> Mapping[str, Any]:
+    """Return what the client declares with this very request; an earlier one does not count."""
+    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        return {}
+    declared = (context.meta or {}).get(CLIENT_CAPABILITIES_META_KEY)
+    return declared if isinstance(declared, Mapping) else {}
+
+
+def is_declared(context: Context) -> bool:
+    """Return whether the client may be given a handle."""
+    extensions = client_capabilities(context).get("extensions")
+    return isinstance(extensions, Mapping) and isinstance(extensions.get(EXTENSION), Mapping)
+
+
+class TasksExtension:
+    """The extension, over the sessions of one gateway."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._handles = services.stores.task_handles
+
+    def install(self, server: Server[Any]) -> None:
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self._get)
+        server.add_request_handler("tasks/update", UpdateParams, self._update)
+        server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
+
+    async def create(self, session_id: str, message_id: str | None, *, status_message: str) -> Answer:
+        """Return a new handle, as the result of the call that has started the work.
+
+        Raises `StoreUnavailableError`: the work goes on all the same.
+        """
+        handle = await self._handles.create(session_id, message_id, owner=LOCAL.id, now=datetime.now(UTC))
+        task = _task(handle, "working", status_message=status_message, updated_at=handle.created_at)
+        return {"resultType": "task", **task}
+
+    async def _get(self, context: Context, params: TaskParams) -> Answer:
+        handle = await self._handle(context, params)
+        try:
+            task = await self._detailed(context, handle)
+        except EXPECTED as error:
+            if not is_passing(error):
+                raise rpc_error(error) from error
+            # An error would end the client's wait, while the work goes on.
+            task = _task(handle, "working", status_message=sentence_of(error))
+        return {"resultType": "complete", **task}
+
+    async def _detailed(self, context: Context, handle: TaskHandle) -> Answer:
+        task = await read_prompt_task(self._services, handle.session_id, handle.message_id)
+        if task.status in ("completed", "failed"):
+            result = task_result(task).model_dump(by_alias=True, mode="json", exclude_none=True)
+            return _task(handle, "completed", task=task, result=result)
+        if task.status != "input_required":
+            return _task(handle, task.status, task=task)
+        if "elicitation" not in client_capabilities(context):
+            # The client can't be asked; the page can, and the task goes on once a person has decided there.
+            waits = f"A tool call waits for a decision: {task.url}"
+            return _task(handle, "working", task=task, status_message=waits)
+        calls = await awaiting_calls(self._services, handle.session_id)
+        if not calls:  # decided meanwhile
+            return _task(handle, "working", task=task)
+        requests = {call.key: call.elicitation(url=task.url) for call in calls}
+        return _task(handle, "input_required", task=task, inputRequests=requests)
+
+    async def _update(self, context: Context, params: UpdateParams) -> Answer:
+        handle = await self._handle(context, params)
+        try:
+            task = await read_prompt_task(self._services, handle.session_id, handle.message_id)
+            if task.status == "input_required":
+                calls = await awaiting_calls(self._services, handle.session_id)
+                for call, form in read_decisions(calls, params.input_responses):
+                    await decide(self._services, call, form)
+        except ValidationError as error:
+            raise rpc_error(arguments_error(error)) from error
+        except EXPECTED as error:
+            raise rpc_error(error) from error
+        return {"resultType": "complete"}
+
+    async def _cancel(self, context: Context, params: TaskParams) -> Answer:
+        handle = await self._handle(context, params)
+        try:
+            await self._stop(handle)
+        except EXPECTED as error:
+            if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended
+                raise rpc_error(error) from error
+        return {"resultType": "complete"}
+
+    async def _stop(self, handle: TaskHandle) -> None:
+        services, session_id = self._services, handle.session_id
+        try:
+            task = await read_prompt_task(services, session_id, handle.message_id)
+            if task.is_final:
+                return
+        except EXPECTED as error:
+            if not is_passing(error):
+                raise
+        if handle.message_id is None:
+            await services.tasks.cancel(session_id)
+            return
+        fate = await services.fates.fate_of(session_id, handle.message_id)
+        if fate.turn_id is None:
+            await services.sessions.withdraw(session_id, handle.message_id)
+        else:
+            await services.sessions.cancel_turn(session_id, CancelTurn(message_id=fate.turn_id))
+
+    async def _handle(self, context: Context, params: TaskParams) -> TaskHandle:
+        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", context.method)
+        if not is_declared(context):
+            data: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"The client must declare {EXTENSION}.", data)
+        if context.request and decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != params.task_id:
+            raise MCPError(HEADER_MISMATCH, "The header Mcp-Name must be the taskId.")
+        try:
+            handle = await self._handles.find(params.task_id, owner=LOCAL.id, now=datetime.now(UTC))
+        except EXPECTED as error:
+            raise rpc_error(error) from error
+        if handle is None:
+            raise MCPError(INVALID_PARAMS, "There is no such task, or it has expired.")
+        return handle
+
+
+def _task(
+    handle: TaskHandle,
+    status: str,
+    *,
+    task: Task | None = None,
+    status_message: str | None = None,
+    updated_at: datetime | None = None,
+    **details: Any,
+) -> Answer:
+    """Return a task as it is on the wire; `details` are what its status has beside the rest."""
+    message = status_message or (task and (task.status_message or task.error))
+    updated = updated_at or (task and task.updated_at) or handle.created_at
+    return {
+        "taskId": handle.id,
+        "status": status,
+        **({"statusMessage": message} if message else {}),
+        "createdAt": handle.created_at.isoformat(),
+        "lastUpdatedAt": max(updated, handle.created_at).isoformat(),
+        "ttlMs": round((handle.expires_at - handle.created_at).total_seconds() * 1000),
+        "pollIntervalMs": POLL_MILLIS,
+        **details,
+    }

@@ -1,0 +1,313 @@
+"""The seven tools, each with its arguments, and what it does with the services of the gateway (TSK-6).
+
+Two of them start work that goes on: a task, or a prompt. They answer with `Work`, of which the server makes a handle or
+the task as it is.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, TypeVar
+from uuid import uuid4
+
+from mcp_types import Tool as McpTool
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel, Field, StrictBool
+
+from turnkeeper.api.bodies import Id, PromptText, TaskMessage
+from turnkeeper.api.mcp.prompt_tasks import links_of
+from turnkeeper.api.prompts.new_prompt import new_prompt
+from turnkeeper.api.services import Services
+from turnkeeper.api.session_links import default_input
+from turnkeeper.models.answers import Task, TaskPage
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.queue.prompts import PromptMode, check_text
+from turnkeeper.models.session.task import CreateTask
+from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
+from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
+
+MAX_TURNS = 50
+"""Turns of a conversation in one answer."""
+
+Arguments = TypeVar("Arguments", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work that has been started: a prompt of a session, or with `message_id` `None` the first one of a task."""
+
+    session_id: str
+    message_id: str | None
+    accepted: Task
+    """The task as far as it is known without a worker."""
+    notes: Sequence[str] = ()
+    """What the caller should know beside it."""
+
+
+@dataclass(frozen=True)
+class Tool(Generic[Arguments]):
+    """A tool: `output` is the model of what it answers, `Work` included."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Arguments]
+    output: type[BaseModel]
+    run: Callable[[Services, Arguments], Awaitable[BaseModel | Work]]
+    hints: ToolAnnotations
+
+    def listed(self) -> McpTool:
+        return McpTool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=self.arguments.model_json_schema(),
+            output_schema=self.output.model_json_schema(mode="serialization"),
+            annotations=self.hints,
+        )
+
+
+# ---- arguments
+
+TaskId = Annotated[str, Field(pattern=ID_PATTERN, description="The task's id.")]
+SessionId = Annotated[str, Field(pattern=ID_PATTERN, description="The session's id; a task is a session too.")]
+
+
+class GetTaskArguments(Strict):
+    """Which task, and how long to wait for its end, or for a question to a person."""
+
+    task_id: TaskId
+    wait_seconds: float = Field(0, ge=0, le=60, allow_inf_nan=False)
+
+
+class ListTasksArguments(Strict):
+    """Which tasks: all, or those with a status or of a parent."""
+
+    status: TaskStatus | None = None
+    parent: TaskId | None = None
+    limit: int = Field(20, ge=1, le=100)
+    cursor: str | None = Field(None, max_length=4_000, description="`next_cursor` of the page before.")
+
+
+class MessageTaskArguments(Strict):
+    """A message to the task's agent. The same `id` twice is one message."""
+
+    task_id: TaskId
+    text: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
+
+
+class CancelTaskArguments(Strict):
+    """Which task to stop, and why."""
+
+    task_id: TaskId
+    reason: Reason | None = None
+
+
+class GetConversationArguments(Strict):
+    """The newest turns of a session, or those before a turn."""
+
+    workflow_id: SessionId
+    before: Id | None = None
+    limit: int = Field(10, ge=1, le=MAX_TURNS)
+
+
+class SendPromptArguments(Strict):
+    """A prompt to a session; with `start` the session is started if it does not exist. The same `id` twice is one."""
+
+    workflow_id: SessionId
+    message: PromptText
+    id: Id | None = None
+    mode: PromptMode = "enqueue"
+    start: StrictBool = False
+
+
+# ---- answers
+
+
+class ConversationTurn(Frozen):
+    """A prompt and the answer to it, without the steps in between."""
+
+    id: str
+    user_message: str
+    user_timestamp: UtcDatetime
+    status: TurnStatus
+    agent_message: str | None = None
+    agent_timestamp: UtcDatetime | None = None
+    tools_used: list[str] = []
+    error: str | None = None
+
+
+class Conversation(Frozen):
+    """Turns of a session, oldest first. `has_more`: there are older ones."""
+
+    workflow_id: str
+    title: str | None = None
+    status: SessionStatus
+    turns: list[ConversationTurn]
+    has_more: bool
+
+
+# ---- what the tools do
+
+
+async def create_task(services: Services, arguments: CreateTask) -> Work:
+    receipt = await services.tasks.create(arguments)
+    accepted = Task(
+        task_id=receipt.task_id,
+        workflow_id=receipt.workflow_id,
+        title=arguments.title,
+        description=arguments.description,
+        status=receipt.status,
+        parent=arguments.parent,
+        created_at=datetime.now(UTC),
+        url=receipt.url,
+        temporal_url=receipt.temporal_url,
+    )
+    notes = [f"Warning: {warning.field}: {warning.message}" for warning in receipt.warnings]
+    return Work(receipt.task_id, None, accepted, notes)
+
+
+async def get_task(services: Services, arguments: GetTaskArguments) -> Task:
+    return await services.tasks.get(arguments.task_id, wait_seconds=arguments.wait_seconds)
+
+
+async def list_tasks(services: Services, arguments: ListTasksArguments) -> TaskPage:
+    return await services.tasks.list(**arguments.model_dump())
+
+
+async def message_task(services: Services, arguments: MessageTaskArguments) -> Task:
+    await services.tasks.message(arguments.task_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})))
+    return await services.tasks.get(arguments.task_id)
+
+
+async def cancel_task(services: Services, arguments: CancelTaskArguments) -> Task:
+    return await services.tasks.cancel(arguments.task_id, reason=arguments.reason)
+
+
+async def get_conversation(services: Services, arguments: GetConversationArguments) -> Conversation:
+    page = await services.transcripts.page(arguments.workflow_id, before=arguments.before, limit=arguments.limit)
+    return Conversation(
+        workflow_id=arguments.workflow_id,
+        title=page.session.title,
+        status=page.status,
+        turns=[_conversation_turn(turn) for turn in page.messages],
+        has_more=page.has_more,
+    )
+
+
+def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
+    return ConversationTurn(
+        id=turn.id,
+        user_message=turn.user_message,
+        user_timestamp=turn.user_timestamp,
+        status=turn.status,
+        agent_message=turn.agent_message,
+        agent_timestamp=turn.agent_timestamp,
+        tools_used=turn.tools_used or [],
+        error=turn.error,
+    )
+
+
+async def send_prompt(services: Services, arguments: SendPromptArguments) -> Work:
+    session_id = arguments.workflow_id
+    check_text(arguments.message, limits=Limits(), field="message")
+    prompt = new_prompt(arguments.message, message_id=arguments.id or str(uuid4()), mode=arguments.mode)
+    if arguments.start:
+        await services.transcripts.raise_if_id_was_used(session_id)
+    start = default_input(services.settings, session_id) if arguments.start else None
+    receipt = await services.sender.send(session_id, prompt, start=start, is_new=arguments.id is None)
+    accepted = Task(
+        task_id=session_id,
+        workflow_id=session_id,
+        status="working",
+        created_at=datetime.now(UTC),
+        **links_of(services, session_id),
+    )
+    return Work(session_id, receipt.message_id, accepted)
+
+
+# ---- the list
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+"""An agent works with tools: what it may do is for the session's tool policy to say."""
+_STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+_ALL: list[Tool[Any]] = [
+    Tool(
+        "create_task",
+        "Create a task",
+        "Give a task to an agent, which works on it by itself, for minutes or for days. Pass on what led to the task: "
+        "the agent sees nothing else of your conversation. Returns at once; ask for the result with get_task.",
+        CreateTask,
+        Task,
+        create_task,
+        _STARTS,
+    ),
+    Tool(
+        "get_task",
+        "Get a task",
+        "Get a task's status and, once it is completed, its result. With wait_seconds it answers as soon as the task "
+        "has ended or a person has to decide on something.",
+        GetTaskArguments,
+        Task,
+        get_task,
+        _READS,
+    ),
+    Tool(
+        "list_tasks",
+        "List tasks",
+        "List tasks, newest first: all of them, or those with a status or of a parent task.",
+        ListTasksArguments,
+        TaskPage,
+        list_tasks,
+        _READS,
+    ),
+    Tool(
+        "message_task",
+        "Send a message to a task",
+        "Send a message to a task's agent, while it works or after it has answered. Mode enqueue waits for the running "
+        "turn, steer joins it, interrupt stops it.",
+        MessageTaskArguments,
+        Task,
+        message_task,
+        _STARTS,
+    ),
+    Tool(
+        "cancel_task",
+        "Cancel a task",
+        "Stop a task and the tasks that it has started.",
+        CancelTaskArguments,
+        Task,
+        cancel_task,
+        _STOPS,
+    ),
+    Tool(
+        "get_conversation",
+        "Get a conversation",
+        "Read the newest turns of a session or a task: what was asked and what was answered.",
+        GetConversationArguments,
+        Conversation,
+        get_conversation,
+        _READS,
+    ),
+    Tool(
+        "send_prompt",
+        "Send a prompt",
+        "Send a prompt to a session; with start, the session is started if it does not exist. Returns at once; read "
+        "the answer with get_conversation.",
+        SendPromptArguments,
+        Task,
+        send_prompt,
+        _STARTS,
+    ),
+]
+
+TOOLS = {tool.name: tool for tool in _ALL}
+
+ALIASES = {"create_real_task": "create_task"}
+"""Names that are taken and not listed."""
