@@ -234,7 +234,8 @@ async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones
     await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 9")
     first = tab.turns.filter(has_text="prompt 9")
     top = "(turn) => turn.getBoundingClientRect().top"
-    await tab.page.locator("#log").evaluate("(log) => { log.scrollTop = 400; }")
+    await tab.log.hover()
+    await tab.page.mouse.wheel(0, -600)
     await expect(tab.button("Jump to latest")).to_be_visible()
     before = await first.evaluate(top)
     await tab.page.locator("#older").evaluate("(button) => button.click()")
