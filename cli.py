@@ -147,7 +147,7 @@ def chat(
 
 tasks = typer.Typer(
     name="tasks",
-    help="Start agents with what led to their task, and follow them. docs/http.md has examples.",
+    help="Start agents with the context of their task, and follow them. docs/http.md has examples.",
     no_args_is_help=True,
 )
 commands.add_typer(tasks)
@@ -155,19 +155,19 @@ commands.add_typer(tasks)
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
 UrlOption = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="The gateway's address. Without it: that of the stack in this folder."),
+    typer.Option(metavar="URL", help="The gateway's address; by default that of the stack in this folder."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as one line of JSON.")]
-ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task is for.")]
+ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
 
 
 @tasks.command("create")
 def create_task(
     description: Annotated[str, typer.Argument(metavar="DESCRIPTION", help="What is to be done.")],
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title in lists.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model, as openai:gpt-5.")] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The title in lists.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model, such as openai:gpt-5.")] = None,
     priority: Annotated[
-        str | None, typer.Option(metavar="P0..P4", help="P0 is the most urgent; P2 if not given.")
+        str | None, typer.Option(metavar="P0..P4", help="P0 is the most urgent; the default is P2.")
     ] = None,
     parent: ParentOption = None,
     inherit: Annotated[bool, typer.Option("--inherit", help="Hand over the conversation of --parent.")] = False,
@@ -175,15 +175,15 @@ def create_task(
         Path | None,
         typer.Option(metavar="FILE.json", help="Further fields of POST /tasks, such as conversation_history."),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long a turn of it may take.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end, and print only the answer.")] = False,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long one turn may take.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends, and print only the answer.")] = False,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a task, and print its id.
 
-    Exit code 1: it was not created, or with --wait it failed; 2: the gateway can't be reached; 3: with --wait, a tool
-    call needs approval first.
+    Exit codes: 1 if it was not created or, with --wait, failed; 2 if the gateway can't be reached; 3 if, with --wait, a
+    tool call needs approval first.
     """
     from turnkeeper.clients.terminal.tasks import OptionError, task_fields
 
@@ -199,12 +199,12 @@ def create_task(
 def get_task(
     task_id: TaskIdArgument,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended or needs a person, and print only the answer.")
+        bool, typer.Option("--wait", help="Wait until it ends or needs approval, and print only the answer.")
     ] = False,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a task is, and its answer. The exit codes with --wait are those of `create`."""
+    """Show the status and the answer of a task. With --wait, the exit codes are those of `create`."""
     raise typer.Exit(_task_commands(url, as_json).get(task_id, is_awaited=wait))
 
 
@@ -215,8 +215,10 @@ def list_tasks(
         typer.Option(metavar="STATUS", help="Only working, input_required, completed, failed or cancelled ones."),
     ] = None,
     parent: ParentOption = None,
-    limit: Annotated[int | None, typer.Option(min=1, max=100, metavar="N", help="At most N; 20 if not given.")] = None,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a list has ended.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=100, metavar="N", help="At most N; the default is 20.")
+    ] = None,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Continue a list.")] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -228,7 +230,7 @@ def list_tasks(
 @tasks.command("message")
 def message_task(
     task_id: TaskIdArgument,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to tell it.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt.")],
     mode: Annotated[str, typer.Option(metavar="MODE", help="enqueue, steer or interrupt.")] = "enqueue",
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -241,7 +243,9 @@ def message_task(
 @tasks.command("cancel")
 def cancel_task(
     task_id: TaskIdArgument,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is in Temporal's history.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The reason, stored in Temporal's history.")
+    ] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -341,7 +345,7 @@ def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
 
     if url is not None and not url.strip():
         _exit_with("--url is blank. Give the gateway's address, as http://HOST:PORT.")
-    return TaskCommands(url=url or Gateway.find(_settings()).url, given_url=url, as_json=as_json)
+    return TaskCommands(url=url or Gateway.find(_settings()).url, url_option=url, as_json=as_json)
 
 
 def _settings(*, code: int = 1) -> Settings:

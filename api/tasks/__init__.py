@@ -1,1 +1,1 @@
-"""Tasks: sessions that were started with what led to them, by their own verbs (TSK-1 to TSK-4)."""
+"""Tasks: sessions that are started with the context that led to them (TSK-1 to TSK-4)."""

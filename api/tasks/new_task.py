@@ -1,8 +1,8 @@
-"""What a task is started as: its id, its session's input, and the note in the memo that tells a repeated request.
+"""The id, the session input and the memo of a new task.
 
-Theory of operation. A request with an `idempotency_key` has one task: its id follows from the key, so Temporal itself
-starts no second one, however many gateways it is sent to. The memo has a digest of the request, so that another request
-under the same key is noticed, and what the first receipt said, so that every later one says the same.
+The id of a task follows from its `idempotency_key`, so Temporal itself starts no second one, whichever gateways receive
+the request. The memo has a digest of the request, so that another request with the same key is rejected, and the first
+receipt, so that a repeated request gets the same one.
 """
 
 import json
@@ -31,11 +31,11 @@ DESCRIPTION_BYTES = 1_000
 """How much of a description is in the memo."""
 
 WARNINGS_BYTES = 32_000
-"""How many bytes of warnings are in the memo; a repeated request is told of no more."""
+"""How many bytes of warnings are in the memo; a repeated request gets no more."""
 
 
 class TaskNote(Compact):
-    """What a task's memo says of the request that created it."""
+    """The part of a task's memo that describes the request that created it."""
 
     digest: str
     description: str
@@ -44,7 +44,7 @@ class TaskNote(Compact):
 
 
 def new_task_id(task: CreateTask) -> str:
-    """Return the id of a task that is created; the same for the same `idempotency_key` and parent.
+    """Return the id of a new task, which is the same for the same `idempotency_key` and parent.
 
     >>> new_task_id(CreateTask(description="Go.", idempotency_key="k1"))
     'task-b660dfa6-8481-5ecc-b79b-2b3679e3a9aa'
@@ -55,7 +55,7 @@ def new_task_id(task: CreateTask) -> str:
 
 
 def request_digest(task: CreateTask) -> str:
-    """Return the SHA-256 of the request in hex. Of messages, only the fields that a task gets count."""
+    """Return the SHA-256 of the request in hex. Of messages, only the fields that a task uses count."""
     request: dict[str, Any] = task.model_dump(mode="json", exclude={"conversation_history", "idempotency_key"})
     request["priority"] = task.priority if "priority" in task.model_fields_set else None
     request["conversation_history"] = _digested_history(task.conversation_history)
@@ -69,13 +69,13 @@ def _digested_history(history: object) -> object:
 
 
 def _text(message: object, name: str) -> str | None:
-    # Beyond the latest messages nobody has looked at them: they may be anything, nested however deep.
+    # Only the latest messages are validated: earlier ones can be any JSON.
     text = message.get(name) if isinstance(message, Mapping) else None
     return text if isinstance(text, str) else None
 
 
 def task_input(task: CreateTask, prepared: PreparedTask, *, task_id: str, settings: Settings) -> SessionInput:
-    """Return what the task's session is started with. Raises `Refused` where its first prompt is too long for it."""
+    """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
     base = default_input(settings, task_id)
     change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change)
@@ -107,7 +107,7 @@ def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:
 
 
 async def read_note(execution: WorkflowExecution) -> TaskNote | None:
-    """Return the note in a task's memo; `None` where it was not created over HTTP."""
+    """Return the note in a task's memo; `None` if the task was started by a session."""
     try:
         return TaskNote.model_validate((await execution.memo()).get(MEMO_KEY))
     except ValidationError:

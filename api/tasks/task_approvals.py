@@ -1,4 +1,4 @@
-"""What people are asked to decide in a session and in the tasks below it (AGT-8, TSK-5)."""
+"""The tool calls that wait for approval in a session and in the tasks below it (AGT-8, TSK-5)."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from turnkeeper.models.session.approvals import PendingApproval, PendingApproval
 from turnkeeper.models.session.session import StateRequest
 
 MAX_TASKS = 50
-"""Tasks of one session that are asked; the approvals of others count as omitted."""
+"""How many tasks of a session are queried; the others count as omitted."""
 
 MAX_BYTES = 1_000_000
 """About the most JSON bytes of what is returned."""
@@ -17,16 +17,15 @@ AT_ONCE = 8
 
 
 class TaskApprovals:
-    """Reads what waits for a decision. Methods raise `ProblemError`."""
+    """Reads the calls that wait for approval. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader) -> None:
         self._reader = reader
 
     async def pending(self, session_id: str) -> PendingApprovals:
-        """Return the calls that wait in a session, then those in its tasks, each with the session that it belongs to.
+        """Return the waiting calls of a session, then those of its tasks, each with the id of its own session.
 
-        A task is asked only where its parent says that it waits for a person. One that can't be asked counts as
-        omitted.
+        Only tasks with the status `input_required` are queried. A task that doesn't answer counts as omitted.
         """
         own, blocked = await self._of_session(session_id)
         approvals, omitted = _with_session(own.approvals, session_id), own.omitted
@@ -60,7 +59,7 @@ class TaskApprovals:
             return None
 
     async def _of_session(self, session_id: str) -> tuple[PendingApprovals, list[str]]:
-        """Return the session's own approvals, and the ids of its tasks that wait for a person."""
+        """Return the session's own approvals, and the ids of its tasks with the status `input_required`."""
         pending = await self._reader.pending_approvals(session_id)
         state = await self._reader.state(session_id, StateRequest(limit=0))
         if state.status in FINAL_STATUSES:

@@ -1,8 +1,8 @@
-"""How tasks are, read from their sessions (TSK-4).
+"""Reading tasks from their sessions (TSK-4).
 
-Theory of operation. A task is a session, so its status is a pure function of the session's state. Temporal says which
-sessions are tasks, by a search attribute, and a worker what has become of one. Who waits for a task waits on the watch
-that all readers of its session share, and reads it again when that has noticed something.
+A task is a session, so its status is a pure function of the session's state. A search attribute in Temporal says which
+sessions are tasks; the state comes from a worker. A request that waits for a task shares its session's watch with all
+other readers, and reads the state again after each change.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.workflows import search_attributes
 
 AGAIN_SECONDS = 1.0
-"""Who waits for a task asks again after this time where nobody could answer."""
+"""The pause before the next read when no worker answered."""
 
-STUCK = "Its workflow task keeps failing. Nothing is lost; it goes on after a fix."
-SILENT = "No worker has said how it is."
-CANCELLING = "It is being cancelled."
-NEEDS_PERSON = "A tool call waits for a person's decision."
+STUCK = "The task is stuck: a step keeps failing. Nothing is lost; it continues once the cause is fixed."
+SILENT = "No worker answers. The task goes on when one is back."
+CANCELLING = "The task is being cancelled."
+NEEDS_PERSON = "A tool call needs your approval."
 
 
 class TaskReader:
@@ -52,7 +52,7 @@ class TaskReader:
         self._approvals = approvals
 
     async def describe(self, task_id: str) -> WorkflowExecutionDescription:
-        """Return what Temporal knows of a task; needs no worker. Raises 404 also for a session that is none."""
+        """Return Temporal's description of a task, without a worker. Raises 404 also for a session that is not a task."""
         try:
             description = await self._reader.describe(task_id)
         except ProblemError as problem:
@@ -62,7 +62,7 @@ class TaskReader:
         return description
 
     async def task(self, task_id: str) -> Task:
-        """Return a task with its whole answer; one whose workflow task keeps failing is `working`, and says so."""
+        """Return a task with its whole answer. A stuck one is `working`, with a status message."""
         description = await self.describe(task_id)
         if await self._reader.is_stuck(task_id, description):
             return await self.without_state(description, STUCK)
@@ -72,9 +72,9 @@ class TaskReader:
         return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
 
     async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
-        """Return a task as it stands in a list, without its answer; `None` where it is gone meanwhile.
+        """Return a task without its answer, for a list; `None` if it was deleted meanwhile.
 
-        One that nobody could read by `until`, on the loop's clock, is as Temporal knows it.
+        If no worker answers by `until` (on the event loop's clock), only Temporal's own facts are returned.
         """
         try:
             async with asyncio.timeout_at(until):
@@ -92,7 +92,7 @@ class TaskReader:
             return await self.without_state(execution, STUCK if is_stuck else SILENT)
 
     async def awaited(self, task_id: str, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
-        """Return a task once `is_due` holds for it, or after about `seconds` as it is then."""
+        """Return a task once `is_due` returns true for it, or after about `seconds`."""
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
         async with self._reader.watches.watching(workflow_id(task_id)) as watch:
@@ -106,12 +106,12 @@ class TaskReader:
                     if problem.problem.status not in (503, 504) or clock() >= until:
                         raise
                     again_at = min(until, clock() + AGAIN_SECONDS)
-                if watch.is_over:  # nothing will be noticed any more
+                if watch.is_over:  # no further changes are noticed
                     again_at = min(until, clock() + AGAIN_SECONDS)
                 await watch.wait_beyond(version, until=again_at)
 
     async def without_state(self, execution: WorkflowExecution, message: str) -> Task:
-        """Return a task of which no worker says anything, as Temporal knows it: one that is open is said to work."""
+        """Return a task from Temporal's facts alone: without a worker, an open one counts as working."""
         memo = await execution.memo()
         state: dict[str, Any] = {"status": "working", "status_message": message}
         if execution.status == WorkflowExecutionStatus.COMPLETED:
@@ -127,7 +127,7 @@ class TaskReader:
         )
 
     async def _state_of_result(self, task_id: str) -> dict[str, Any]:
-        """Return what the result of a task's workflow says of it."""
+        """Return the status and the result from the result of a task's workflow."""
         handle = self._reader.client.get_workflow_handle(workflow_id(task_id), result_type=SessionEnd)
         end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), task_id)
         outcome = end.task
@@ -181,7 +181,7 @@ class TaskReader:
         )
 
     async def _facts(self, execution: WorkflowExecution, memo: Any) -> dict[str, Any]:
-        """Return the fields of a task that Temporal knows."""
+        """Return the fields that come from Temporal."""
         task_id = execution.id
         links = session_links(self._settings, task_id, namespace=execution.namespace)
         parent = execution.typed_search_attributes.get(search_attributes.TASK_PARENT)

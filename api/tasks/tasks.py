@@ -1,4 +1,4 @@
-"""The verbs of tasks (TSK-1 to TSK-4). What follows from what they read is decided in `models`."""
+"""Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,22 +36,22 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
 
 CANCEL_SECONDS = 1.5
-"""How long a cancellation waits for the task to have ended."""
+"""How long a cancellation waits for the task to end."""
 
 STATUS_SECONDS = 1.0
-"""How long the receipt of a repeated request waits for a worker to say how the task is."""
+"""How long the receipt of a repeated request waits for a worker's answer."""
 
 LIST_SECONDS = 5.0
 
 READS_AT_ONCE = 8
-"""Tasks of one list that are read at the same time."""
+"""How many tasks of a list are read concurrently."""
 
 MAX_SCANNED = 200
-"""How many tasks one request for a list reads, before it gives a cursor to go on from."""
+"""How many tasks one list request reads; then it returns a cursor."""
 
 
 class Tasks:
-    """All tasks. Methods raise `ProblemError`, `Refused` and `TaskValidationError`."""
+    """All tasks. Methods raise `ProblemError`, `RejectedError` and `TaskValidationError`."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Tasks:
     # ---- creating
 
     async def prepare(self, task: CreateTask) -> PreparedTask:
-        """Return what a task's agent would be told; nothing is started."""
+        """Return the first prompt of a task and what was changed; nothing is started."""
         return await self._preparer.prepare(task)
 
     async def create(self, task: CreateTask) -> TaskReceipt:
-        """Start a task. The same `idempotency_key` is the same task; with another request it is a 409."""
+        """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
         task_id = new_task_id(task)
         if task.idempotency_key:
             receipt = await self._created_before(task_id, task)
@@ -95,7 +95,7 @@ class Tasks:
                 memo={MEMO_KEY: note.model_dump(mode="json")},
             )
         except ProblemError as problem:
-            # The same request may have come twice at once.
+            # The same request may have arrived twice at the same time.
             receipt = await self._created_before(task_id, task) if problem.problem.status == 409 else None
             if receipt is None:
                 raise
@@ -103,7 +103,7 @@ class Tasks:
         return self._receipt(task_id, note, "working").model_copy(update={"warnings": prepared.warnings})
 
     async def _created_before(self, task_id: str, task: CreateTask) -> TaskReceipt | None:
-        """Return the receipt of a task that was created by the same request. Raises 409 where it was another one."""
+        """Return the receipt of a task that the same request created. Raises 409 if it was another request."""
         try:
             description = await self._reader.describe(task_id)
         except ProblemError as problem:
@@ -116,7 +116,7 @@ class Tasks:
         return self._receipt(task_id, note, await self._status_of(description))
 
     async def _status_of(self, execution: WorkflowExecution) -> TaskStatus:
-        """Return a task's status; one that is open and that nobody can read in time is said to be working."""
+        """Return a task's status; if no worker answers in time, an open one counts as working."""
         task = await self._tasks.listed(execution, until=seconds_from_now(STATUS_SECONDS))
         return task.status if task else "cancelled"
 
@@ -135,7 +135,7 @@ class Tasks:
     # ---- reading
 
     async def get(self, task_id: str, *, wait_seconds: float = 0) -> Task:
-        """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
+        """Return a task; with `wait_seconds`, once it ends or needs approval, or after that time."""
         if wait_seconds:
             return await self._tasks.awaited(
                 task_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
@@ -147,11 +147,11 @@ class Tasks:
     ) -> TaskPage:
         """Return a page of tasks, newest first, at most `limit`; without their answers.
 
-        A page can have fewer and still a `next_cursor`: with `status`, at most `MAX_SCANNED` tasks are looked at, and
-        no page takes much longer than `LIST_SECONDS`.
+        A page can have fewer tasks and a `next_cursor`: at most `MAX_SCANNED` tasks are read for it, in about
+        `LIST_SECONDS`.
         """
         matches, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
-        # A session that is closed has nothing more to work on.
+        # A closed session is never working.
         is_open = status is not None and status not in FINAL
         while True:
             executions, cursor = await list_task_executions(
@@ -176,7 +176,7 @@ class Tasks:
     # ---- changing
 
     async def message(self, task_id: str, message: TaskMessage) -> PromptAccepted:
-        """Send a task a further prompt; a task that has answered works again."""
+        """Send a task a further prompt; a completed task starts working again."""
         check_text(message.text, limits=Limits(), field="text")
         await self._tasks.describe(task_id)
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
@@ -184,7 +184,7 @@ class Tasks:
         return PromptAccepted(workflow_id=task_id, message_id=receipt.message_id, position=receipt.position)
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
-        """Cancel a task and all tasks below it, and return how it is after a moment; one that has ended stays so."""
+        """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
         description = await self._tasks.describe(task_id)
         await self._sessions.cancel(task_id, reason=reason)
         try:
@@ -192,5 +192,5 @@ class Tasks:
         except ProblemError as problem:
             if problem.problem.status not in (503, 504):
                 raise
-            # It is safe with Temporal: the task is cancelled once a worker is back.
+            # Temporal has the request: a worker cancels the task once one is back.
             return await self._tasks.without_state(description, CANCELLING)

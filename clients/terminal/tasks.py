@@ -1,6 +1,6 @@
-"""`turnkeeper tasks`: what one does with tasks from a shell. Each verb prints once and ends.
+"""`turnkeeper tasks`: creating, reading and cancelling tasks from a shell.
 
-With `--json` it prints what the gateway answers, as one line of JSON.
+With `--json`, each command prints the gateway's response as one line of JSON.
 """
 
 import asyncio
@@ -33,14 +33,17 @@ MAX_WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class TaskCommands:
-    """The verbs, at the gateway at `url`. Each returns its exit code; `given_url`: what of it one has to say again."""
+    """The commands, for the gateway at `url`. Each returns its exit code.
+
+    `url_option` is the `--url` that the user passed; printed commands repeat it.
+    """
 
     url: str
-    given_url: str | None = None
+    url_option: str | None = None
     as_json: bool = False
 
     def create(self, description: str, fields: dict[str, Any], *, is_awaited: bool) -> int:
-        """Create a task, and wait for its end if it `is_awaited`."""
+        """Create a task; with `is_awaited`, wait until it ends or needs approval."""
 
         async def create(gateway: GatewayClient) -> int:
             receipt = await gateway.tasks.create(well_formed(description), **fields)
@@ -96,7 +99,7 @@ class TaskCommands:
 
     @property
     def _url_again(self) -> tuple[str, ...]:
-        return ("--url", self.given_url) if self.given_url else ()
+        return ("--url", self.url_option) if self.url_option else ()
 
     def _run(self, verb: Callable[[GatewayClient], Awaitable[int]]) -> int:
         async def run() -> int:
@@ -108,7 +111,7 @@ class TaskCommands:
         except (KeyboardInterrupt, asyncio.CancelledError):
             return INTERRUPTED
         except GatewayUnreachableError as error:
-            hint = "" if self.given_url else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
+            hint = "" if self.url_option else f" {texts.START_GATEWAY.format(command=command_line('up'))}"
             _say(f"{error}.{hint}")
             return UNREACHABLE
         except GatewayProblemError as error:
@@ -119,7 +122,7 @@ class TaskCommands:
             return UNREACHABLE if isinstance(error, GatewayUnreadableError) else FAILED
 
     def _report(self, error: GatewayProblemError) -> None:
-        """Say what is wrong, a line for each field."""
+        """Print a line for each field that is wrong."""
         fields = [one for one in error.problem.errors or [] if one.value is not None]
         if not fields:
             _say(legible(str(error)))
@@ -133,7 +136,7 @@ class TaskCommands:
             _say(legible(texts.TASK_WARNING.format(field=warning.field, message=warning.message)))
 
     def _ended(self, task: Task) -> int:
-        """Print how a task has ended: its answer alone on stdout."""
+        """Print the result of a task; only its answer goes to stdout."""
         answer = task.result.answer if task.result else None
         if self.as_json:
             self._print(task, "")
@@ -153,11 +156,11 @@ class TaskCommands:
 
 
 class OptionError(ValueError):
-    """Options of a command that do not go together, or name a file that can't be read."""
+    """Options of a command exclude each other, or name a file that can't be read."""
 
 
 def task_fields(options: Mapping[str, Any], *, context: Path | None, inherit: bool) -> dict[str, Any]:
-    """Return the fields of a new task: those of the file `context`, and over them those `options` that were given.
+    """Return the fields of a new task: those of the file `context`, overridden by `options` that are not None.
 
     Raises `OptionError`.
     """
@@ -185,7 +188,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 async def _until_due(gateway: GatewayClient, task_id: str) -> Task:
-    """Return the task once it has ended or a person has to decide."""
+    """Return the task once it ends or needs approval."""
     while True:
         task = await gateway.tasks.get(task_id, wait_seconds=MAX_WAIT_SECONDS)
         if task.status != "working":

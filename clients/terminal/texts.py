@@ -20,7 +20,7 @@ RESUME_WITH = "Resume with: {command}"
 
 TASK_STATUS: dict[TaskStatus, str] = {
     "working": "working",
-    "input_required": "needs a decision",
+    "input_required": "needs approval",
     "completed": "completed",
     "failed": "failed",
     "cancelled": "cancelled",
@@ -30,12 +30,12 @@ TASK_DECIDE_WITH = "Decide with: {command}"
 TASK_CREATED = "{task_id}\n  Watch it: {url}"
 TASK_WARNING = "Warning: {field}: {message}"
 TASK_FIELD_ERROR = "  {field}: {reason} (got {value})"
-TASK_DECIDE = "Decide at {url}"
+TASK_DECIDE = "Approve or reject it at {url}"
 TASK_CREATE_FAILED = "The task was not created."
 NO_TASKS = "There are no tasks."
 MORE_TASKS = "More: --cursor {cursor}"
-TASK_MESSAGE_SENT = "Sent. See what comes of it: {command}"
-INHERIT_NEEDS_PARENT = "--inherit needs --parent: whose conversation the task inherits."
+TASK_MESSAGE_SENT = "Sent. Wait for the answer with: {command}"
+INHERIT_NEEDS_PARENT = "--inherit needs --parent: the session to inherit from."
 INHERIT_AND_HISTORY = "--inherit and a conversation_history in --context exclude each other."
 CONTEXT_UNREADABLE = "--context {path} can't be used: {reason}"
 CONTEXT_NO_OBJECT = "it is not a JSON object of fields; the description is given on the command line."

@@ -55,6 +55,8 @@ class SubTaskRunner:
             search_attributes=_attributes(start),
             priority=Priority(priority_key=new.priority),
         )
+        # The SDK logs the failure of a handle that is never awaited, such as that of a task cancelled with its turn.
+        handle.add_done_callback(lambda done: done.cancelled() or done.exception())
         if new.task.background:
             self._watch(new.task.task_id, handle)
         return handle

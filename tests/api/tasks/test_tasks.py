@@ -381,7 +381,7 @@ async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_
     assert (message.status_code, message.json()["position"]) == (202, None)
     cancelled = await http_alone.post(f"/tasks/{task_id}/cancel")
     assert (cancelled.status_code, cancelled.json()["status"]) == (202, "working")
-    assert cancelled.json()["status_message"] == "It is being cancelled."
+    assert cancelled.json()["status_message"] == "The task is being cancelled."
 
 
 async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(

@@ -44,7 +44,7 @@ async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_ow
     on.vendor.script = [asks(("send_mail", {})), ModelError("bad_request", "no such parameter")]
     waiting = await run_command("tasks", "create", "Write.", "--wait", "--url", url, cwd=tmp_path)
     assert (waiting.code, waiting.out) == (3, "")
-    assert "needs a decision" in waiting.err
+    assert "needs approval" in waiting.err
     failed = await run_command("tasks", "create", "Fail.", "--wait", "--url", url, cwd=tmp_path)
     assert (failed.code, failed.out) == (1, "")
     assert "no such parameter" in failed.err

@@ -12,7 +12,7 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
     on.vendor.answer = delegating(agent=calls_then(report, ("pay", {})), title="Pay the fees")
     async with chat() as terminal:
         terminal.type(DELEGATE)
-        await terminal.until("Task Pay the fees: needs a decision · 50 % · Half of it")
+        await terminal.until("Task Pay the fees: needs approval · 50 % · Half of it")
         await terminal.until("chat --session")
         sessions = [run.id async for run in on.client.list_workflows(f"TaskQueue = '{on.task_queue}'")]
         parent = on.adopt(on.client.get_workflow_handle(min(sessions, key=len)))
