@@ -52,7 +52,7 @@ class TaskReader:
         self._approvals = approvals
 
     async def describe(self, task_id: str) -> WorkflowExecutionDescription:
-        """Return Temporal's description of a task, without a worker. Raises 404 also for a session that is not a task."""
+        """Return Temporal's description of a task. Raises 404 for a session that is not a task."""
         try:
             description = await self._reader.describe(task_id)
         except ProblemError as problem:

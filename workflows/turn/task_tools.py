@@ -36,11 +36,11 @@ class TaskTools:
         self._runner = runner
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools in this session: before there were any, another's could be."""
+        """Return whether `name` is one of these tools. Sessions of earlier rules may know a foreign tool of that name."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
-        """Run a call of one of these tools; whatever is wrong with it is a result."""
+        """Run a call of one of these tools; an error in its arguments is a result."""
         started_at = workflow.now()
         try:
             result = await self._result(call, inline_bytes)
@@ -58,7 +58,6 @@ class TaskTools:
             self._context.on_change()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        # By the limits of now, not of the turn's beginning: a person may have changed them meanwhile.
         reason = self._session.tasks.refusal(self._context.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
@@ -82,7 +81,7 @@ class TaskTools:
         task = new.task
         starting = asyncio.ensure_future(self._runner.start(new))
         try:
-            # A task in the background is started also where the turn is stopped in this moment.
+            # A background task is started even if the turn is stopped at this moment.
             handle = await (asyncio.shield(starting) if task.background else starting)
         except WorkflowAlreadyStartedError:
             self._session.tasks.end(task.task_id, "failed")
@@ -96,10 +95,10 @@ class TaskTools:
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
     async def _outcome(self, new: NewSubTask, handle: SubTaskHandle) -> TaskOutcome:
-        """Wait for a task. Raises `TurnFailedError` where the turn has no time left; then the task is cancelled."""
+        """Wait for a task. If the turn runs out of time, cancel the task and raise `TurnFailedError`."""
         try:
             while not handle.done():
-                # Its clock stands still while people decide: then there may be more time than was left before.
+                # The turn's clock stands still while people decide, so there may be more time than before.
                 with suppress(asyncio.TimeoutError):
                     await workflow.wait_condition(
                         handle.done, timeout=self._context.time_left(), timeout_summary=f"time of {new.task.task_id}"
@@ -108,7 +107,7 @@ class TaskTools:
         except ChildWorkflowError as error:
             outcome = _outcome_of_failure(error)
         finally:
-            # Also run when this worker forgets the session: nothing of Temporal may be used here.
+            # This also runs when the worker evicts the session, so it may not use Temporal's API.
             if not handle.done():
                 handle.cancel()
         self._session.end_sub_task(new.task.task_id, outcome, now=workflow.now())
