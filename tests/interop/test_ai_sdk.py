@@ -326,7 +326,7 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
     told = next(state for state in chat.seen if state["error"])
     assert (told["status"], told["error"].partition(":")[0]) == (
         "error",
-        "The connection ended before the turn did. The turn goes on",
+        "The connection ended before the turn did. The turn continues",
     )
     async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
         await chat.until_shows("I look.It is")
@@ -414,7 +414,7 @@ async def test_ses_8_a_message_that_was_taken_back_says_so(
     await session_of(on, chat).until(lambda state: state.queue_length == 1)
     assert (await http.delete(f"/workflow/{chat.id}/queue/m2")).status_code == 204
     await second
-    assert (other.status, other.error) == ("error", "Prompt 'm2' was withdrawn; send it under a new id.")
+    assert (other.status, other.error) == ("error", "Prompt 'm2' was withdrawn. Send it with a new id.")
     gate.open()
     await first
 
@@ -463,7 +463,7 @@ async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_take
     assert (chat.status, chat.error, chat.text) == ("ready", None, "At last.")
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
     await chat.do("regenerate")
-    assert "was answered" in (chat.error or "")
+    assert "has an answer" in (chat.error or "")
     await session_of(on, chat).idle(turns=3)
     assert len(on.vendor.requests) == 3
 

@@ -36,7 +36,7 @@ class TaskTools:
         self._runner = runner
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; a session of earlier rules may know a foreign one of that name."""
+        """Return whether `name` is one of these tools; sessions of earlier rules may have another tool of that name."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:

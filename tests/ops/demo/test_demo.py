@@ -62,7 +62,7 @@ async def test_ops_3_the_demo_is_played_survives_its_crashes_and_leaves_nothing_
     assert (code, rest) == (0, "")
 
     steps = re.findall(r"^ *(\d+)  \S", report, re.MULTILINE)
-    assert steps == [str(number + 1) for number in range(7)]
+    assert steps == [str(number + 1) for number in range(8)]
     assert re.search(r"worker \d+ killed \(SIGKILL\) after \d+ words", report)
     assert re.search(r"the answer starts again, .* s after the kill", report)
     assert "one answer, from the second attempt" in report
