@@ -74,17 +74,17 @@ class PostgreSQL:
         """Have it running and ready."""
         options = [f"--{name}={value}" for name, value in {**OPTIONS, "port": self.port}.items()]
         self._process = subprocess.Popen(
-            [*_LEASH, self._programs / "postgres", "-D", self._files, *options],
+            [*_DIE_WITH_PARENT, self._programs / "postgres", "-D", self._files, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             **self._as_its_user,
         )
-        said: deque[str] = deque(maxlen=20)
+        output: deque[str] = deque(maxlen=20)
         settled = threading.Event()
-        threading.Thread(target=_listen, args=(self._process, said, settled), daemon=True).start()
+        threading.Thread(target=_listen, args=(self._process, output, settled), daemon=True).start()
         assert settled.wait(SECONDS), "not ready in time"
-        assert any(_READY in line for line in said), "".join(said)
+        assert any(_READY in line for line in output), "".join(output)
 
     def stop(self) -> None:
         """Have it ended, and every connection with it."""
@@ -117,10 +117,10 @@ class PostgreSQL:
         options = ["--auth=scram-sha-256", f"--username={SUPERUSER}", f"--pwfile={password_file}"]
         options += ["--encoding=UTF8", "--locale=C", "--no-sync"]
         command = [self._programs / "initdb", *options, self._files]
-        made = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, **self._as_its_user
         )
-        assert made.returncode == 0, made.stderr
+        assert result.returncode == 0, result.stderr
 
     @property
     def _files(self) -> Path:
@@ -130,8 +130,8 @@ class PostgreSQL:
     def _user(self) -> pwd.struct_passwd:
         if os.geteuid():
             return pwd.getpwuid(os.geteuid())
-        known = {user.pw_name: user for user in pwd.getpwall()}
-        return known.get("postgres") or known["nobody"]
+        users = {user.pw_name: user for user in pwd.getpwall()}
+        return users.get("postgres") or users["nobody"]
 
     @property
     def _as_its_user(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ _NEEDED = ("initdb", "postgres", "psql")
 _READY = "database system is ready to accept connections"
 
 # A SIGINT, which is a fast shutdown, when the tests are killed.
-_LEASH = [shutil.which("setpriv"), "--pdeathsig", "INT"] if shutil.which("setpriv") else []
+_DIE_WITH_PARENT = [shutil.which("setpriv"), "--pdeathsig", "INT"] if shutil.which("setpriv") else []
 
 
 def _memory() -> Path | None:
@@ -169,12 +169,12 @@ def _memory() -> Path | None:
     return folder if usable else None
 
 
-def _listen(process: subprocess.Popen[bytes], said: deque[str], settled: threading.Event) -> None:
+def _listen(process: subprocess.Popen[bytes], output: deque[str], settled: threading.Event) -> None:
     """Read what the server says, until it ends; `settled`: it is ready, or never will be."""
     assert process.stderr is not None
     with process.stderr as lines:
         for line in map(bytes.decode, lines):
-            said.append(line)
+            output.append(line)
             if _READY in line:
                 settled.set()
     settled.set()
