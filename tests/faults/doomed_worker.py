@@ -124,11 +124,11 @@ class CoursedModel:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncIterator[Delta | ModelResponse]:
-        written = 0
+        count = 0
         async for event in self.provider.stream(name, request, context):
             yield event
-            written += 1
-            await self.course.reaches(f"model call {context.request} has written {written}")
+            count += 1
+            await self.course.reaches(f"model call {context.request} has written {count}")
 
 
 @dataclass(frozen=True)

@@ -99,13 +99,13 @@ class Workers:
 async def lead_through(session: DrivenSession, clients: list[PollingClient], workers: Workers) -> None:
     """Keep the queue filled until all turns were processed, polling all the while, killing at moments chance chose."""
     moments = sorted(random.Random(TURNS).sample(range(15, TURNS - 25), KILLS))
-    sent, done = 0, 0
+    last, done = 0, 0
     while done < TURNS:
-        for number in range(sent + 1, min(TURNS, done + BURST) + 1):
+        for number in range(last + 1, min(TURNS, done + BURST) + 1):
             await session.prompt(id=f"p{number}", text=f"question {number}")
             if number % 10 == 0:
                 await session.prompt(id=f"p{number}", text="the same once more")
-            sent = number
+            last = number
         done = await progress_beyond(session, done)
         for client in clients:
             await client.poll(session.updates)

@@ -93,8 +93,8 @@ async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_
         await session.prompt("hello")
         async with asyncio.timeout(BOUND):
             await buffer.refused.wait()
-        begun = time.monotonic()
-    assert time.monotonic() - begun < GRACE / 2
+        began = time.monotonic()
+    assert time.monotonic() - began < GRACE / 2
     buffer.is_on = False
     async with stage(temporal, task_queue=doomed.task_queue) as next_one:
         (turn,) = await next_one.adopt(session.handle).idle(turns=1)

@@ -1,5 +1,5 @@
 """A gateway that really listens, and the programs that are let loose on it."""
 
-from tests.api.conftest import asked, on, url
+from tests.api.conftest import on, session_requests, url
 
-__all__ = ["asked", "on", "url"]
+__all__ = ["on", "session_requests", "url"]

@@ -133,8 +133,8 @@ def answered(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def decided(**approval: Any) -> dict[str, Any]:
-    given = {"id": f"1.1.0:{'0' * 64}", "approved": True, **approval}
-    return {"type": "dynamic-tool", "toolCallId": "1.1.0", "state": "approval-responded", "approval": given}
+    decision = {"id": f"1.1.0:{'0' * 64}", "approved": True, **approval}
+    return {"type": "dynamic-tool", "toolCallId": "1.1.0", "state": "approval-responded", "approval": decision}
 
 
 @pytest.mark.parametrize(

@@ -137,10 +137,10 @@ async def test_api_4_three_hundred_connections_with_half_a_request_are_all_close
             assert (await http.get("/healthz")).status_code == 200
 
 
-@pytest.mark.parametrize("begun", [HALF_A_HEAD, HALF_A_BODY])
-async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, begun: bytes) -> None:
+@pytest.mark.parametrize("request_start", [HALF_A_HEAD, HALF_A_BODY])
+async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, request_start: bytes) -> None:
     async with connected(impatient) as (connection,):
-        connection.send(begun)
+        connection.send(request_start)
         assert problem_or_reset(await connection.drip(b"x" * 500)) in ("request-timeout", RESET)
 
 

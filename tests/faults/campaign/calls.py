@@ -43,10 +43,10 @@ class Calls:
         self, method: str, path: str, *, body: object = None, params: dict[str, Any] | None = None, wait: float = 0.0
     ) -> Reply:
         """Return what came of a request; `wait`: seconds that the gateway is asked to hold it."""
-        given = {name: value for name, value in (params or {}).items() if value is not None}
+        query = {name: value for name, value in (params or {}).items() if value is not None}
         timeout = httpx.Timeout(10.0 + wait, connect=3.0)
         try:
-            response = await self._http.request(method, path, params=given, json=body, timeout=timeout)
+            response = await self._http.request(method, path, params=query, json=body, timeout=timeout)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return Reply("failed")
         except httpx.TransportError:

@@ -136,12 +136,14 @@ async def _end(
     evidence, every = log.evidence, [*names, PROBE]
     standings = await settle(every, clients, pollers, seconds=SETTLE_SECONDS)
     log.note("settled")
-    asked: dict[str, list[str]] = {name: [] for name in every}
+    prompts: dict[str, list[str]] = {name: [] for name in every}
     for attempt in evidence.attempts:
-        asked[attempt.session].append(attempt.id)
+        prompts[attempt.session].append(attempt.id)
     followers = {name: [watcher, pollers[name]] for name, watcher in zip(names, watchers, strict=True)}
     for name in every:
-        end = await ending.read_session(name, clients[0], standings[name], followers.get(name, []), asked=asked[name])
+        end = await ending.read_session(
+            name, clients[0], standings[name], followers.get(name, []), prompts=prompts[name]
+        )
         evidence.sessions.append(end)
     evidence.effects += ending.read_effects(stack.effects)
     evidence.second_attempts = await histories.second_attempts(stack, names, log)

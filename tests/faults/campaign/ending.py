@@ -29,7 +29,7 @@ async def read_session(
     standing: Standing,
     followers: Sequence[Watcher | Poller],
     *,
-    asked: Iterable[str],
+    prompts: Iterable[str],
 ) -> SessionEnd:
     """Return what became of a session."""
     try:
@@ -40,7 +40,7 @@ async def read_session(
     fates = {fate["id"]: fate["fate"] for fate in queue["fates"]}
     reasons = {fate["id"]: fate["reason"] for fate in queue["fates"] if fate.get("reason")}
     in_turns = {turn["id"] for turn in turns}
-    for prompt_id in dict.fromkeys(asked):
+    for prompt_id in dict.fromkeys(prompts):
         if prompt_id not in in_turns and prompt_id not in fates:
             reply = await _fate(client, session, prompt_id)
             if reply is None:
