@@ -56,7 +56,7 @@ async def served(
     port: int = 0,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
 ) -> AsyncIterator[str]:
-    """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
+    """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
     app = create_app(settings, client=client, partials=partials)
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
@@ -78,7 +78,7 @@ class SessionRequests(Interceptor):
         self.anything = asyncio.Event()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all recorded requests."""
         self.queries.clear()
         self.updates.clear()
         self.anything.clear()

@@ -65,7 +65,7 @@ async def next_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterat
 
 
 async def check_replay(session: DrivenSession) -> None:
-    """Replay what the workers have made together."""
+    """Replay the history that the workers made together."""
     await session.watches.close()
     replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
     await replayer.replay_workflow(await session.handle.fetch_history())

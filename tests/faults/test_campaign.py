@@ -77,7 +77,7 @@ def faults_have_begun(folder: Path) -> bool:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Name the processes that work below `folder`, or were given a path in it."""
+    """Return the command lines of processes that run below `folder`, or have a path in it as an argument."""
     processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():

@@ -72,14 +72,14 @@ async def start_session(http: httpx.AsyncClient) -> str:
 
 
 class TurnWatcher(Watcher):
-    """A watcher of turns; what is being written is another test's."""
+    """A watcher of turns; partial output is checked by other tests."""
 
     def _grow(self, growth: PartialGrowth) -> None:
         pass
 
 
 async def watched(watcher: Watcher) -> None:
-    """Watch for ever; come while a worker answers, and again after whatever ends the stream, as browsers do."""
+    """Watch for ever; connect while a worker answers, and reconnect after any end of the stream, as browsers do."""
     while True:
         async with AsyncExitStack() as open_stream:
             try:
@@ -92,7 +92,7 @@ async def watched(watcher: Watcher) -> None:
 
 
 async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
-    """Have every session work all the time, and read it in between."""
+    """Keep every session working, and read it in between."""
     while True:
         for session in sessions:
             answer = await http.get(f"/workflow/{session}/conversation?limit=1")
@@ -101,7 +101,7 @@ async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
 
 
 async def turns_beyond(watchers: list[Watcher], more: int) -> None:
-    """Wait until a session has `more` turns more than now, or until so much time has passed as takeovers need."""
+    """Wait until a session has `more` more turns than now, but no longer than a takeover takes."""
     before = [len(watcher.copy.turns) for watcher in watchers]
 
     def are_there() -> bool:

@@ -44,12 +44,12 @@ def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- gateways
 
 TIMED_OUT = (503, 504)
-"""What the gateway answers where Temporal takes longer than its bounds."""
+"""What the gateway answers when Temporal takes longer than the gateway's bounds."""
 
 
 @dataclass
 class GatewayProcess:
-    """A gateway in a process of its own."""
+    """A gateway in its own process."""
 
     program: Program
     http: AsyncClient

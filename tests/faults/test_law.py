@@ -35,7 +35,7 @@ from turnkeeper.stores.stores import Stores
 
 EXAMPLES, STEPS = 4, 25
 MAX_KILLS = 1
-"""For each example: a kill can cost six seconds of waiting."""
+"""Per example: a kill can cost six seconds of waiting."""
 
 LIMITS = {"max_history_events": 50, "max_state_bytes": 160_000, "max_queued_bytes": 20_000}
 """So that a session of twenty turns is handed over and archived several times."""
@@ -50,7 +50,7 @@ SCRIPT = {
 
 
 class Law(RuleBasedStateMachine):
-    """One session, and everything that can happen to it."""
+    """One session, and a rule for everything that can happen to it."""
 
     address: str
     folder: Path
@@ -114,7 +114,7 @@ class Law(RuleBasedStateMachine):
         self.runner.run(self.session.prompt(id=message_id, text=f"question {message_id} {'x' * 800}", mode=mode))
 
     async def _note_fates(self) -> None:
-        """Note what became of prompts: a session of this size remembers the last hundred or so."""
+        """Record the fates of prompts: a session of this size remembers about the last hundred."""
         for fate in (await self.session.queue()).fates:
             self.fates.setdefault(fate.id, set()).add(fate.fate)
 

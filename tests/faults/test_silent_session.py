@@ -20,7 +20,7 @@ GRACE = 60.0
 
 
 class FullBuffer(Interceptor):
-    """Refuses queries of activities as a busy server does, while it is on."""
+    """Rejects queries of activities as a busy server does, while `is_on`."""
 
     def __init__(self) -> None:
         self.is_on = True
@@ -49,7 +49,7 @@ def buffer() -> FullBuffer:
 
 @pytest.fixture(autouse=True)
 def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every activity run as in another process than its workflow task."""
+    """Run every activity as if in another process than its workflow task."""
     monkeypatch.setattr(REQUESTS, "get", lambda key: None)
 
 

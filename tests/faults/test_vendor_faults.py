@@ -73,12 +73,12 @@ def lasting(fault: Fault, error_type: ErrorType, *, requests: int = 1) -> Troubl
 
 
 def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
-    """An answer that is broken once and whole the second time."""
+    """An answer that is broken the first time and complete the second time."""
     return Trouble(name, lambda wire, whole: [make(wire, whole)], requests=2)
 
 
 def endless(beginning: bytes, status: int) -> Callable[..., list[Reply]]:
-    """Twelve megabytes that go on as they begin."""
+    """A reply of twelve megabytes after this beginning."""
     return lambda wire, whole: [Reply(chunks=(beginning, *[b"x" * 65_536] * 190), status=status)]
 
 

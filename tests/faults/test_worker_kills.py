@@ -99,7 +99,7 @@ PAID_BUT_NOT_KNOWN = ("outcome_unknown", 1)
 
 @dataclass
 class Doomed:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
 
     process: ForkedProcess
 
@@ -141,7 +141,7 @@ async def doomed_worker(plan: Plan) -> AsyncIterator[Doomed]:
 
 @dataclass
 class Recorder:
-    """Providers that note what they are asked."""
+    """Providers that record their requests."""
 
     models: ProviderRegistry
     requests: list[ModelRequest] = field(default_factory=list)
@@ -166,7 +166,7 @@ class RecordedModel:
 
 @dataclass
 class Scenario:
-    """A session, and where its workers find its story."""
+    """A session, its story, and the settings of its workers."""
 
     session: DrivenSession
     settings: dict[str, Any]
@@ -196,7 +196,7 @@ class Scenario:
             yield recorder
 
     async def outcome(self, recorder: Recorder) -> "Outcome":
-        """Have the session finish all prompts and end; return what it leaves."""
+        """Wait until all prompts are processed, end the session, and return what it leaves behind."""
         turns = await self.session.idle(turns=3)
         queue = await self.session.queue()
         await self.session.handle.signal("end_chat")
@@ -243,7 +243,7 @@ async def scenario(temporal: Client, folder: Path, story: Story) -> AsyncIterato
 
 @dataclass
 class Outcome:
-    """All that is left of a session."""
+    """Everything that a session leaves behind."""
 
     session_id: str
     story: Story
@@ -273,7 +273,7 @@ class Outcome:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """How often each activity was run."""
+        """Return the number of runs of each activity."""
         started = [event.activity_task_started_event_attributes for event in self._events("ACTIVITY_TASK_STARTED")]
         return {self._names[attributes.scheduled_event_id]: attributes.attempt for attributes in started}
 
@@ -334,7 +334,7 @@ def check_activities(outcome: Outcome, interrupted: str | None) -> None:
 
 
 def check_views(outcome: Outcome) -> None:
-    """Every call the model sees is answered right after it, nothing else is, and it is told what is known."""
+    """Check that the model sees each call's result right after the call, with the status that the session knows."""
     for request in outcome.requests:
         messages = iter(request.messages)
         for message in messages:
@@ -484,7 +484,7 @@ async def outcomes(
 
 
 async def check(fault: Fault, outcomes: Outcomes) -> None:
-    """Hold what is left of the session against what is promised."""
+    """Check what the session leaves behind against what is promised."""
     outcome = await outcomes[fault]
     check_prompts(outcome)
     check_calls(outcome)

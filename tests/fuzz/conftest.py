@@ -1,4 +1,4 @@
-"""A gateway that really listens, and the programs that are let loose on it."""
+"""A gateway that listens on a port, and the programs that send it requests."""
 
 from tests.api.conftest import on, session_requests, url
 

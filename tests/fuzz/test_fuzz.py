@@ -108,7 +108,7 @@ async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, 
 
 
 def statuses_in(report: Path) -> Counter[int]:
-    """How often which status was answered."""
+    """Return the number of answers of each status."""
     counts: Counter[int] = Counter()
 
     def look(value: Any) -> None:

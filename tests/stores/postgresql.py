@@ -21,7 +21,7 @@ from turnkeeper.ops.local.ports import usable_port
 HOST = "127.0.0.1"
 SUPERUSER = "tests"
 SECONDS = 60.0
-"""Bound of everything a program does here."""
+"""Seconds within which every program here must finish."""
 
 ROOM_BYTES = 500_000_000
 """More than a server and its databases take here."""
@@ -61,7 +61,7 @@ class PostgreSQL:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its superuser's programs have to be told."""
+        """The environment that programs of its superuser need."""
         return {
             "PATH": f"{self._programs}:{os.environ['PATH']}",
             "PGHOST": HOST,
@@ -71,7 +71,7 @@ class PostgreSQL:
         }
 
     def start(self) -> None:
-        """Have it running and ready."""
+        """Start it, and wait until it is ready."""
         options = [f"--{name}={value}" for name, value in {**OPTIONS, "port": self.port}.items()]
         self._process = subprocess.Popen(
             [*_DIE_WITH_PARENT, self._programs / "postgres", "-D", self._files, *options],
@@ -87,14 +87,14 @@ class PostgreSQL:
         assert any(_READY in line for line in output), "".join(output)
 
     def stop(self) -> None:
-        """Have it ended, and every connection with it."""
+        """Stop it; that closes every connection."""
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(SECONDS)
 
     @contextmanager
     def new_database(self) -> Iterator[str]:
-        """Have an empty database as long as the block lasts; yields its name."""
+        """Create an empty database for the block; yield its name."""
         self._databases += 1
         name = f"test_{self._databases}"
         self.run_sql(f"CREATE DATABASE {name}")
@@ -104,7 +104,7 @@ class PostgreSQL:
             self.run_sql(f"DROP DATABASE {name} WITH (FORCE)")
 
     def run_sql(self, statement: str, *, database: str = "postgres") -> str:
-        """Return the rows that `statement` has, as the superuser sees them."""
+        """Return the rows of `statement`, run as the superuser."""
         command = [self._programs / "psql", "-XAtqc", statement, database]
         ran = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=SECONDS, check=True)
         return ran.stdout.strip()
@@ -143,7 +143,7 @@ class PostgreSQL:
 
 @contextmanager
 def running(programs: Path) -> Iterator[PostgreSQL]:
-    """Have a server as long as the block lasts."""
+    """Run a server for the block."""
     # Not pytest's temporary folder: that is closed to the user whom the server may have to be run as.
     with tempfile.TemporaryDirectory(prefix="turnkeeper-postgresql-", dir=_memory()) as folder:
         server = PostgreSQL(programs, Path(folder))

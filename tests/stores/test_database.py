@@ -1,4 +1,4 @@
-"""Whatever the database does, its users are told in time, and nothing stays behind (SES-15)."""
+"""Whatever the database does, callers get an error in time, and nothing stays behind (SES-15)."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Turns as chunks, whatever the order in which their news come: API-1, AGT-5."""
+"""Turns as chunks, in whatever order updates and partial output arrive: API-1, AGT-5."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def growing(parts: Parts, *, step: int, attempt: int = 1, pieces: int = 3) -> It
 
 
 def growths(snapshots: Sequence[PartialOutput]) -> list[PartialGrowth]:
-    """What those who watch are sent of the snapshots."""
+    """The growth events that watchers get for these snapshots."""
     growths = [growth(old, new) for old, new in zip([None, *snapshots], snapshots, strict=False)]
     return [growth for growth in growths if growth]
 
@@ -71,7 +71,7 @@ def response(parts: Parts) -> ModelResponse:
 
 @dataclass
 class Story:
-    """A turn that a real session has led, and every state in which it was seen."""
+    """A turn of a real session, and every state in which a client saw it."""
 
     session: Session = field(default_factory=session)
     seen: list[ConversationMessage] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Story:
 
 
 def expected(turn: ConversationMessage) -> list[list[Any]]:
-    """What a client is to hold of the turn: of each step its thinking, its text and its calls' states."""
+    """What a client should have of the turn: of each step its thinking, its text and the states of its calls."""
     return [_expected_step(step) for step in turn.steps]
 
 
@@ -161,7 +161,7 @@ def _expected_state(call: ToolCall) -> str:
 
 
 def steps_in(reader: Reader) -> list[list[Any]]:
-    """What a client holds, step by step; a step in which nothing was left is none."""
+    """What a client has, step by step; steps without content are left out."""
     steps: list[list[Any]] = []
     for part in reader.parts:
         if part["type"] == "step-start":
@@ -225,7 +225,7 @@ def _draw_step(draw: st.DrawFn, story: Story) -> list[ToolCall]:
 
 
 def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> None:
-    """Lead the calls of a step to their results, with people's decisions on some of them."""
+    """Give every call of a step a result; some calls need a person's decision first."""
     gated = [call for call in calls if draw(st.booleans())]
     free = [call for call in calls if call not in gated]
     if gated:
@@ -248,7 +248,7 @@ def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
 
 @st.composite
 def interleaved(draw: st.DrawFn) -> tuple[Story, list[Any]]:
-    """A story, and its news as a client may get them: some left out, the two kinds in any order."""
+    """A story, and the events that a client may get of it: some left out, the two kinds in any order."""
     story = draw(stories())
     waits = [index for index, turn in enumerate(story.seen) if turn.status == "awaiting_approval"]
     turns = [
@@ -306,7 +306,7 @@ def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_
 
 
 def _mark_decided(message: dict[str, Any], turn: ConversationMessage, draw: Any) -> None:
-    """Show decisions as the client does by itself, where they were taken there."""
+    """Mark decisions in the client's message, as a client does when its user decides."""
     calls = {call.id: call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls}
     for part in message["parts"]:
         call = calls.get(part.get("toolCallId"))

@@ -40,7 +40,7 @@ from turnkeeper.workflows import activity_options
 
 
 async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -> None:
-    """Have turns through the gateway, which asks a workflow one thing at a time; two who ask it hold each other up."""
+    """Send prompts and wait for their turns through the gateway: direct queries and its own would delay each other."""
     for number in numbers:
         prompt = {"id": f"p{number}", "message": f"prompt {number} " + "x" * 1_000}
         answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=20", json=prompt)
@@ -52,7 +52,7 @@ def full(session: DrivenSession | str) -> str:
 
 
 async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
-    """Follow the links to the oldest page; all pages, newest first."""
+    """Follow the links to the oldest page; return all pages, newest first."""
     pages = []
     link: str | None = path
     while link:
@@ -66,7 +66,7 @@ async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
 
 
 def numbers_of(page: dict[str, Any]) -> list[int]:
-    """Return the turns' numbers, which their ids tell, and see that the page says the same."""
+    """Return the turns' numbers, taken from their ids, and check that the page has the same ones."""
     numbers = [int(turn["id"].removeprefix("p")) for turn in page["messages"]]
     assert page["first_number"] == (numbers[0] if numbers else None)
     return numbers
@@ -467,7 +467,7 @@ async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClie
 
 
 async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
-    """Ask for the receipt until all is gone."""
+    """Poll the receipt until everything is deleted."""
 
     async def receipt() -> dict[str, Any] | None:
         answer = await http.delete(f"/workflow/{session_id}")
@@ -551,7 +551,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     clear, is_cleared_once = Stores.delete, asyncio.Event()
 
     async def clear_and_write_late(stores: Stores, session_id: str) -> int:
-        """Write as an activity does that has not heard of the termination yet."""
+        """Write as an activity does that does not know of the termination yet."""
         archived_turns = await clear(stores, session_id)
         if not is_cleared_once.is_set():
             await cleared(on, b"early secret")

@@ -31,7 +31,7 @@ def client_of(app: FastAPI, *, at: str = HERE) -> httpx.AsyncClient:
 
 
 def operations(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """Every method and path there is, those that no document names included."""
+    """Every method and path, undocumented ones included."""
     for path, methods in app.openapi()["paths"].items():
         for method in methods:
             yield method.upper(), re.sub(r"{\w+}", "x", path)

@@ -172,7 +172,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
 
 
 async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> None:
-    """Have `turns` turns go through the session, each with a tool call."""
+    """Run `turns` turns in the session, each with a tool call."""
     on.vendor.answer = lambda request: (
         asks(("look", {})) if request.messages[-1].role == "user" else says(f"looked {'x' * 3_000}")
     )

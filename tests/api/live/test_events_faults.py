@@ -195,7 +195,7 @@ async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
 
 @asynccontextmanager
 async def gateway_process(temporal: Client, task_queue: str, folder: Path, port: int) -> AsyncIterator[Command]:
-    """Run `turnkeeper api`, as it is run."""
+    """Run `turnkeeper api` as a program."""
     command = await Command.start(
         "api",
         TEMPORAL_ADDRESS=temporal.service_client.config.target_host,
@@ -265,7 +265,7 @@ SEND_BUFFER_BYTES = 4_200_000
 
 @contextmanager
 def deaf_client(url: str, session: str) -> Iterator[None]:
-    """Ask for the session's events, and take none."""
+    """Request the session's events, and read none."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

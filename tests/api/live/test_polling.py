@@ -1,4 +1,4 @@
-"""A poll with `wait` is ended by what its client has not seen, and by nothing else (SES-12, API-1)."""
+"""A poll with `wait` ends when there is something its client has not seen, and only then (SES-12, API-1)."""
 
 import asyncio
 import time

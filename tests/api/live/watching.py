@@ -25,7 +25,7 @@ class Sse:
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncGenerator[Sse, None]:
-    """Read events as the HTML standard has it; comments are left out."""
+    """Parse events as the HTML standard says; comments are left out."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line.startswith(":"):
@@ -118,13 +118,13 @@ class Watcher:
         return [text for _, text in sorted(self.writing.items())]
 
     async def until(self, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`, then leave."""
+        """Watch until `is_so`, then disconnect."""
         async with asyncio.timeout(BOUND), self.stream() as events:
             await self.until_in(events, is_so)
         return self
 
     async def until_in(self, events: AsyncGenerator[Sse, None], is_so: Callable[["Watcher"], bool]) -> None:
-        """Watch on until `is_so`, and stay."""
+        """Read on until `is_so`, and stay connected."""
         async with asyncio.timeout(BOUND):
             async for _ in events:
                 if is_so(self):

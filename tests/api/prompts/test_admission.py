@@ -1,4 +1,4 @@
-"""A 202 is a promise: SES-6, and the prompt's door: API-1, API-2."""
+"""Sending prompts: a 202 is a promise (SES-6); answers and problems (API-1, API-2)."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Stage]:
 async def send_prompts(
     http: AsyncClient, session: str, ids: Iterable[str], *, at_once: int = 64, query: str = "", **headers: str
 ) -> dict[str, Response]:
-    """Send a prompt for each id, `at_once` at a time; the answers."""
+    """Send a prompt for each id, `at_once` at a time; return the answers."""
     gate, answers = asyncio.Semaphore(at_once), {}
 
     async def send(message_id: str) -> None:
@@ -93,7 +93,7 @@ async def fates(http: AsyncClient, session: str, ids: Iterable[str]) -> Counter[
 
 
 QUEUE = 20
-"""Prompts that may wait in sessions to which more are sent."""
+"""The queue limit of sessions that are sent more prompts than fit."""
 
 
 async def test_ses_6_prompts_sent_while_no_worker_runs_become_turns_or_are_refused_at_the_door(

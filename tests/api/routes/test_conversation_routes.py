@@ -18,7 +18,7 @@ def fresh() -> str:
 
 
 async def finished(http: AsyncClient, session: str, turns: int = 1) -> list[dict]:
-    """Poll as a client does until `turns` have ended; the turns as the client then holds them."""
+    """Poll as a client does until `turns` turns have ended; return the client's turns."""
     turns_by_id: dict[str, dict] = {}
     cursor: dict[str, object] = {}
     async with asyncio.timeout(30):

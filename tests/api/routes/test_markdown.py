@@ -1,4 +1,4 @@
-"""`POST /markdown`: whatever a text is, its HTML is harmless, and there in time (API-4, API-5)."""
+"""`POST /markdown`: the HTML of any text is harmless, and ready in time (API-4, API-5)."""
 
 import asyncio
 import html

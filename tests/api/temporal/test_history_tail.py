@@ -1,4 +1,4 @@
-"""What a gateway learns from the end of a history, and when it looks there: SES-6."""
+"""What a gateway learns from the end of a history, and when it reads it: SES-6."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -80,7 +80,7 @@ async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monke
 
 
 async def all_of(http: AsyncClient, **params: Any) -> list[str]:
-    """The ids of all pages of a list."""
+    """Return the ids of all pages of a list."""
     ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:

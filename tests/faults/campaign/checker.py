@@ -200,7 +200,7 @@ def ended_turns_have_results(evidence: Evidence) -> Iterator[Violation]:
 
 
 def copies_equal_the_transcript(evidence: Evidence) -> Iterator[Violation]:
-    """What a client holds is the end of the transcript in every field, and all of it where it was never reset."""
+    """A client's copy equals the end of the transcript in every field, and all of it if it was never reset."""
     for end in _readable(evidence):
         for copy in end.copies:
             for difference in _differences(copy, end):
@@ -231,7 +231,7 @@ def sessions_come_to_rest(evidence: Evidence) -> Iterator[Violation]:
 
 
 def histories_replay(evidence: Evidence) -> Iterator[Violation]:
-    """Every history that was read replays with the code at hand."""
+    """Every history that was read replays with the current code."""
     for departure in evidence.replays.departures:
         yield Violation("every history replays", "", "", departure)
 

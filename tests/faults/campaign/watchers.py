@@ -65,7 +65,7 @@ class Watcher:
 
 
 class Poller:
-    """Asks what is new, with a wait, by plain HTTP and the law as it is written here."""
+    """Polls for updates with a wait, by plain HTTP; applies them by the rules of SES-12 as written here."""
 
     def __init__(self, session: str, clients: Sequence[Calls], *, seed: str) -> None:
         self.session = session

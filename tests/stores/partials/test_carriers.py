@@ -107,7 +107,7 @@ async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(on
 
 
 async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> float:
-    """Wait for a heartbeat so long after the attempt's start; return how long after it was."""
+    """Wait for a heartbeat `seconds` or more after the attempt's start; return its real delay."""
 
     async def after() -> float | None:
         described = await on.client.get_workflow_handle(session_id).describe()

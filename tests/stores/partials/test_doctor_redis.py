@@ -1,4 +1,4 @@
-"""What the doctor says of how partial output is carried (OPS-3, AGT-5)."""
+"""What the doctor reports about the carrier of partial output (OPS-3, AGT-5)."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def _in_a_folder_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def partial_output() -> Finding:
-    """Return what the doctor says of it, and look no further."""
+    """Return the doctor's finding about partial output; run no other check."""
     findings = examine()
     async for finding in findings:
         if finding.subject == "partial output":

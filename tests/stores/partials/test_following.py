@@ -1,4 +1,4 @@
-"""Who follows a session's partial output shares one way to it, which ends with the last of them: AGT-5."""
+"""All followers of a session's partial output share one connection to it, which ends with the last follower: AGT-5."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def snapshot(text: str, *, attempt: int = 1) -> PartialOutput:
 
 
 class Ways:
-    """Notes which sessions are kept new, and for how long."""
+    """Records which sessions are followed, and when that ends."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
