@@ -56,7 +56,7 @@ async def served(
     port: int = 0,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
 ) -> AsyncIterator[str]:
-    """A gateway that really listens, at the URL given: what is tested is the bytes on the wire, as they come."""
+    """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
     app = create_app(settings, client=client, partials=partials)
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
@@ -69,8 +69,8 @@ async def served(
         await serving
 
 
-class Asked(Interceptor):
-    """Notes what is asked of sessions: queries and updates, by name. They are what costs a worker something."""
+class SessionRequests(Interceptor):
+    """Records the queries and updates that sessions get, by name. Each costs a worker something."""
 
     def __init__(self) -> None:
         self.queries: list[str] = []
@@ -78,42 +78,42 @@ class Asked(Interceptor):
         self.anything = asyncio.Event()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all recorded requests."""
         self.queries.clear()
         self.updates.clear()
         self.anything.clear()
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
-        return _Noting(next, self)
+        return _RequestRecorder(next, self)
 
 
-class _Noting(OutboundInterceptor):
-    def __init__(self, next: OutboundInterceptor, asked: Asked) -> None:
+class _RequestRecorder(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, requests: SessionRequests) -> None:
         super().__init__(next)
-        self._asked = asked
+        self._requests = requests
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
-        self._asked.queries.append(input.query)
-        self._asked.anything.set()
+        self._requests.queries.append(input.query)
+        self._requests.anything.set()
         return await super().query_workflow(input)
 
     async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
-        self._asked.updates.append(input.update)
-        self._asked.anything.set()
+        self._requests.updates.append(input.update)
+        self._requests.anything.set()
         return await super().start_workflow_update(input)
 
 
 @pytest.fixture
-def asked() -> Asked:
-    """What the gateway at `url` asks of sessions."""
-    return Asked()
+def session_requests() -> SessionRequests:
+    """The queries and updates that the gateway at `url` sends to sessions."""
+    return SessionRequests()
 
 
 @pytest.fixture
-async def url(temporal: Client, on: Stage, asked: Asked) -> AsyncIterator[str]:
+async def url(temporal: Client, on: Stage, session_requests: SessionRequests) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
     settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     async with served(client, settings, partials=on.partials) as url:
         yield url
 

@@ -48,14 +48,14 @@ Pause = Literal["until told", "until stopping", "for ever"]
 
 
 class Course(Frozen):
-    """What a worker does at which point; without one, nothing."""
+    """What a worker does, and at which point; without a point it does nothing."""
 
     pauses_at: str | None = None
     pause: Pause = "until told"
     dies_at: str | None = None
 
     def passes(self, point: str) -> None:
-        """Die, if this is where."""
+        """Die, if this is the point."""
         if point == self.dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -91,7 +91,7 @@ async def _line_from_stdin() -> None:
 
 
 def name_of(activity_type: str, argument: Any) -> str:
-    """Say what an activity is about; `argument` is its input, decoded or not."""
+    """Return a description of an activity's work; `argument` is its input, decoded or not."""
     fields = argument if isinstance(argument, dict) else vars(argument) if argument is not None else {}
     match activity_type:
         case "call_model":
@@ -124,11 +124,11 @@ class CoursedModel:
     async def stream(
         self, name: str, request: ModelRequest, context: CallContext
     ) -> AsyncIterator[Delta | ModelResponse]:
-        written = 0
+        count = 0
         async for event in self.provider.stream(name, request, context):
             yield event
-            written += 1
-            await self.course.reaches(f"model call {context.request} has written {written}")
+            count += 1
+            await self.course.reaches(f"model call {context.request} has written {count}")
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class Shop:
     course: Course
 
     async def put(self, ctx: Context) -> str:
-        """Put the goods into the basket; once more changes nothing."""
+        """Put the goods into the basket; a second run changes nothing."""
         return await self._act("put", ctx)
 
     async def pay(self, ctx: Context) -> str:
-        """Pay for the goods; once more would pay twice, and nothing says so."""
+        """Pay for the goods; a second run would pay twice, and not notice."""
         return await self._act("pay", ctx)
 
     async def _act(self, tool: str, ctx: Context) -> str:
@@ -173,7 +173,7 @@ def build_toolbox(settings: Settings, course: Course) -> Toolbox:
 
 
 class Interceptor(client.Interceptor, sdk.Interceptor):
-    """Lets every worker of a client pass points around activities and in workflow tasks."""
+    """Adds points around activities and in workflow tasks to every worker of a client."""
 
     def __init__(self, course: Course) -> None:
         self._course = course

@@ -38,24 +38,24 @@ async def start(
     return DrivenSession(temporal, handle, patient=True), settings
 
 
-def plan_of(temporal: Client, given: dict[str, Any], **course: Any) -> Plan:
-    """Return what a doomed worker with the settings `given` is told."""
+def plan_of(temporal: Client, settings: dict[str, Any], **course: Any) -> Plan:
+    """Return the plan of a doomed worker with these settings."""
     address = temporal.service_client.config.target_host
-    return Plan(address=address, settings=given, course=Course(**course))
+    return Plan(address=address, settings=settings, course=Course(**course))
 
 
 @asynccontextmanager
-async def next_worker(temporal: Client, given: dict[str, Any]) -> AsyncIterator[None]:
+async def next_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterator[None]:
     """Run a worker that takes over."""
-    settings = Settings(**{**given, "shutdown_grace": 0.5})
+    worker_settings = Settings(**{**settings, "shutdown_grace": 0.5})
     async with (
-        Stores.of(settings) as stores,
-        carrier_factory(settings)(temporal) as partials,
-        build_toolbox(settings, Course()) as tools,
+        Stores.of(worker_settings) as stores,
+        carrier_factory(worker_settings)(temporal) as partials,
+        build_toolbox(worker_settings, Course()) as tools,
         build_worker(
             temporal,
-            settings,
-            providers=build_providers(settings),
+            worker_settings,
+            providers=build_providers(worker_settings),
             tools=tools,
             stores=stores,
             partials=partials,
@@ -65,7 +65,7 @@ async def next_worker(temporal: Client, given: dict[str, Any]) -> AsyncIterator[
 
 
 async def check_replay(session: DrivenSession) -> None:
-    """Replay what the workers have made together."""
+    """Replay the history that the workers made together."""
     await session.watches.close()
     replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
     await replayer.replay_workflow(await session.handle.fetch_history())

@@ -16,9 +16,9 @@ SCRIPT = [{"text": "I am going to pay.", "calls": [{"name": "pay"}]}, {"text": "
 
 
 async def paying(temporal: Client, folder: Path) -> tuple[DrivenSession, dict[str, Any]]:
-    session, given = await start(temporal, folder, SCRIPT, tool_policy={"pay": "ask"})
+    session, settings = await start(temporal, folder, SCRIPT, tool_policy={"pay": "ask"})
     await session.prompt(id="p1", text="pay")
-    return session, given
+    return session, settings
 
 
 def paid(folder: Path) -> list[str]:
@@ -27,15 +27,15 @@ def paid(folder: Path) -> list[str]:
 
 
 async def test_agt_8_a_question_outlives_the_worker_that_asked_it(temporal: Client, tmp_path: Path) -> None:
-    session, given = await paying(temporal, tmp_path)
-    async with doomed_worker(plan_of(temporal, given)) as doomed:
-        (asked,) = await session.awaited_approvals()
+    session, settings = await paying(temporal, tmp_path)
+    async with doomed_worker(plan_of(temporal, settings)) as doomed:
+        (approval,) = await session.awaited_approvals()
         doomed.process.kill()
         assert await doomed.exit_code() == -signal.SIGKILL
-    async with next_worker(temporal, given):
-        assert await session.awaited_approvals() == [asked]
+    async with next_worker(temporal, settings):
+        assert await session.awaited_approvals() == [approval]
         assert paid(tmp_path) == []
-        await session.decide(asked, "approve")
+        await session.decide(approval, "approve")
         (turn,) = await session.idle(turns=1)
         assert turn.steps[0].tool_calls[0].result.status == "ok"
         assert len(paid(tmp_path)) == 1
@@ -49,12 +49,12 @@ async def test_agt_8_a_question_outlives_the_worker_that_asked_it(temporal: Clie
 async def test_agt_8_a_decision_counts_once_wherever_the_worker_dies_over_it(
     temporal: Client, tmp_path: Path, dies_at: str, status: str, times: int
 ) -> None:
-    session, given = await paying(temporal, tmp_path)
-    async with doomed_worker(plan_of(temporal, given, dies_at=dies_at)) as doomed:
-        (asked,) = await session.awaited_approvals()
-        deciding = asyncio.create_task(session.decide(asked, "approve"))
+    session, settings = await paying(temporal, tmp_path)
+    async with doomed_worker(plan_of(temporal, settings, dies_at=dies_at)) as doomed:
+        (approval,) = await session.awaited_approvals()
+        deciding = asyncio.create_task(session.decide(approval, "approve"))
         assert await doomed.exit_code() == -signal.SIGKILL
-    async with next_worker(temporal, given):
+    async with next_worker(temporal, settings):
         assert (await deciding)["decision"] == "approve"
         (turn,) = await session.idle(turns=1)
         (call,) = turn.steps[0].tool_calls

@@ -41,8 +41,8 @@ START_SECONDS = 400.0
 
 async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path):
     evidence = await run_campaign(SHORT, tmp_path)
-    found = violations(evidence)
-    assert not found, table(evidence, found, f"logs in {tmp_path}")
+    broken_promises = violations(evidence)
+    assert not broken_promises, table(evidence, broken_promises, f"logs in {tmp_path}")
     assert len(evidence.faults) == SHORT.at_most
     assert sum(attempt.outcome == "ok" for attempt in evidence.attempts) >= 15
     assert evidence.replays.runs >= SHORT.sessions
@@ -77,8 +77,8 @@ def faults_have_begun(folder: Path) -> bool:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Name the processes that work below `folder`, or were given a path in it."""
-    found = []
+    """Return the command lines of processes that run below `folder`, or have a path in it as an argument."""
+    processes = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
@@ -87,5 +87,5 @@ def processes_of(folder: Path) -> list[str]:
             except OSError:
                 continue
             if where.startswith(str(folder)) or any(str(folder) in word for word in words):
-                found.append(" ".join(words))
-    return found
+                processes.append(" ".join(words))
+    return processes

@@ -27,7 +27,7 @@ from tests.faults.campaign.report import as_json, table
 NAMES = ["p1", "p2", "p3"]
 
 
-def sent(prompt_id: str, at: float, **fields: Any) -> Attempt:
+def attempt(prompt_id: str, at: float, **fields: Any) -> Attempt:
     return replace(Attempt("s", prompt_id, f"This is {prompt_id}.", at, at + 0.5, "ok", status=202), **fields)
 
 
@@ -48,12 +48,12 @@ def turn(prompt_id: str, *calls: dict[str, Any], steered: str = "", **fields: An
     return {**whole, **fields}
 
 
-def kept() -> Evidence:
+def correct() -> Evidence:
     """A campaign in which every promise was kept: three prompts in a row, tools, and two clients."""
     turns = [turn("p1", call("1.1.0", "pay")), turn("p2", call("2.1.0", "effects__put")), turn("p3")]
     copies = [Copy("watcher", copy.deepcopy(turns)), Copy("poller", copy.deepcopy(turns[1:]), resets=1)]
     return Evidence(
-        attempts=[sent(name, at) for at, name in enumerate(NAMES)],
+        attempts=[attempt(name, at) for at, name in enumerate(NAMES)],
         effects=[Effect("pay", "s/1.1.0"), Effect("put", "s/2.1.0"), Effect("put", "s/2.1.0")],
         sessions=[SessionEnd("s", "idle", turns, copies=copies)],
         replays=Replays(runs=1, sessions=1),
@@ -81,7 +81,7 @@ def noticed(evidence: Evidence) -> list[tuple[str, str]]:
 
 
 def test_ops_10_a_campaign_that_kept_its_promises_has_no_violations():
-    assert violations(kept()) == []
+    assert violations(correct()) == []
 
 
 FATE = "every accepted prompt has exactly one fate"
@@ -93,7 +93,7 @@ REPEATED = "an idempotent tool is repeated with its key"
 RESULT = "every call has one result"
 COPY = "a client's copy equals the transcript"
 
-TURNS = kept().sessions[0].turns
+TURNS = correct().sessions[0].turns
 
 
 def changed(*path: str | int, to: object) -> list[Copy]:
@@ -110,48 +110,48 @@ def changed(*path: str | int, to: object) -> list[Copy]:
     ("evidence", "expected"),
     [
         # prompts
-        (without_turn(kept(), "p3"), [(FATE, "p3")]),
-        (with_end(without_turn(kept(), "p3"), fates={"p3": "rejected"}), [("a 202 is not taken back", "p3")]),
-        (with_end(kept(), waiting=["p3"]), [(FATE, "p3"), (ANSWERED, "p3")]),
-        (with_end(kept(), fates={"p3": "withdrawn"}), [(FATE, "p3")]),
-        (with_turns(kept(), *TURNS, TURNS[2]), [(ONE_TURN, "p3")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", steered="p2")), [(FATE, "p2")]),
-        (with_turns(kept(), *TURNS, turn("p4")), [(ONE_TURN, "p4")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", user_message="other")), [(ONE_TURN, "p3")]),
-        (with_turns(kept(), TURNS[0], TURNS[2], TURNS[1]), [(ORDER, "p2")]),
-        (with_turns(kept(), TURNS[2], TURNS[0], TURNS[1]), [(ORDER, "p1"), (ORDER, "p2")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", status="failed", error_type="internal")), [(ANSWERED, "p3")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", status="cancelled")), [(ANSWERED, "p3")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", status="processing")), [(ANSWERED, "p3")]),
+        (without_turn(correct(), "p3"), [(FATE, "p3")]),
+        (with_end(without_turn(correct(), "p3"), fates={"p3": "rejected"}), [("a 202 is not taken back", "p3")]),
+        (with_end(correct(), waiting=["p3"]), [(FATE, "p3"), (ANSWERED, "p3")]),
+        (with_end(correct(), fates={"p3": "withdrawn"}), [(FATE, "p3")]),
+        (with_turns(correct(), *TURNS, TURNS[2]), [(ONE_TURN, "p3")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", steered="p2")), [(FATE, "p2")]),
+        (with_turns(correct(), *TURNS, turn("p4")), [(ONE_TURN, "p4")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", user_message="other")), [(ONE_TURN, "p3")]),
+        (with_turns(correct(), TURNS[0], TURNS[2], TURNS[1]), [(ORDER, "p2")]),
+        (with_turns(correct(), TURNS[2], TURNS[0], TURNS[1]), [(ORDER, "p1"), (ORDER, "p2")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", status="failed", error_type="internal")), [(ANSWERED, "p3")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", status="cancelled")), [(ANSWERED, "p3")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", status="processing")), [(ANSWERED, "p3")]),
         # tools
-        (replace(kept(), effects=[*kept().effects, Effect("pay", "s/1.1.0")]), [(ONCE, "s/1.1.0")] * 2),
-        (replace(kept(), effects=kept().effects[1:]), [(ONCE, "s/1.1.0")]),
-        (replace(kept(), effects=[*kept().effects, Effect("pay", "s/9.1.0")]), [(ONCE, "s/9.1.0")]),
-        (replace(kept(), effects=[*kept().effects, Effect("put", "s/other")]), [(REPEATED, "s/other")]),
-        (replace(kept(), effects=kept().effects[:1]), [(REPEATED, "s/2.1.0")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", call("3.1.0", "read", None))), [(RESULT, "3.1.0")]),
-        (with_turns(kept(), *TURNS[:2], turn("p3", call("1.1.0", "read"))), [(RESULT, "1.1.0")]),
+        (replace(correct(), effects=[*correct().effects, Effect("pay", "s/1.1.0")]), [(ONCE, "s/1.1.0")] * 2),
+        (replace(correct(), effects=correct().effects[1:]), [(ONCE, "s/1.1.0")]),
+        (replace(correct(), effects=[*correct().effects, Effect("pay", "s/9.1.0")]), [(ONCE, "s/9.1.0")]),
+        (replace(correct(), effects=[*correct().effects, Effect("put", "s/other")]), [(REPEATED, "s/other")]),
+        (replace(correct(), effects=correct().effects[:1]), [(REPEATED, "s/2.1.0")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", call("3.1.0", "read", None))), [(RESULT, "3.1.0")]),
+        (with_turns(correct(), *TURNS[:2], turn("p3", call("1.1.0", "read"))), [(RESULT, "1.1.0")]),
         # clients
-        (with_end(kept(), copies=changed(2, "agent_message", to="No.")), [(COPY, "watcher")]),
-        (with_end(kept(), copies=changed(0, "reasoning_trajectory", "steps", to=[])), [(COPY, "watcher")]),
-        (with_end(kept(), copies=changed(1, "new_field", to=1)), [(COPY, "watcher")]),
-        (with_end(kept(), copies=[Copy("watcher", TURNS[1:])]), [(COPY, "watcher")]),
-        (with_end(kept(), copies=[Copy("watcher", TURNS[:2], resets=1)]), [(COPY, "watcher")]),
-        (with_end(kept(), copies=[Copy("watcher", [], resets=1)]), [(COPY, "watcher")]),
+        (with_end(correct(), copies=changed(2, "agent_message", to="No.")), [(COPY, "watcher")]),
+        (with_end(correct(), copies=changed(0, "reasoning_trajectory", "steps", to=[])), [(COPY, "watcher")]),
+        (with_end(correct(), copies=changed(1, "new_field", to=1)), [(COPY, "watcher")]),
+        (with_end(correct(), copies=[Copy("watcher", TURNS[1:])]), [(COPY, "watcher")]),
+        (with_end(correct(), copies=[Copy("watcher", TURNS[:2], resets=1)]), [(COPY, "watcher")]),
+        (with_end(correct(), copies=[Copy("watcher", [], resets=1)]), [(COPY, "watcher")]),
         (
-            with_end(kept(), copies=[Copy("watcher", TURNS, problems=["new twice"])]),
+            with_end(correct(), copies=[Copy("watcher", TURNS, problems=["new twice"])]),
             [("clients are sent what SES-12 says", "watcher")],
         ),
         (
-            replace(kept(), untyped_errors=[UntypedError("GET /", 500, 1.0, "")]),
+            replace(correct(), untyped_errors=[UntypedError("GET /", 500, 1.0, "")]),
             [("no 5xx but typed 503 and 504", "GET /")],
         ),
         # sessions
-        (with_end(kept(), stalled=61.0, settled=None), [("nothing is stuck after the last fault", "s")]),
-        (with_end(kept(), settled=None), [("all sessions are idle in the end", "s")]),
-        (replace(kept(), replays=Replays(departures=["differs"])), [("every history replays", "")]),
-        (replace(kept(), crashes=["worker_b was ended by SIGSEGV"]), [("no process crashes", "")]),
-        (with_end(kept(), turns=[], unreadable="504"), [("every session can be read in the end", "s")]),
+        (with_end(correct(), stalled=61.0, settled=None), [("nothing is stuck after the last fault", "s")]),
+        (with_end(correct(), settled=None), [("all sessions are idle in the end", "s")]),
+        (replace(correct(), replays=Replays(departures=["differs"])), [("every history replays", "")]),
+        (replace(correct(), crashes=["worker_b was ended by SIGSEGV"]), [("no process crashes", "")]),
+        (with_end(correct(), turns=[], unreadable="504"), [("every session can be read in the end", "s")]),
     ],
 )
 def test_ops_10_every_broken_promise_is_noticed(evidence, expected):
@@ -160,40 +160,40 @@ def test_ops_10_every_broken_promise_is_noticed(evidence, expected):
 
 def test_ses_6_what_is_neither_lost_nor_repeated_is_no_violation():
     attempts = [
-        *kept().attempts,
-        sent("p3", 4.0),  # the same id once more
-        sent("p4", 5.0, outcome="unknown", status=None),  # became nothing
-        sent("p5", 6.0, outcome="unknown", status=504),  # became a turn
-        sent("p6", 7.0, outcome="failed", status=429),
-        sent("p7", 8.0, mode="steer"),
-        sent("p8", 9.0),  # withdrawn, as the answer to that said
-        sent("p9", 10.0),
+        *correct().attempts,
+        attempt("p3", 4.0),  # the same id once more
+        attempt("p4", 5.0, outcome="unknown", status=None),  # became nothing
+        attempt("p5", 6.0, outcome="unknown", status=504),  # became a turn
+        attempt("p6", 7.0, outcome="failed", status=429),
+        attempt("p7", 8.0, mode="steer"),
+        attempt("p8", 9.0),  # withdrawn, as the answer to that said
+        attempt("p9", 10.0),
     ]
     actions = [Action("s", "withdraw", 9.0, "ok", "p8", 204), Action("s", "cancel", 9.5, "unknown", "p9")]
     turns = [*TURNS, turn("p5", steered="p7"), turn("p9", call("5.1.0", "pay", "outcome_unknown"), status="cancelled")]
-    evidence = with_turns(replace(kept(), attempts=attempts, actions=actions), *turns)
+    evidence = with_turns(replace(correct(), attempts=attempts, actions=actions), *turns)
     assert violations(evidence) == []
     ran = replace(evidence, effects=[*evidence.effects, Effect("pay", "s/5.1.0")])
     assert violations(ran) == []
 
 
 def test_ses_6_a_refused_prompt_that_is_a_turn_and_an_unknown_one_that_is_two_are_noticed():
-    refused = replace(kept(), attempts=[*kept().attempts[:2], sent("p3", 2.0, outcome="failed", status=429)])
+    refused = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, outcome="failed", status=429)])
     assert noticed(refused) == [("a refused prompt is no turn", "p3")]
-    unknown = replace(kept(), attempts=[*kept().attempts[:2], sent("p3", 2.0, outcome="unknown", status=None)])
+    unknown = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, outcome="unknown", status=None)])
     assert noticed(with_turns(unknown, *TURNS, TURNS[2])) == [(ONE_TURN, "p3")]
 
 
 def test_ses_6_prompts_sent_at_once_have_no_order_and_those_that_interrupt_go_first():
-    at_once = replace(kept(), attempts=[sent("p1", 0.0), sent("p2", 1.0), sent("p3", 1.2)])
+    at_once = replace(correct(), attempts=[attempt("p1", 0.0), attempt("p2", 1.0), attempt("p3", 1.2)])
     assert violations(with_turns(at_once, TURNS[0], TURNS[2], TURNS[1])) == []
-    interrupting = replace(kept(), attempts=[*kept().attempts[:2], sent("p3", 2.0, mode="interrupt")])
+    interrupting = replace(correct(), attempts=[*correct().attempts[:2], attempt("p3", 2.0, mode="interrupt")])
     assert violations(with_turns(interrupting, TURNS[0], TURNS[2], TURNS[1])) == []
 
 
 @given(st.permutations(range(8)))
 def test_ses_6_any_other_order_of_prompts_sent_one_after_the_other_is_noticed(order: list[int]):
-    attempts = [sent(f"p{number}", float(number)) for number in range(8)]
+    attempts = [attempt(f"p{number}", float(number)) for number in range(8)]
     turns = [turn(f"p{number}") for number in order]
     evidence = with_turns(Evidence(attempts=attempts, sessions=[SessionEnd("s", "idle", [])]), *turns)
     assert {promise for promise, _ in noticed(evidence)} == ({ORDER} if order != sorted(order) else set())
@@ -204,14 +204,14 @@ def test_ses_12_a_turn_that_is_new_twice_or_updated_unseen_is_a_problem_until_a_
         turns = {"new_messages": [{"id": one} for one in new], "updated_messages": [{"id": one} for one in updated]}
         return {**turns, "reset": reset, "last_seen_message_id": "a", "revision": 1}
 
-    held = LawfulCopy()
-    held.apply(update(new=["a"]))
-    held.apply(update(new=["a"], reset=True))
-    assert held.problems == []
-    held.apply(update(new=["a"]))
-    held.apply(update(updated=["b"]))
-    assert len(held.problems) == 2
-    assert [one["id"] for one in held.turns] == ["a"]
+    client_copy = LawfulCopy()
+    client_copy.apply(update(new=["a"]))
+    client_copy.apply(update(new=["a"], reset=True))
+    assert client_copy.problems == []
+    client_copy.apply(update(new=["a"]))
+    client_copy.apply(update(updated=["b"]))
+    assert len(client_copy.problems) == 2
+    assert [one["id"] for one in client_copy.turns] == ["a"]
 
 
 def test_ops_10_a_plan_follows_from_its_seed_and_has_every_kind_before_any_twice():
@@ -224,15 +224,17 @@ def test_ops_10_a_plan_follows_from_its_seed_and_has_every_kind_before_any_twice
 
 
 def test_ops_10_the_report_names_session_prompt_and_evidence():
-    evidence = without_turn(kept(), "p3")
+    evidence = without_turn(correct(), "p3")
     evidence.faults += [Fault("worker_a killed", 1.0, 2.0, probed=True, recovered=2.5)]
     evidence.faults += [Fault("worker_a killed", 3.0, 4.0, probed=True)]
-    found = violations(evidence)
-    assert found == [Violation(FATE, "s", "p3", "sent at 2, answered 202 at 2.5: neither a turn nor any fate")]
-    told = table(evidence, found, "a title")
-    assert f"BROKEN 1 times: {FATE}" in told
-    assert "s p3: sent at 2, answered 202 at 2.5: neither a turn nor any fate" in told
-    report = as_json(evidence, found, seed=1)
+    broken_promises = violations(evidence)
+    assert broken_promises == [
+        Violation(FATE, "s", "p3", "sent at 2, answered 202 at 2.5: neither a turn nor any fate")
+    ]
+    text = table(evidence, broken_promises, "a title")
+    assert f"BROKEN 1 times: {FATE}" in text
+    assert "s p3: sent at 2, answered 202 at 2.5: neither a turn nor any fate" in text
+    report = as_json(evidence, broken_promises, seed=1)
     assert report["kept"] is False
-    assert report["violations"] == [vars(found[0])]
+    assert report["violations"] == [vars(broken_promises[0])]
     assert report["faults"]["worker_a killed"] == {"n": 2, "p50": 2.5, "max": 2.5, "late": 1, "remarks": []}

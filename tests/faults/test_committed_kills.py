@@ -45,7 +45,7 @@ async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_
         Workers(temporal, chosen) as one,
         Workers(temporal, chosen) as other,
     ):
-        watchers = [Held(http, await begun(http)) for _ in range(SESSIONS)]
+        watchers = [TurnWatcher(http, await start_session(http)) for _ in range(SESSIONS)]
         streams = [asyncio.create_task(watched(watcher)) for watcher in watchers]
         sending = asyncio.create_task(prompts(http, [watcher.session for watcher in watchers]))
         chance = random.Random(12)
@@ -57,29 +57,29 @@ async def test_ses_12_watchers_and_pollers_hold_what_is_committed_however_often_
             for watcher, stream in zip(watchers, streams, strict=True):
                 transcript = await until(partial(finished, http, watcher.session), within=FINISH_SECONDS)
                 await until(partial(holds_all, watcher, stream, len(transcript)), within=FINISH_SECONDS)
-                for held, turn in zip(watcher.held.turns, transcript, strict=True):
-                    shown = held.model_dump(mode="json")
-                    assert {name: shown[name] for name in turn if shown[name] != turn[name]} == {}, turn
+                for copied, turn in zip(watcher.copy.turns, transcript, strict=True):
+                    actual = copied.model_dump(mode="json")
+                    assert {name: actual[name] for name in turn if actual[name] != turn[name]} == {}, turn
         for stream in streams:
             stream.cancel()
 
 
-async def begun(http: httpx.AsyncClient) -> str:
+async def start_session(http: httpx.AsyncClient) -> str:
     session = f"k-{uuid4()}"
     answer = await http.post("/workflow", json={"id": session, "model": "offline:script/kills", "prompt": "first"})
     assert answer.status_code == 201
     return session
 
 
-class Held(Watcher):
-    """A watcher of turns; what is being written is another test's."""
+class TurnWatcher(Watcher):
+    """A watcher of turns; partial output is checked by other tests."""
 
     def _grow(self, growth: PartialGrowth) -> None:
         pass
 
 
 async def watched(watcher: Watcher) -> None:
-    """Watch for ever; come while a worker answers, and again after whatever ends the stream, as browsers do."""
+    """Watch for ever; connect while a worker answers, and reconnect after any end of the stream, as browsers do."""
     while True:
         async with AsyncExitStack() as open_stream:
             try:
@@ -92,7 +92,7 @@ async def watched(watcher: Watcher) -> None:
 
 
 async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
-    """Have every session work all the time, and read it in between."""
+    """Keep every session working, and read it in between."""
     while True:
         for session in sessions:
             answer = await http.get(f"/workflow/{session}/conversation?limit=1")
@@ -101,11 +101,11 @@ async def prompts(http: httpx.AsyncClient, sessions: list[str]) -> None:
 
 
 async def turns_beyond(watchers: list[Watcher], more: int) -> None:
-    """Wait until a session has `more` turns more than now, or until so much time has passed as takeovers need."""
-    before = [len(watcher.held.turns) for watcher in watchers]
+    """Wait until a session has `more` more turns than now, but no longer than a takeover takes."""
+    before = [len(watcher.copy.turns) for watcher in watchers]
 
     def are_there() -> bool:
-        return any(len(w.held.turns) >= n + more for w, n in zip(watchers, before, strict=True))
+        return any(len(w.copy.turns) >= n + more for w, n in zip(watchers, before, strict=True))
 
     with suppress(TimeoutError):
         await until(are_there, within=BOUND / 6)
@@ -122,4 +122,4 @@ async def finished(http: httpx.AsyncClient, session: str) -> list[dict[str, obje
 def holds_all(watcher: Watcher, stream: asyncio.Task[None], turns: int) -> bool:
     """Return whether the watcher has seen the end of as many turns; its stream goes on meanwhile."""
     assert not stream.done(), stream.exception()
-    return watcher.is_idle and len(watcher.held.turns) >= turns
+    return watcher.is_idle and len(watcher.copy.turns) >= turns

@@ -44,12 +44,12 @@ def _soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- gateways
 
 TIMED_OUT = (503, 504)
-"""What the gateway answers where Temporal takes longer than its bounds."""
+"""What the gateway answers when Temporal takes longer than the gateway's bounds."""
 
 
 @dataclass
 class GatewayProcess:
-    """A gateway in a process of its own."""
+    """A gateway in its own process."""
 
     program: Program
     http: AsyncClient
@@ -103,7 +103,7 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
         await asyncio.gather(doomed.until_it_listens(), other.until_it_listens())
         # No worker: what is begun stays begun for as long as the test likes.
         asking = [asyncio.create_task(each.http.delete(f"/workflow/{session_id}")) for each in (doomed, other)]
-        begun = await deletion_of(temporal, session_id)
+        deletion = await deletion_of(temporal, session_id)
         await doomed.program.kill()
         with pytest.raises(TransportError):
             await asking[0]
@@ -121,7 +121,7 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
             "archived_turns": 1,
         }
         done = await deletion_of(temporal, session_id)
-        assert (done.run_id, done.status) == (begun.run_id, WorkflowExecutionStatus.COMPLETED)
+        assert (done.run_id, done.status) == (deletion.run_id, WorkflowExecutionStatus.COMPLETED)
         await doomed.program.start()
         await doomed.until_it_listens()
         again = await doomed.http.delete(f"/workflow/{session_id}")
@@ -145,18 +145,18 @@ async def is_forgotten(temporal: Client, session_id: str) -> bool:
 async def test_api_1_a_deletion_goes_on_wherever_the_worker_dies_over_it(
     temporal: Client, tmp_path: Path, dies_at: str
 ) -> None:
-    session, given = await start(temporal, tmp_path, [], model="offline:")
-    async with Stores.of(Settings(**given)) as stores:
+    session, settings = await start(temporal, tmp_path, [], model="offline:")
+    async with Stores.of(Settings(**settings)) as stores:
         await stores.blobs.put(session.handle.id, ["a large text"])
         deletion = await temporal.start_workflow(
             DeleteSession.run,
             DeletionOrder(first_run_id=session.handle.first_execution_run_id or ""),
             id=deletion_id(session.handle.id),
-            task_queue=given["task_queue"],
+            task_queue=settings["task_queue"],
         )
-        async with doomed_worker(plan_of(temporal, given, dies_at=dies_at)) as doomed:
+        async with doomed_worker(plan_of(temporal, settings, dies_at=dies_at)) as doomed:
             assert await doomed.exit_code() == -signal.SIGKILL
-        async with next_worker(temporal, given):
+        async with next_worker(temporal, settings):
             receipt = await deletion.result()
         assert (receipt.runs, receipt.remaining) == (1, 0)
         assert await stores.blobs.delete(session.handle.id) == 0

@@ -21,24 +21,24 @@ WORDS = " ".join(f"word{number}" for number in range(30))
 async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) -> tuple[DrivenSession, dict[str, Any]]:
     """Return a session whose worker died when it had shown ten words, and the settings of the next one."""
     script = [{"text": WORDS, "chunk_delay": 0.1}, {"text": "It is noon."}]
-    session, given = await start(temporal, folder, script, limits=limits)
-    carrier = carrier_factory(Settings(**given))(temporal)
+    session, settings = await start(temporal, folder, script, limits=limits)
+    carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
-    plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
+    plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
     async with carrier, carrier.following(session.handle.id) as live, doomed_worker(plan) as doomed:
         await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
         doomed.process.kill()
         assert await doomed.exit_code() == -signal.SIGKILL
-    return session, given
+    return session, settings
 
 
 async def test_ses_9_a_stop_waits_for_no_dead_worker(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
-    session, given = await killed_in_mid_answer(temporal, tmp_path)
+    session, settings = await killed_in_mid_answer(temporal, tmp_path)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
-    async with next_worker(temporal, given):
+    async with next_worker(temporal, settings):
         first, second = await session.idle(turns=2)
         assert (first.id, first.status, first.reasoning_trajectory) == ("p1", "cancelled", None)
         assert (second.id, second.status) == ("p2", "completed")
@@ -48,8 +48,8 @@ async def test_ses_9_a_stop_waits_for_no_dead_worker(
 async def test_ses_9_what_a_dead_worker_had_shown_stays_when_the_time_of_the_turn_is_over(
     temporal: Client, tmp_path: Path
 ) -> None:
-    session, given = await killed_in_mid_answer(temporal, tmp_path, turn_timeout=5)
-    async with next_worker(temporal, given):
+    session, settings = await killed_in_mid_answer(temporal, tmp_path, turn_timeout=5)
+    async with next_worker(temporal, settings):
         (turn,) = await session.idle(turns=1)
         assert turn.error_type == "budget"
         step = turn.steps[-1]

@@ -34,8 +34,8 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.stores import Stores
 
 EXAMPLES, STEPS = 4, 25
-MOST_KILLS = 1
-"""For each example: a kill can cost six seconds of waiting."""
+MAX_KILLS = 1
+"""Per example: a kill can cost six seconds of waiting."""
 
 LIMITS = {"max_history_events": 50, "max_state_bytes": 160_000, "max_queued_bytes": 20_000}
 """So that a session of twenty turns is handed over and archived several times."""
@@ -50,7 +50,7 @@ SCRIPT = {
 
 
 class Law(RuleBasedStateMachine):
-    """One session, and everything that can happen to it."""
+    """One session, and a rule for everything that can happen to it."""
 
     address: str
     folder: Path
@@ -60,7 +60,7 @@ class Law(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.runner = asyncio.Runner()
-        self.sent: list[str] = []
+        self.sent_ids: list[str] = []
         self.kills = 0
         self.fates: dict[str, set[str]] = {}
         self.joined: list[PollingClient] = []
@@ -93,10 +93,10 @@ class Law(RuleBasedStateMachine):
             self._send(mode="enqueue")
         self.runner.run(self._note_fates())
 
-    @precondition(lambda self: self.sent)
+    @precondition(lambda self: self.sent_ids)
     @rule(data=st.data())
     def duplicate(self, data: st.DataObject) -> None:
-        again = data.draw(st.sampled_from(self.sent))
+        again = data.draw(st.sampled_from(self.sent_ids))
         self.runner.run(self.session.prompt(id=again, text="the same id once more"))
 
     @rule()
@@ -109,12 +109,12 @@ class Law(RuleBasedStateMachine):
             await self.session.update("cancel_turn", {"message_id": running})
 
     def _send(self, *, mode: str) -> None:
-        message_id = f"p{len(self.sent) + 1}"
-        self.sent.append(message_id)
+        message_id = f"p{len(self.sent_ids) + 1}"
+        self.sent_ids.append(message_id)
         self.runner.run(self.session.prompt(id=message_id, text=f"question {message_id} {'x' * 800}", mode=mode))
 
     async def _note_fates(self) -> None:
-        """Note what became of prompts: a session of this size remembers the last hundred or so."""
+        """Record the fates of prompts: a session of this size remembers about the last hundred."""
         for fate in (await self.session.queue()).fates:
             self.fates.setdefault(fate.id, set()).add(fate.fate)
 
@@ -162,7 +162,7 @@ class Law(RuleBasedStateMachine):
         before = await self.session.state({"limit": 0})
         await self.session.until(lambda s: s.revision > before.revision + 5 or s.status == "idle", turns=0)
 
-    @precondition(lambda self: self.kills < MOST_KILLS and len(self.sent) > 5)
+    @precondition(lambda self: self.kills < MAX_KILLS and len(self.sent_ids) > 5)
     @rule()
     def the_worker_is_killed(self) -> None:
         self.kills += 1
@@ -191,10 +191,10 @@ class Law(RuleBasedStateMachine):
         transcript = await self._transcript()
         self._check_turns(transcript)
         await self._check_fates(transcript)
-        held = len((await self.session.state()).messages)
+        turns_held = len((await self.session.state()).messages)
         for client in self.joined:
             assert client.turns == transcript[len(transcript) - len(client.turns) :]
-            assert len(client.turns) >= held or not client.turns
+            assert len(client.turns) >= turns_held or not client.turns
 
     async def _transcript(self) -> list[ConversationMessage]:
         """Return what the archive has and the session no longer, then what the session has."""
@@ -207,7 +207,7 @@ class Law(RuleBasedStateMachine):
     def _check_turns(self, transcript: list[ConversationMessage]) -> None:
         ids = [turn.id for turn in transcript]
         assert len(set(ids)) == len(ids)
-        assert set(ids) <= set(self.sent)
+        assert set(ids) <= set(self.sent_ids)
         assert all(turn.status in ("completed", "cancelled") for turn in transcript)
         revisions = [turn.revision for turn in transcript]
         assert revisions == sorted(set(revisions))
@@ -215,7 +215,7 @@ class Law(RuleBasedStateMachine):
     async def _check_fates(self, transcript: list[ConversationMessage]) -> None:
         """Every prompt has exactly one fate; a turn is what started, and nothing else."""
         await self._note_fates()
-        for message_id in self.sent:
+        for message_id in self.sent_ids:
             assert self.fates.get(message_id), f"{message_id} has no fate"
             assert len(self.fates[message_id] - {"rejected"}) <= 1, (message_id, self.fates[message_id])
         started = {message_id for message_id, fates in self.fates.items() if "started" in fates}

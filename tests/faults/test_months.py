@@ -30,7 +30,7 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 TURNS = 70
 KILLS = 2
 BURST = 40
-"""Prompts that wait at once."""
+"""Prompts that wait at the same time."""
 
 SCRIPT = {
     "repeat": True,
@@ -77,7 +77,7 @@ def prepare(folder: Path) -> dict[str, str]:
 
 
 class Workers:
-    """One worker at a time, in a process of its own."""
+    """One worker at a time, in its own process."""
 
     def __init__(self, temporal: Client, settings: dict[str, str]) -> None:
         self._plan = Plan(address=temporal.service_client.config.target_host, settings=settings, course=Course())
@@ -91,7 +91,7 @@ class Workers:
         await self._running.aclose()
 
     async def kill(self) -> None:
-        """Kill the worker, whatever it does, and have another one."""
+        """Kill the worker, whatever it does, and start another one."""
         await self._running.aclose()
         await self._running.enter_async_context(doomed_worker(self._plan))
 
@@ -99,13 +99,13 @@ class Workers:
 async def lead_through(session: DrivenSession, clients: list[PollingClient], workers: Workers) -> None:
     """Keep the queue filled until all turns were processed, polling all the while, killing at moments chance chose."""
     moments = sorted(random.Random(TURNS).sample(range(15, TURNS - 25), KILLS))
-    sent, done = 0, 0
+    last, done = 0, 0
     while done < TURNS:
-        for number in range(sent + 1, min(TURNS, done + BURST) + 1):
+        for number in range(last + 1, min(TURNS, done + BURST) + 1):
             await session.prompt(id=f"p{number}", text=f"question {number}")
             if number % 10 == 0:
                 await session.prompt(id=f"p{number}", text="the same once more")
-            sent = number
+            last = number
         done = await progress_beyond(session, done)
         for client in clients:
             await client.poll(session.updates)
@@ -115,7 +115,7 @@ async def lead_through(session: DrivenSession, clients: list[PollingClient], wor
 
 
 async def progress_beyond(session: DrivenSession, turns: int) -> int:
-    """Wait for another dozen of turns; return how many there are."""
+    """Wait for another dozen turns; return the number of turns."""
     state = await session.until(
         lambda s: (
             s.session.turn_count >= min(turns + 12, TURNS) and (s.session.turn_count < TURNS or s.status == "idle")
@@ -127,7 +127,7 @@ async def progress_beyond(session: DrivenSession, turns: int) -> int:
 
 
 async def check_transcript(session: DrivenSession, stores: Stores, clients: list[PollingClient]) -> None:
-    """Everything is there, in order, once, in its final form; and that is what the clients hold."""
+    """Check that every turn is there once, in order, in its final form, and that the clients have the same."""
     page = await stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
     turns = [archived.turn for archived in page]
     assert [turn.id for turn in turns] == [f"p{number}" for number in range(1, TURNS + 1)]

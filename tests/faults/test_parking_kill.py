@@ -17,15 +17,15 @@ async def test_ses_6_parked_prompts_start_once_in_order_wherever_the_worker_dies
     temporal: Client, tmp_path: Path, dies_at: str
 ) -> None:
     limits = {"max_history_events": 50, "max_queued_prompts": 6}
-    session, given = await start(temporal, tmp_path, [], model="offline:", limits=limits)
-    given["offline_words_per_second"] = 0
+    session, settings = await start(temporal, tmp_path, [], model="offline:", limits=limits)
+    settings["offline_words_per_second"] = 0
     for message_id in PROMPTS:
         await session.prompt(id=message_id, text="hello")
-    async with doomed_worker(plan_of(temporal, given, dies_at=dies_at)) as doomed:
+    async with doomed_worker(plan_of(temporal, settings, dies_at=dies_at)) as doomed:
         assert await doomed.exit_code() == -signal.SIGKILL
     for message_id in PROMPTS:
         await session.prompt(id=message_id, text="the same again")
-    async with next_worker(temporal, given):
+    async with next_worker(temporal, settings):
         await session.until(lambda s: s.session.turn_count >= len(PROMPTS) and s.status == "idle", turns=0, bound=120)
         turns = (await session.state()).messages
         assert [turn.id for turn in turns] == PROMPTS

@@ -20,7 +20,7 @@ GRACE = 60.0
 
 
 class FullBuffer(Interceptor):
-    """Refuses queries of activities as a busy server does, while it is on."""
+    """Rejects queries of activities as a busy server does, while `is_on`."""
 
     def __init__(self) -> None:
         self.is_on = True
@@ -49,7 +49,7 @@ def buffer() -> FullBuffer:
 
 @pytest.fixture(autouse=True)
 def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every activity run as in another process than its workflow task."""
+    """Run every activity as if in another process than its workflow task."""
     monkeypatch.setattr(REQUESTS, "get", lambda key: None)
 
 
@@ -93,8 +93,8 @@ async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_
         await session.prompt("hello")
         async with asyncio.timeout(BOUND):
             await buffer.refused.wait()
-        begun = time.monotonic()
-    assert time.monotonic() - begun < GRACE / 2
+        began = time.monotonic()
+    assert time.monotonic() - began < GRACE / 2
     buffer.is_on = False
     async with stage(temporal, task_queue=doomed.task_queue) as next_one:
         (turn,) = await next_one.adopt(session.handle).idle(turns=1)

@@ -21,12 +21,12 @@ WINDOW = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize
 async def test_ctx_5_a_worker_killed_while_a_summary_is_made_costs_nothing(
     temporal: Client, tmp_path: Path, pieces: int
 ) -> None:
-    session, given = await start(temporal, tmp_path, SCRIPT, history=WINDOW)
+    session, settings = await start(temporal, tmp_path, SCRIPT, history=WINDOW)
     for number in range(1, 8):
         await session.prompt(id=f"p{number}", text=f"This is prompt number {number}, and it has some more words.")
-    async with doomed_worker(plan_of(temporal, given, dies_at=f"model call 7 has written {pieces}")) as doomed:
+    async with doomed_worker(plan_of(temporal, settings, dies_at=f"model call 7 has written {pieces}")) as doomed:
         assert await doomed.exit_code() == -signal.SIGKILL
-    async with next_worker(temporal, given):
+    async with next_worker(temporal, settings):
         turns = await session.idle(turns=7)
         assert [turn.agent_message for turn in turns] == [f"Answer {number}." for number in range(1, 8)]
         view = await session.handle.query("get_context_view", result_type=ContextView)

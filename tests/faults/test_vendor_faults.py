@@ -42,14 +42,14 @@ def past_date() -> str:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What one model call meets: `replies`, made of the answer it would have had. `asked`: how often the vendor is.
+    """What one model call meets: `replies`, made of the answer it would have had, in `requests` requests.
 
     The turn ends with `error_type`, or well without.
     """
 
     name: str
     replies: Callable[[VendorWire, Reply], list[Reply]]
-    asked: int
+    requests: int
     error_type: ErrorType | None = None
 
     def __str__(self) -> str:
@@ -65,30 +65,30 @@ def answers(answer: Answer) -> Callable[..., list[Reply]]:
 
 
 def passing(name: str, fault: Fault, headers: dict[str, str]) -> Trouble:
-    return Trouble(name, refuses(fault, headers), asked=2)
+    return Trouble(name, refuses(fault, headers), requests=2)
 
 
-def lasting(fault: Fault, error_type: ErrorType, *, asked: int = 1) -> Trouble:
-    return Trouble(f"{fault} that lasts", refuses(fault, times=asked), asked=asked, error_type=error_type)
+def lasting(fault: Fault, error_type: ErrorType, *, requests: int = 1) -> Trouble:
+    return Trouble(f"{fault} that lasts", refuses(fault, times=requests), requests=requests, error_type=error_type)
 
 
 def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
-    """An answer that is broken once and whole the second time."""
-    return Trouble(name, lambda wire, whole: [make(wire, whole)], asked=2)
+    """An answer that is broken the first time and complete the second time."""
+    return Trouble(name, lambda wire, whole: [make(wire, whole)], requests=2)
 
 
-def endless(begun: bytes, status: int) -> Callable[..., list[Reply]]:
-    """Twelve megabytes that go on as they begin."""
-    return lambda wire, whole: [Reply(chunks=(begun, *[b"x" * 65_536] * 190), status=status)]
+def endless(beginning: bytes, status: int) -> Callable[..., list[Reply]]:
+    """A reply of twelve megabytes after this beginning."""
+    return lambda wire, whole: [Reply(chunks=(beginning, *[b"x" * 65_536] * 190), status=status)]
 
 
-def storm(wire: VendorWire, whole: Reply) -> list[Reply]:
+def outage(wire: VendorWire, whole: Reply) -> list[Reply]:
     """Four failures that pass at once, and one that lasts longer than the turn may."""
     return [*[wire.fault("overloaded", AT_ONCE)] * 4, wire.fault("overloaded", {"retry-after": "90"})]
 
 
 MIDDLE = 3
-"""After so many chunks every API has begun its answer, and none has ended it."""
+"""After this number of chunks every API has begun its answer, and none has ended it."""
 
 TROUBLES = [
     passing("a rate limit with retry-after in milliseconds", "rate_limited", AT_ONCE),
@@ -107,12 +107,12 @@ TROUBLES = [
     lasting("not_found", "not_found"),
     lasting("bad_request", "bad_request"),
     Trouble("no quota, however worth a repetition", refuses("quota", {"x-should-retry": "true"}), 1, "quota"),
-    Trouble("a context that is too long", refuses("context_too_long"), asked=2),
-    Trouble("a context that is too long twice", refuses("context_too_long", times=2), asked=3),
-    lasting("context_too_long", "context_too_long", asked=3),
-    Trouble("stale reasoning", refuses("stale_reasoning"), asked=2),
-    lasting("stale_reasoning", "bad_request", asked=2),
-    Trouble("a storm", storm, 5, "budget"),
+    Trouble("a context that is too long", refuses("context_too_long"), requests=2),
+    Trouble("a context that is too long twice", refuses("context_too_long", times=2), requests=3),
+    lasting("context_too_long", "context_too_long", requests=3),
+    Trouble("stale reasoning", refuses("stale_reasoning"), requests=2),
+    lasting("stale_reasoning", "bad_request", requests=2),
+    Trouble("a storm", outage, 5, "budget"),
     Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget"),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
     Trouble("an empty answer", answers(Answer()), 2),
@@ -134,8 +134,8 @@ TROUBLES = [
     broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
     broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
     Trouble("a line without end", endless(b"data: ", 200), 1, "too_large"),
-    Trouble("an error without end", endless(b'{"error": {"message": "prompt is too long: ', 400), asked=2),
-    Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], asked=1),
+    Trouble("an error without end", endless(b'{"error": {"message": "prompt is too long: ', 400), requests=2),
+    Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], requests=1),
 ]  # fmt: skip
 
 
@@ -150,10 +150,10 @@ def once(name: str, reply: Reply, error_type: ErrorType) -> Trouble:
     return Trouble(name, lambda wire, whole: [reply], 1, error_type)
 
 
-def half(end: str, asked: int, error_type: ErrorType | None = None) -> Trouble:
+def half(end: str, requests: int, error_type: ErrorType | None = None) -> Trouble:
     """Half an answer of Chat Completions that ends by `end`."""
     reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, end), known=False)
-    return Trouble(f"half an answer that ends by {end}", lambda wire, whole: [reply], asked, error_type)
+    return Trouble(f"half an answer that ends by {end}", lambda wire, whole: [reply], requests, error_type)
 
 
 NEVER = [
@@ -204,11 +204,11 @@ async def led(on: Stage, wire: VendorWire, *, limits: dict[str, Any] | None = No
 
 
 def _half_answers(turn: ConversationMessage) -> list[str]:
-    said = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
-    return [text for text in said if text not in ("", CALL.text, ANSWER.text, HALF)]
+    texts = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
+    return [text for text in texts if text not in ("", CALL.text, ANSWER.text, HALF)]
 
 
-async def asked(session: DrivenSession, text: str) -> ConversationMessage:
+async def answered_turn(session: DrivenSession, text: str) -> ConversationMessage:
     """Return the session's next turn once it has ended."""
     turns = (await session.state({"limit": 1})).session.turn_count
     await session.prompt(text)
@@ -219,21 +219,21 @@ async def asked(session: DrivenSession, text: str) -> ConversationMessage:
 async def struck(on: Stage, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
     """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
     first, last = wire.reply(CALL), wire.reply(ANSWER)
-    meant = first if position == "first" else last
-    met = trouble.replies(wire, meant)
-    whole = [] if len(met) == trouble.asked else [meant]
-    assert len(met) + len(whole) == trouble.asked
+    intact = first if position == "first" else last
+    met = trouble.replies(wire, intact)
+    whole = [] if len(met) == trouble.requests else [intact]
+    assert len(met) + len(whole) == trouble.requests
     script = [*met, *whole] if position == "first" else [first, *met, *whole]
     goes_on = position == "first" and trouble.error_type is None
     wire.script(*script, *([last] if goes_on else []))
     requests, calls = len(wire.requests), on.tools.calls
     calls.clear()
-    turn = await asked(session, "look it up")
+    turn = await answered_turn(session, "look it up")
 
     assert turn.error_type == trouble.error_type, turn.error
     assert turn.agent_message == (None if trouble.error_type else ANSWER.text)
     assert _half_answers(turn) == []
-    assert len(wire.requests) - requests == trouble.asked + (position == "last" or goes_on)
+    assert len(wire.requests) - requests == trouble.requests + (position == "last" or goes_on)
     tool_has_run = position == "last" or trouble.error_type is None
     assert len(calls) == tool_has_run
     assert not wire.server.problems
@@ -311,7 +311,7 @@ async def lead_through(temporal: Client, api: str, runs: Runs) -> None:
                 wire.server.queue.clear()
                 wire.server.problems.clear()
         wire.script(ANSWER)
-        assert (await asked(shared, "and now?")).agent_message == ANSWER.text
+        assert (await answered_turn(shared, "and now?")).agent_message == ANSWER.text
 
 
 @pytest.fixture(scope="module")
@@ -433,11 +433,11 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "phrase"),
     [("overloaded", "is overloaded"), ("provider_error", "had an error"), ("rate_limited", "limiting")],
 )
 async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(
-    temporal: Client, fault: Fault, said: str
+    temporal: Client, fault: Fault, phrase: str
 ) -> None:
     async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
         wire.script(wire.fault(fault, {"retry-after": "90"}))
@@ -446,7 +446,7 @@ async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for
         error = turn.error or ""
         assert (turn.error_type, len(wire.requests)) == ("budget", 1)
         assert error.startswith("Anthropic ")
-        assert said in error
+        assert phrase in error
         assert "would have to wait 90 s" in error
         assert "limits.turn_timeout is 60 s" in error
 
@@ -472,18 +472,18 @@ async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_fa
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        session, said = await on.start(SessionInput(model=wire.model)), {}
+        session, errors = await on.start(SessionInput(model=wire.model)), {}
         for number, fault in enumerate(("auth", "permission", "quota", "not_found", "bad_request"), start=1):
             wire.script(wire.fault(fault))
-            said[fault] = (await asked(session, "look it up")).error or ""
+            errors[fault] = (await answered_turn(session, "look it up")).error or ""
             assert len(wire.requests) == number
-        assert len(set(said.values())) == len(said)
-        assert "check" in said["auth"]
-        assert "permission" in said["permission"]
-        assert "credit" in said["quota"]
-        assert "model" in said["not_found"]
-        assert all("HTTP 4" in sentence for sentence in said.values())
-        assert not [sentence for sentence in said.values() if "sk-" in sentence or "look it up" in sentence]
+        assert len(set(errors.values())) == len(errors)
+        assert "check" in errors["auth"]
+        assert "permission" in errors["permission"]
+        assert "credit" in errors["quota"]
+        assert "model" in errors["not_found"]
+        assert all("HTTP 4" in sentence for sentence in errors.values())
+        assert not [sentence for sentence in errors.values() if "sk-" in sentence or "look it up" in sentence]
 
 
 @pytest.mark.parametrize("api", WIRES)

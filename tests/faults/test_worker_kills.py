@@ -99,7 +99,7 @@ PAID_BUT_NOT_KNOWN = ("outcome_unknown", 1)
 
 @dataclass
 class Doomed:
-    """A worker in a process of its own."""
+    """A worker in its own process."""
 
     process: ForkedProcess
 
@@ -141,7 +141,7 @@ async def doomed_worker(plan: Plan) -> AsyncIterator[Doomed]:
 
 @dataclass
 class Recorder:
-    """Providers that note what they are asked."""
+    """Providers that record their requests."""
 
     models: ProviderRegistry
     requests: list[ModelRequest] = field(default_factory=list)
@@ -165,8 +165,8 @@ class RecordedModel:
 
 
 @dataclass
-class Scene:
-    """A session, and where its workers find its story."""
+class Scenario:
+    """A session, its story, and the settings of its workers."""
 
     session: DrivenSession
     settings: dict[str, Any]
@@ -196,7 +196,7 @@ class Scene:
             yield recorder
 
     async def outcome(self, recorder: Recorder) -> "Outcome":
-        """Have the session finish all prompts and end; return what it leaves."""
+        """Wait until all prompts are processed, end the session, and return what it leaves behind."""
         turns = await self.session.idle(turns=3)
         queue = await self.session.queue()
         await self.session.handle.signal("end_chat")
@@ -215,7 +215,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(temporal: Client, folder: Path, story: Story) -> AsyncIterator[Scene]:
+async def scenario(temporal: Client, folder: Path, story: Story) -> AsyncIterator[Scenario]:
     """Start a session that has its first prompt, and no worker yet."""
     (folder / "scripts").mkdir()
     (folder / "scripts" / f"{story.name}.json").write_text(json.dumps({"responses": story.script}))
@@ -236,14 +236,14 @@ async def scene(temporal: Client, folder: Path, story: Story) -> AsyncIterator[S
     session = DrivenSession(temporal, handle)
     await session.prompt(id="p1", text="Read, put and pay.")
     try:
-        yield Scene(session, settings, story)
+        yield Scenario(session, settings, story)
     finally:
         await session.watches.close()
 
 
 @dataclass
 class Outcome:
-    """All that is left of a session."""
+    """Everything that a session leaves behind."""
 
     session_id: str
     story: Story
@@ -273,7 +273,7 @@ class Outcome:
 
     @property
     def attempts(self) -> dict[str, int]:
-        """How often each activity was run."""
+        """Return the number of runs of each activity."""
         started = [event.activity_task_started_event_attributes for event in self._events("ACTIVITY_TASK_STARTED")]
         return {self._names[attributes.scheduled_event_id]: attributes.attempt for attributes in started}
 
@@ -305,8 +305,8 @@ def check_prompts(outcome: Outcome) -> None:
         (prompt, "completed", text) for prompt, text in zip(prompts, ANSWERS, strict=True)
     ]
     assert all(before.agent_timestamp <= after.timestamp for before, after in pairwise(turns))
-    said = [step.text for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
-    assert said == [response["text"] for response in outcome.story.script]
+    texts = [step.text for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
+    assert texts == [response["text"] for response in outcome.story.script]
 
 
 def check_calls(outcome: Outcome) -> None:
@@ -334,7 +334,7 @@ def check_activities(outcome: Outcome, interrupted: str | None) -> None:
 
 
 def check_views(outcome: Outcome) -> None:
-    """Every call the model sees is answered right after it, nothing else is, and it is told what is known."""
+    """Check that the model sees each call's result right after the call, with the status that the session knows."""
     for request in outcome.requests:
         messages = iter(request.messages)
         for message in messages:
@@ -342,8 +342,10 @@ def check_views(outcome: Outcome) -> None:
             answers = [next(messages) for _ in message.tool_calls]
             assert [answer.call_id for answer in answers] == [call.id for call in message.tool_calls]
             assert all(answer.role == "tool" for answer in answers)
-    told = {message.tool_name: message.status for message in outcome.requests[-1].messages if message.role == "tool"}
-    assert told == {name: call.result.status for name, call in outcome.calls.items()}
+    statuses = {
+        message.tool_name: message.status for message in outcome.requests[-1].messages if message.role == "tool"
+    }
+    assert statuses == {name: call.result.status for name, call in outcome.calls.items()}
 
 
 # ---- the faults
@@ -365,7 +367,7 @@ class Fault:
     def __str__(self) -> str:
         return self.point if self.story is ONE_BY_ONE else f"{self.point}, {self.story.name}"
 
-    async def strike(self, on: Scene) -> Outcome:
+    async def strike(self, on: Scenario) -> Outcome:
         raise NotImplementedError
 
 
@@ -375,7 +377,7 @@ class Kill(Fault):
 
     pauses_at: str | None = None
 
-    async def strike(self, on: Scene) -> Outcome:
+    async def strike(self, on: Scenario) -> Outcome:
         """Kill the worker in the middle of the turn, and start another one."""
         at = self.pauses_at or self.point
         async with on.doomed(Course(pauses_at=at, pause=self._pause, dies_at=self.point)) as doomed:
@@ -401,7 +403,7 @@ class Stop(Fault):
     pause: Pause = "until stopping"
     shutdown_grace: float = 20
 
-    async def strike(self, on: Scene) -> Outcome:
+    async def strike(self, on: Scenario) -> Outcome:
         """Replace the worker in the middle of the turn."""
         on.settings["shutdown_grace"] = self.shutdown_grace
         async with on.doomed(Course(pauses_at=self.point, pause=self.pause)) as doomed:
@@ -467,11 +469,11 @@ async def outcomes(
     gate = asyncio.Semaphore(AT_THE_SAME_TIME)
 
     async def lead_through(fault: Fault) -> Outcome:
-        async with gate, scene(temporal, tmp_path_factory.mktemp("fault"), fault.story) as on:
+        async with gate, scenario(temporal, tmp_path_factory.mktemp("fault"), fault.story) as on:
             return await fault.strike(on)
 
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    faults = [given["fault"] for given in parameters if isinstance(given.get("fault"), Fault)]
+    faults = [params["fault"] for params in parameters if isinstance(params.get("fault"), Fault)]
     running = {fault: asyncio.create_task(lead_through(fault)) for fault in faults}
     try:
         yield running
@@ -482,7 +484,7 @@ async def outcomes(
 
 
 async def check(fault: Fault, outcomes: Outcomes) -> None:
-    """Hold what is left of the session against what is promised."""
+    """Check what the session leaves behind against what is promised."""
     outcome = await outcomes[fault]
     check_prompts(outcome)
     check_calls(outcome)

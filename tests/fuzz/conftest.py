@@ -1,5 +1,5 @@
-"""A gateway that really listens, and the programs that are let loose on it."""
+"""A gateway that listens on a port, and the programs that send it requests."""
 
-from tests.api.conftest import asked, on, url
+from tests.api.conftest import on, session_requests, url
 
-__all__ = ["asked", "on", "url"]
+__all__ = ["on", "session_requests", "url"]

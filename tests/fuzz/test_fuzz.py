@@ -78,8 +78,8 @@ async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, 
         "calls": sorted({call["call_id"] for call in approvals}),
         "digests": sorted({call["args_digest"] for call in approvals}),
     }
-    known = {name: json.dumps(some) for name, some in values.items()}
-    config.write_text(CONFIG.read_text().format(**known, deterministic=str(not IS_LONG).lower()))
+    examples = {name: json.dumps(some) for name, some in values.items()}
+    config.write_text(CONFIG.read_text().format(**examples, deterministic=str(not IS_LONG).lower()))
     async with httpx.AsyncClient(base_url=url) as http:
         paths = (await http.get("/openapi.json")).json()["paths"]
     operations = sum(len(methods) for methods in paths.values())
@@ -108,13 +108,13 @@ async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, 
 
 
 def statuses_in(report: Path) -> Counter[int]:
-    """How often which status was answered."""
-    found: Counter[int] = Counter()
+    """Return the number of answers of each status."""
+    counts: Counter[int] = Counter()
 
     def look(value: Any) -> None:
         if isinstance(value, dict):
             if "status_code" in value and isinstance(value["status_code"], int):
-                found[value["status_code"]] += 1
+                counts[value["status_code"]] += 1
             for inner in value.values():
                 look(inner)
         elif isinstance(value, list):
@@ -123,4 +123,4 @@ def statuses_in(report: Path) -> Counter[int]:
 
     for line in report.read_text().splitlines():
         look(json.loads(line))
-    return found
+    return counts

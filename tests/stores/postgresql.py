@@ -21,7 +21,7 @@ from turnkeeper.ops.local.ports import usable_port
 HOST = "127.0.0.1"
 SUPERUSER = "tests"
 SECONDS = 60.0
-"""Bound of everything a program does here."""
+"""Seconds within which every program here must finish."""
 
 ROOM_BYTES = 500_000_000
 """More than a server and its databases take here."""
@@ -61,7 +61,7 @@ class PostgreSQL:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its superuser's programs have to be told."""
+        """The environment that programs of its superuser need."""
         return {
             "PATH": f"{self._programs}:{os.environ['PATH']}",
             "PGHOST": HOST,
@@ -71,30 +71,30 @@ class PostgreSQL:
         }
 
     def start(self) -> None:
-        """Have it running and ready."""
+        """Start it, and wait until it is ready."""
         options = [f"--{name}={value}" for name, value in {**OPTIONS, "port": self.port}.items()]
         self._process = subprocess.Popen(
-            [*_LEASH, self._programs / "postgres", "-D", self._files, *options],
+            [*_DIE_WITH_PARENT, self._programs / "postgres", "-D", self._files, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             **self._as_its_user,
         )
-        said: deque[str] = deque(maxlen=20)
+        output: deque[str] = deque(maxlen=20)
         settled = threading.Event()
-        threading.Thread(target=_listen, args=(self._process, said, settled), daemon=True).start()
+        threading.Thread(target=_listen, args=(self._process, output, settled), daemon=True).start()
         assert settled.wait(SECONDS), "not ready in time"
-        assert any(_READY in line for line in said), "".join(said)
+        assert any(_READY in line for line in output), "".join(output)
 
     def stop(self) -> None:
-        """Have it ended, and every connection with it."""
+        """Stop it; that closes every connection."""
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._process.wait(SECONDS)
 
     @contextmanager
     def new_database(self) -> Iterator[str]:
-        """Have an empty database as long as the block lasts; yields its name."""
+        """Create an empty database for the block; yield its name."""
         self._databases += 1
         name = f"test_{self._databases}"
         self.run_sql(f"CREATE DATABASE {name}")
@@ -104,7 +104,7 @@ class PostgreSQL:
             self.run_sql(f"DROP DATABASE {name} WITH (FORCE)")
 
     def run_sql(self, statement: str, *, database: str = "postgres") -> str:
-        """Return the rows that `statement` has, as the superuser sees them."""
+        """Return the rows of `statement`, run as the superuser."""
         command = [self._programs / "psql", "-XAtqc", statement, database]
         ran = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=SECONDS, check=True)
         return ran.stdout.strip()
@@ -117,10 +117,10 @@ class PostgreSQL:
         options = ["--auth=scram-sha-256", f"--username={SUPERUSER}", f"--pwfile={password_file}"]
         options += ["--encoding=UTF8", "--locale=C", "--no-sync"]
         command = [self._programs / "initdb", *options, self._files]
-        made = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, **self._as_its_user
         )
-        assert made.returncode == 0, made.stderr
+        assert result.returncode == 0, result.stderr
 
     @property
     def _files(self) -> Path:
@@ -130,8 +130,8 @@ class PostgreSQL:
     def _user(self) -> pwd.struct_passwd:
         if os.geteuid():
             return pwd.getpwuid(os.geteuid())
-        known = {user.pw_name: user for user in pwd.getpwall()}
-        return known.get("postgres") or known["nobody"]
+        users = {user.pw_name: user for user in pwd.getpwall()}
+        return users.get("postgres") or users["nobody"]
 
     @property
     def _as_its_user(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class PostgreSQL:
 
 @contextmanager
 def running(programs: Path) -> Iterator[PostgreSQL]:
-    """Have a server as long as the block lasts."""
+    """Run a server for the block."""
     # Not pytest's temporary folder: that is closed to the user whom the server may have to be run as.
     with tempfile.TemporaryDirectory(prefix="turnkeeper-postgresql-", dir=_memory()) as folder:
         server = PostgreSQL(programs, Path(folder))
@@ -159,7 +159,7 @@ _NEEDED = ("initdb", "postgres", "psql")
 _READY = "database system is ready to accept connections"
 
 # A SIGINT, which is a fast shutdown, when the tests are killed.
-_LEASH = [shutil.which("setpriv"), "--pdeathsig", "INT"] if shutil.which("setpriv") else []
+_DIE_WITH_PARENT = [shutil.which("setpriv"), "--pdeathsig", "INT"] if shutil.which("setpriv") else []
 
 
 def _memory() -> Path | None:
@@ -169,12 +169,12 @@ def _memory() -> Path | None:
     return folder if usable else None
 
 
-def _listen(process: subprocess.Popen[bytes], said: deque[str], settled: threading.Event) -> None:
+def _listen(process: subprocess.Popen[bytes], output: deque[str], settled: threading.Event) -> None:
     """Read what the server says, until it ends; `settled`: it is ready, or never will be."""
     assert process.stderr is not None
     with process.stderr as lines:
         for line in map(bytes.decode, lines):
-            said.append(line)
+            output.append(line)
             if _READY in line:
                 settled.set()
     settled.set()

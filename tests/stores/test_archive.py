@@ -51,8 +51,8 @@ async def test_ses_15_a_turn_is_kept_as_it_is_carried_without_what_follows_from_
     archive: Archive, database: Database
 ):
     await archive.put_turns("s1", turns(1, 1))
-    kept = await database.read(lambda connection: connection.execute(select(TURNS.c.turn)).scalar_one())
-    assert kept == (
+    stored = await database.read(lambda connection: connection.execute(select(TURNS.c.turn)).scalar_one())
+    assert stored == (
         '{"id":"m1","timestamp":"2026-01-01T00:00:00Z","user_message":"hello",'
         '"user_timestamp":"2026-01-01T00:00:00Z","agent_message":"ok","revision":1,"status":"completed"}'
     )

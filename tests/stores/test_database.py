@@ -1,4 +1,4 @@
-"""Whatever the database does, its users are told in time, and nothing stays behind (SES-15)."""
+"""Whatever the database does, callers get an error in time, and nothing stays behind (SES-15)."""
 
 import asyncio
 import sys
@@ -133,8 +133,8 @@ async def test_ses_15_a_failure_tells_no_path_no_sql_and_no_text_not_even_in_its
         await Blobs(database).put("s1", [secret])
     assert str(failed.value) == "The store's file does not have our tables (SQLITE_ERROR)."
     assert failed.value.__cause__ is None
-    told = "".join(traceback.format_exception(failed.value))
-    assert not [word for word in ("INSERT", secret, hash_of(secret), str(tmp_path)) if word in told]
+    text = "".join(traceback.format_exception(failed.value))
+    assert not [word for word in ("INSERT", secret, hash_of(secret), str(tmp_path)) if word in text]
 
 
 async def test_ses_15_a_database_that_was_closed_can_be_used_again(database: Database):

@@ -1,4 +1,4 @@
-"""The SQLite file may be broken, away, locked or full: that is said, and over as soon as it is mended (SES-15)."""
+"""The SQLite file may be broken, away, locked or full: callers get an error, and none once it is fixed (SES-15)."""
 
 import asyncio
 import shutil
@@ -145,7 +145,7 @@ async def test_ses_15_a_lock_that_another_holds_for_seconds_is_an_error_that_blo
 
 
 def lock_once(file: Path) -> None:
-    """Ask for the lock after whoever waits for it, with less patience."""
+    """Ask for the lock after the connection that waits for it, with less patience."""
     with closing(sqlite3.connect(file, isolation_level=None, timeout=0.05)) as late:
         late.execute("BEGIN IMMEDIATE")
 
@@ -154,10 +154,10 @@ async def test_ses_15_a_lock_that_is_soon_released_is_waited_for(archive: Archiv
     await archive.put_turns("s1", turns(1, 3))
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        begun, engine = asyncio.Event(), archive._database._backend.engine.sync_engine
-        event.listen(engine, "connect", lambda *_: begun.set(), insert=True)
+        began, engine = asyncio.Event(), archive._database._backend.engine.sync_engine
+        event.listen(engine, "connect", lambda *_: began.set(), insert=True)
         writing = asyncio.create_task(archive.put_turns("s1", turns(4, 4)))
-        await asyncio.wait_for(begun.wait(), SECONDS)
+        await asyncio.wait_for(began.wait(), SECONDS)
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             await asyncio.to_thread(lock_once, file)
         assert not writing.done()

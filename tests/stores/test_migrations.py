@@ -1,4 +1,4 @@
-"""The tables are put in place at the first use: once, by whoever comes first, and as the code has them (SES-15)."""
+"""The first use creates the tables: once, by the first caller, and as the code defines them (SES-15)."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""PostgreSQL may hang, go away and come back: that is said in time, and over as soon as it is mended (SES-15)."""
+"""PostgreSQL may hang, go away and come back: callers get an error in time, and none once it is fixed (SES-15)."""
 
 import asyncio
 import traceback
@@ -89,8 +89,8 @@ async def test_ses_15_a_failure_tells_no_host_no_sql_and_no_text_not_even_in_its
     with pytest.raises(StoreUnavailableError) as failed:
         await blobs.put("s1", ["anything"])
     assert str(failed.value) == "The store's database fails (UndefinedTableError)."
-    told = "".join(traceback.format_exception(failed.value))
-    assert not [word for word in ("INSERT", hash_of("anything"), server.password, str(server.port)) if word in told]
+    text = "".join(traceback.format_exception(failed.value))
+    assert not [word for word in ("INSERT", hash_of("anything"), server.password, str(server.port)) if word in text]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def fate(message_id: str, name: FateName, *, seconds: float = 0) -> Fate:
 async def parked(
     prompts: Prompts, *, session: str = "s1", first: int = 1, max_prompts: int = 100, max_bytes: int = 10**6
 ) -> list[str]:
-    found = await prompts.parked(session, first=first, max_prompts=max_prompts, max_bytes=max_bytes)
-    return [prompt.id for prompt in found]
+    stored = await prompts.parked(session, first=first, max_prompts=max_prompts, max_bytes=max_bytes)
+    return [prompt.id for prompt in stored]
 
 
 async def test_ses_6_parked_prompts_come_back_as_they_were_in_their_order(prompts: Prompts):

@@ -40,7 +40,7 @@ def posted(*messages: Any, **more: Any) -> dict[str, Any]:
 
 
 def chunks_in(text: str) -> list[dict[str, Any]]:
-    """The chunks of a whole stream, which says itself that it is whole."""
+    """The chunks of a complete stream; its last line says that it is complete."""
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line.startswith("data: ")]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
@@ -133,8 +133,8 @@ def answered(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def decided(**approval: Any) -> dict[str, Any]:
-    given = {"id": f"1.1.0:{'0' * 64}", "approved": True, **approval}
-    return {"type": "dynamic-tool", "toolCallId": "1.1.0", "state": "approval-responded", "approval": given}
+    decision = {"id": f"1.1.0:{'0' * 64}", "approved": True, **approval}
+    return {"type": "dynamic-tool", "toolCallId": "1.1.0", "state": "approval-responded", "approval": decision}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Turns as chunks, whatever the order in which their news come: API-1, AGT-5."""
+"""Turns as chunks, in whatever order updates and partial output arrive: API-1, AGT-5."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ Parts = Sequence[tuple[Literal["think", "respond", "call"], str]]
 
 def growing(parts: Parts, *, step: int, attempt: int = 1, pieces: int = 3) -> Iterator[PartialOutput]:
     """The snapshots of an answer, `pieces` for each of its parts."""
-    shown: list[PartialPart] = []
+    complete: list[PartialPart] = []
     for kind, text in parts:
         for piece in range(1, pieces + 1):
             grown = text if kind == "call" else text[: len(text) * piece // pieces]
@@ -44,38 +44,38 @@ def growing(parts: Parts, *, step: int, attempt: int = 1, pieces: int = 3) -> It
                 step=step,
                 request=step,
                 attempt=attempt,
-                parts=[*shown, PartialPart(kind=kind, text=grown)],
+                parts=[*complete, PartialPart(kind=kind, text=grown)],
             )
-        shown.append(PartialPart(kind=kind, text=text))
+        complete.append(PartialPart(kind=kind, text=text))
 
 
 def growths(snapshots: Sequence[PartialOutput]) -> list[PartialGrowth]:
-    """What those who watch are sent of the snapshots."""
+    """The growth events that watchers get for these snapshots."""
     growths = [growth(old, new) for old, new in zip([None, *snapshots], snapshots, strict=False)]
     return [growth for growth in growths if growth]
 
 
 def response(parts: Parts) -> ModelResponse:
-    made: list[Any] = []
+    response_parts: list[Any] = []
     for number, (kind, text) in enumerate(parts):
         if kind == "think":
-            made.append(ThinkPart(kind="think", text=text))
+            response_parts.append(ThinkPart(kind="think", text=text))
         elif kind == "respond":
-            made.append(RespondPart(kind="respond", text=text))
+            response_parts.append(RespondPart(kind="respond", text=text))
         else:
-            made.append(CallPart(kind="call", id=f"c{number}", name=text, args={"n": number}))
+            response_parts.append(CallPart(kind="call", id=f"c{number}", name=text, args={"n": number}))
     return ModelResponse(
-        parts=made, stop="tool_calls" if any(kind == "call" for kind, _ in parts) else "end_turn", model="m"
+        parts=response_parts, stop="tool_calls" if any(kind == "call" for kind, _ in parts) else "end_turn", model="m"
     )
 
 
 @dataclass
 class Story:
-    """A turn that a real session has led, and every state in which it was seen."""
+    """A turn of a real session, and every state in which a client saw it."""
 
     session: Session = field(default_factory=session)
     seen: list[ConversationMessage] = field(default_factory=list)
-    written: list[PartialOutput] = field(default_factory=list)
+    snapshots: list[PartialOutput] = field(default_factory=list)
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -89,16 +89,16 @@ class Story:
         self.seen.append(turn)
 
     def write(self, parts: Parts, *, attempt: int = 1, pieces: int = 3) -> None:
-        self.written += growing(parts, step=self.steps + 1, attempt=attempt, pieces=pieces)
+        self.snapshots += growing(parts, step=self.steps + 1, attempt=attempt, pieces=pieces)
 
     def answer(self, parts: Parts) -> list[ToolCall]:
         self.steps += 1
-        given = response(parts)
+        model_response = response(parts)
         calls = [
             ToolCall(id=call_id(1, self.steps, index), name=part.name, args=part.args)
-            for index, part in enumerate(given.calls)
+            for index, part in enumerate(model_response.calls)
         ]
-        self.session.current_turn.add_response(given, calls, now=at(self.steps))
+        self.session.current_turn.add_response(model_response, calls, now=at(self.steps))
         self.see()
         return calls
 
@@ -114,9 +114,9 @@ class Story:
 
     def decide(self, call: ToolCall, decision: str) -> None:
         step = self.session.current_turn.running().newest_step
-        shown = next(shown for shown in step.tool_calls if shown.id == call.id)
-        assert shown.approval is not None
-        request = {"call_id": call.id, "args_digest": shown.approval.args_digest, "decision": decision}
+        recorded = next(recorded for recorded in step.tool_calls if recorded.id == call.id)
+        assert recorded.approval is not None
+        request = {"call_id": call.id, "args_digest": recorded.approval.args_digest, "decision": decision}
         self.session.resolve_approval(ResolveApproval.model_validate(request), now=at(self.steps))
         self.see()
 
@@ -138,7 +138,7 @@ class Story:
 
 
 def expected(turn: ConversationMessage) -> list[list[Any]]:
-    """What a client is to hold of the turn: of each step its thinking, its text and its calls' states."""
+    """What a client should have of the turn: of each step its thinking, its text and the states of its calls."""
     return [_expected_step(step) for step in turn.steps]
 
 
@@ -146,7 +146,7 @@ def _expected_step(step: ModelStep | UserStep) -> list[Any]:
     if isinstance(step, UserStep):
         return [("steering-message", step.content)]
     texts = [("reasoning", step.thinking), ("text", step.text)]
-    return [said for said in texts if said[1]] + [
+    return [text for text in texts if text[1]] + [
         ("dynamic-tool", call.id, call.name, call.args, _expected_state(call)) for call in step.tool_calls
     ]
 
@@ -161,7 +161,7 @@ def _expected_state(call: ToolCall) -> str:
 
 
 def steps_in(reader: Reader) -> list[list[Any]]:
-    """What a client holds, step by step; a step in which nothing was left is none."""
+    """What a client has, step by step; steps without content are left out."""
     steps: list[list[Any]] = []
     for part in reader.parts:
         if part["type"] == "step-start":
@@ -225,38 +225,39 @@ def _draw_step(draw: st.DrawFn, story: Story) -> list[ToolCall]:
 
 
 def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> None:
-    """Lead the calls of a step to their results, with people's decisions on some of them."""
-    asked = [call for call in calls if draw(st.booleans())]
-    free = [call for call in calls if call not in asked]
-    if asked:
-        story.ask(asked)
+    """Give every call of a step a result; some calls need a person's decision first."""
+    gated = [call for call in calls if draw(st.booleans())]
+    free = [call for call in calls if call not in gated]
+    if gated:
+        story.ask(gated)
     for call in draw(st.permutations(free)):
         _draw_result(draw, story, call)
-    for call in draw(st.permutations(asked)):
+    for call in draw(st.permutations(gated)):
         story.decide(call, draw(st.sampled_from(["approve", "reject"])))
         _draw_result(draw, story, call)
 
 
 def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
-    known = next(shown for shown in story.session.current_turn.running().newest_step.tool_calls if shown.id == call.id)
-    rejected = known.approval is not None and known.approval.decision == "reject"
-    given = known.approval is not None and known.approval.is_given
-    status = draw(statuses.filter(lambda status: status != "denied" or not given))
+    step = story.session.current_turn.running().newest_step
+    recorded = next(recorded for recorded in step.tool_calls if recorded.id == call.id)
+    rejected = recorded.approval is not None and recorded.approval.decision == "reject"
+    is_approval_given = recorded.approval is not None and recorded.approval.is_given
+    status = draw(statuses.filter(lambda status: status != "denied" or not is_approval_given))
     story.result(call, "denied" if rejected else status)
 
 
 @st.composite
 def interleaved(draw: st.DrawFn) -> tuple[Story, list[Any]]:
-    """A story, and its news as a client may get them: some left out, the two kinds in any order."""
+    """A story, and the events that a client may get of it: some left out, the two kinds in any order."""
     story = draw(stories())
     waits = [index for index, turn in enumerate(story.seen) if turn.status == "awaiting_approval"]
-    kept = [
+    turns = [
         turn
         for index, turn in enumerate(story.seen[1:-1], start=1)
         if index not in waits and draw(st.booleans())  # where it waits, a stream ends: tested apart
     ]
-    snapshots = [snapshot for snapshot in story.written if draw(st.booleans())]
-    two = [*kept], growths(snapshots)
+    snapshots = [snapshot for snapshot in story.snapshots if draw(st.booleans())]
+    two = [*turns], growths(snapshots)
     news: list[Any] = [story.seen[0]]
     while two[0] or two[1]:
         news.append((two[0] or two[1]).pop(0) if draw(st.booleans()) else (two[1] or two[0]).pop(0))
@@ -265,9 +266,9 @@ def interleaved(draw: st.DrawFn) -> tuple[Story, list[Any]]:
 
 @given(interleaved())
 def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_session_holds(
-    given: tuple[Story, list[Any]],
+    story_and_news: tuple[Story, list[Any]],
 ) -> None:
-    story, news = given
+    story, news = story_and_news
     chunks, reader = read_all(story, news)
     assert chunks.is_over
     reader.assert_balanced()
@@ -278,11 +279,11 @@ def test_api_1_whatever_the_order_of_news_a_client_ends_with_exactly_what_the_se
 
 
 @given(interleaved())
-def test_api_1_nothing_is_told_after_the_end(given: tuple[Story, list[Any]]) -> None:
-    story, news = given
+def test_api_1_nothing_is_told_after_the_end(story_and_news: tuple[Story, list[Any]]) -> None:
+    story, news = story_and_news
     chunks, _ = read_all(story, news)
-    assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.written))] == [
-        [] for _ in range(1 + len(growths(story.written)))
+    assert [chunks.on_turn(story.turn), *(chunks.on_partial(late) for late in growths(story.snapshots))] == [
+        [] for _ in range(1 + len(growths(story.snapshots)))
     ]
 
 
@@ -305,7 +306,7 @@ def test_agt_8_wherever_people_were_asked_the_next_stream_goes_on_from_what_the_
 
 
 def _mark_decided(message: dict[str, Any], turn: ConversationMessage, draw: Any) -> None:
-    """Show decisions as the client does by itself, where they were taken there."""
+    """Mark decisions in the client's message, as a client does when its user decides."""
     calls = {call.id: call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls}
     for part in message["parts"]:
         call = calls.get(part.get("toolCallId"))
@@ -323,7 +324,7 @@ def test_agt_5_text_is_told_as_it_is_written_and_the_durable_step_adds_only_the_
     story.write([("think", "Hm."), ("respond", "Hello")], pieces=1)
     chunks = TurnChunks("s1", TURN)
     assert types(chunks.on_turn(story.turn)) == ["start"]
-    early = [chunk for event in growths(story.written) for chunk in chunks.on_partial(event)]
+    early = [chunk for event in growths(story.snapshots) for chunk in chunks.on_partial(event)]
     assert types(early) == [
         *("start-step", "reasoning-start", "reasoning-delta"),
         *("reasoning-end", "text-start", "text-delta"),
@@ -343,7 +344,7 @@ def test_agt_5_a_retried_attempt_takes_back_what_the_one_before_had_shown() -> N
     story.write([("respond", "There was")], attempt=2, pieces=1)
     chunks = TurnChunks("s1", TURN)
     chunks.on_turn(story.turn)
-    first, second = (chunks.on_partial(event) for event in growths(story.written))
+    first, second = (chunks.on_partial(event) for event in growths(story.snapshots))
     assert types(first) == ["start-step", "text-start", "text-delta"]
     assert types(second) == ["reset-step", "text-start", "text-delta"]
 
@@ -354,7 +355,7 @@ def test_agt_5_an_attempt_that_begins_with_the_same_words_takes_nothing_back() -
     story.write([("respond", "Once upon a time")], attempt=2, pieces=1)
     chunks = TurnChunks("s1", TURN)
     chunks.on_turn(story.turn)
-    _, second = (chunks.on_partial(event) for event in growths(story.written))
+    _, second = (chunks.on_partial(event) for event in growths(story.snapshots))
     assert second == [{"type": "text-delta", "id": "text-1", "delta": " a time"}]
 
 
@@ -415,7 +416,7 @@ def test_ses_7_a_message_that_joins_the_turn_stands_before_the_step_that_takes_i
     before = story.turn
     story.steer("and the weather?")
     story.write([("respond", "Sunny.")], pieces=1)
-    _, reader = read_all(story, [before, *growths(story.written), story.turn])
+    _, reader = read_all(story, [before, *growths(story.snapshots), story.turn])
     assert [part["type"] for part in reader.parts[-4:]] == ["step-start", "steering-message", "step-start", "text"]
 
 
@@ -427,7 +428,7 @@ def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, en
     story = Story()
     story.write([("respond", "Once upon")], pieces=1)
     story.fail(error_type, "So it ended.")
-    chunks, reader = read_all(story, [story.seen[0], *growths(story.written)])
+    chunks, reader = read_all(story, [story.seen[0], *growths(story.snapshots)])
     last = chunks.on_turn(story.turn)
     assert types(last) == ["reset-step", "finish-step", *ends]
     reader.read(last)
@@ -438,13 +439,13 @@ def test_api_1_a_turn_without_an_answer_ends_with_its_reason(error_type: str, en
 def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_of_it_is_taken_back() -> None:
     story = Story()
     story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
-    given = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
+    model_response = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
     result = ToolResult(outcome="pay was not called", status="cancelled")
     story.session.current_turn.add_response(
-        given, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
+        model_response, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
     )
     story.fail("cancelled", "Cancelled: Stopped by the user.")
-    chunks, reader = read_all(story, [story.seen[0], *growths(story.written[:2])])
+    chunks, reader = read_all(story, [story.seen[0], *growths(story.snapshots[:2])])
     last = chunks.on_turn(story.turn)
     assert "reset-step" not in types(last)
     assert types(last)[-3:] == ["finish-step", "abort", "finish"]

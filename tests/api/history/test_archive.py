@@ -40,7 +40,7 @@ from turnkeeper.workflows import activity_options
 
 
 async def chat_over(http: AsyncClient, session: DrivenSession, numbers: range) -> None:
-    """Have turns through the gateway, which asks a workflow one thing at a time; two who ask it hold each other up."""
+    """Send prompts and wait for their turns through the gateway: direct queries and its own would delay each other."""
     for number in numbers:
         prompt = {"id": f"p{number}", "message": f"prompt {number} " + "x" * 1_000}
         answer = await http.post(f"/workflow/{session.handle.id}/prompt?wait=20", json=prompt)
@@ -52,7 +52,7 @@ def full(session: DrivenSession | str) -> str:
 
 
 async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
-    """Follow the links to the oldest page; all pages, newest first."""
+    """Follow the links to the oldest page; return all pages, newest first."""
     pages = []
     link: str | None = path
     while link:
@@ -66,7 +66,7 @@ async def walk(http: AsyncClient, path: str) -> list[dict[str, Any]]:
 
 
 def numbers_of(page: dict[str, Any]) -> list[int]:
-    """Return the turns' numbers, which their ids tell, and see that the page says the same."""
+    """Return the turns' numbers, taken from their ids, and check that the page has the same ones."""
     numbers = [int(turn["id"].removeprefix("p")) for turn in page["messages"]]
     assert page["first_number"] == (numbers[0] if numbers else None)
     return numbers
@@ -135,8 +135,10 @@ async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
 async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, on: Stage) -> None:
     session = await archived_chat(on, 12)
     state = await session.state()
-    held = [ArchivedTurn(number=n, turn=turn) for n, turn in enumerate(state.messages, start=state.first_number or 0)]
-    await on.stores.archive.put_turns(session.handle.id, held)
+    archived = [
+        ArchivedTurn(number=n, turn=turn) for n, turn in enumerate(state.messages, start=state.first_number or 0)
+    ]
+    await on.stores.archive.put_turns(session.handle.id, archived)
     for limit in ("", "?limit=5"):
         assert walked(await walk(http, full(session) + limit)) == list(range(1, 13))
 
@@ -190,14 +192,14 @@ async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: Async
     session = await on.start(SMALL)
     await session.prompt(id="p1", text="look around")
     await on.vendor.gate.until_arrived(41)
-    (held,) = await session.idle(turns=1)
-    assert held.steps_omitted > 10
+    (result,) = await session.idle(turns=1)
+    assert result.steps_omitted > 10
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["steps_omitted"] == 0
     assert [step["number"] for step in turn["reasoning_trajectory"]["steps"]] == list(range(1, 42))
     file = broken(on)
     (turn,) = (await http.get(full(session))).json()["messages"]
-    assert turn["steps_omitted"] == held.steps_omitted
+    assert turn["steps_omitted"] == result.steps_omitted
     heal(file)
 
 
@@ -244,9 +246,9 @@ async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: A
     update = (await http.get(f"{path}/conversation")).json()["conversation_update"]
     again = (await http.get(f"{path}/conversation?last_seen_message_id=p1")).json()["conversation_update"]
     page = (await http.get(full(session))).json()
-    shown = [finished, *update["new_messages"], *again["updated_messages"], *page["messages"]]
-    assert len(shown) == 4
-    for turn in shown:
+    answers = [finished, *update["new_messages"], *again["updated_messages"], *page["messages"]]
+    assert len(answers) == 4
+    for turn in answers:
         assert (turn["agent_message"], turn["agent_message_blob"]) == (LARGE, None)
 
 
@@ -416,13 +418,13 @@ async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: A
     (turn,) = (await session.idle(turns=1))[:1]
     step = turn.steps[0]
     call = step.tool_calls[0]
-    wanted = {
+    texts = {
         step.thinking_blob.hash: "t" * 10_000,
         step.text_blob.hash: "r" * 10_000,
         call.args_blob.hash: '{"text":"' + "a" * 10_000 + '"}',
         call.result.blob.hash: "<script>alert('é')</script>" * 1_000,
     }
-    for name, text in wanted.items():
+    for name, text in texts.items():
         answer = await http.get(f"/workflow/{session.handle.id}/blobs/{name}")
         assert (answer.status_code, answer.text) == (200, text)
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -465,7 +467,7 @@ async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClie
 
 
 async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
-    """Ask for the receipt until all is gone."""
+    """Poll the receipt until everything is deleted."""
 
     async def receipt() -> dict[str, Any] | None:
         answer = await http.delete(f"/workflow/{session_id}")
@@ -500,7 +502,7 @@ async def cleared(on: Stage, *texts: bytes) -> None:
 async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
     http: AsyncClient, on: Stage
 ) -> None:
-    kept = await archived_chat(on, 6)
+    other = await archived_chat(on, 6)
     on.vendor.script = [says("secret answer " + LARGE)]
     session, reused = await archived_chat(on, 12), await archived_chat(on, 12)
     file = file_of(on)
@@ -519,7 +521,7 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
     assert b"secret answer" not in file.read_bytes()
     assert session.handle.id.encode() not in file.read_bytes()
     assert (await http.get(full(session))).status_code == 404
-    assert walked(await walk(http, full(kept))) == list(range(1, 7))
+    assert walked(await walk(http, full(other))) == list(range(1, 7))
     await on.client.get_workflow_handle(deletion_id(reused.handle.id)).result()
     (turn,) = (await http.get(full(reused))).json()["messages"]
     assert turn["agent_message"] == LARGE
@@ -549,7 +551,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     clear, is_cleared_once = Stores.delete, asyncio.Event()
 
     async def clear_and_write_late(stores: Stores, session_id: str) -> int:
-        """Write as an activity does that has not heard of the termination yet."""
+        """Write as an activity does that does not know of the termination yet."""
         archived_turns = await clear(stores, session_id)
         if not is_cleared_once.is_set():
             await cleared(on, b"early secret")

@@ -86,13 +86,15 @@ async def test_api_1_a_deletion_leaves_alone_another_session_that_has_begun_unde
     session = await on.start()
     await on.stores.blobs.put(session.handle.id, ["its text"])
     with pytest.raises(WorkflowFailureError) as failed:
-        await (await begun(on, session.handle.id, first_run_id)).result()
+        await (await start_deletion(on, session.handle.id, first_run_id)).result()
     assert "another session" in str(failed.value.cause.cause)
     assert (await session.state()).status == "idle"
     assert await on.stores.blobs.delete(session.handle.id) == 1
 
 
-async def begun(on: Stage, session_id: str, first_run_id: str) -> WorkflowHandle[DeleteSession, DeletionProgress]:
+async def start_deletion(
+    on: Stage, session_id: str, first_run_id: str
+) -> WorkflowHandle[DeleteSession, DeletionProgress]:
     return await on.client.start_workflow(
         DeleteSession.run,
         DeletionOrder(first_run_id=first_run_id),

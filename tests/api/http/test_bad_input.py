@@ -324,8 +324,8 @@ async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: As
 async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path: str, allowed: str) -> None:
     wrong = await http_nowhere.put(path)
     assert (wrong.status_code, problem_of(wrong), wrong.headers["allow"]) == (405, "method-not-allowed", allowed)
-    asked = await http_nowhere.options(path)
-    assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", allowed)
+    answer = await http_nowhere.options(path)
+    assert (answer.status_code, answer.content, answer.headers["allow"]) == (204, b"", allowed)
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
@@ -366,8 +366,8 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     session = f"w-{uuid4()}"
     assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
     began = time.monotonic()
-    sent = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
-    assert (sent.status_code, sent.json()["position"]) == (202, None)
+    answer = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
+    assert (answer.status_code, answer.json()["position"]) == (202, None)
     assert time.monotonic() - began < 3 + SLACK
     requests = [
         ("GET", "/conversation", None),
@@ -521,10 +521,10 @@ def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second
 ) -> None:
     values: list[Any] = [{f"k{number}": 1 for number in range(80_000)}, [0] * 500_000, [{}] * 300_000, "x" * 1_000_000]
     for body in ({field: values[0], "unknown": values[1]}, values[0], *({field: value} for value in values)):
-        begun = time.process_time()
+        began = time.process_time()
         with pytest.raises(ValidationError):
             model.model_validate(body)
-        assert time.process_time() - begun < 0.5
+        assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])

@@ -31,7 +31,7 @@ def client_of(app: FastAPI, *, at: str = HERE) -> httpx.AsyncClient:
 
 
 def operations(app: FastAPI) -> Iterator[tuple[str, str]]:
-    """Every method and path there is, those that no document names included."""
+    """Every method and path, undocumented ones included."""
     for path, methods in app.openapi()["paths"].items():
         for method in methods:
             yield method.upper(), re.sub(r"{\w+}", "x", path)
@@ -157,28 +157,28 @@ async def test_api_4_the_page_at_the_public_url_may_send_through_a_proxy(tmp_pat
     send = {"url": "/workflow/s1/cancel", "json": {}}
     async with client_of(app) as http:
         for host in ("agents.example", "127.0.0.1:8080"):  # as the proxy passes it on
-            sent = await http.post(**send, headers={"Host": host, "Origin": "https://agents.example"})
-            assert sent.status_code != 403
+            answer = await http.post(**send, headers={"Host": host, "Origin": "https://agents.example"})
+            assert answer.status_code != 403
         for origin in ("https://agents.example:444", "https://other.example"):
-            sent = await http.post(**send, headers={"Host": "agents.example", "Origin": origin})
-            assert sent.status_code == 403, origin
+            answer = await http.post(**send, headers={"Host": "agents.example", "Origin": origin})
+            assert answer.status_code == 403, origin
 
 
 async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(tmp_path: Path) -> None:
     app = app_of(tmp_path)
     for host, origin in (("rebind.example", "http://rebind.example"), ("127.0.0.1:8080", "http://evil.example")):
-        sent: list[Message] = []
+        messages: list[Message] = []
 
         async def receive() -> Message:
             return {"type": "websocket.connect"}
 
-        async def send(message: Message, sent: list[Message] = sent) -> None:
-            sent.append(message)
+        async def send(message: Message, messages: list[Message] = messages) -> None:
+            messages.append(message)
 
         headers = [(b"host", host.encode()), (b"origin", origin.encode())]
         scope = {"type": "websocket", "scheme": "ws", "path": "/", "raw_path": b"/", "query_string": b""}
         await app({**scope, "headers": headers, "subprotocols": []}, receive, send)
-        assert sent == [{"type": "websocket.close", "code": 1008, "reason": ""}]
+        assert messages == [{"type": "websocket.close", "code": 1008, "reason": ""}]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Clients that never come to an end of what they ask hold no connection for long (API-4)."""
+"""Clients that never finish a request can't keep a connection for long (API-4)."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ WHOLE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @dataclass
 class Connection:
-    """A client that sends what it is told to, byte by byte if need be."""
+    """A client that sends exactly these bytes, one at a time if the test wants that."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -81,7 +81,7 @@ async def connected(url: str, count: int = 1) -> AsyncIterator[list[Connection]]
 
 @pytest.fixture
 async def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """A gateway of small patience; no Temporal is needed for what is asked of it."""
+    """A gateway with short timeouts; its requests need no Temporal."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with served(None, Settings(state_dir=tmp_path), bounds=QUICK) as url:
         yield url
@@ -89,7 +89,7 @@ async def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 @pytest.fixture
 async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    """A gateway as the settings have it by default; no Temporal is needed for what is asked of it."""
+    """A gateway with the default settings; its requests need no Temporal."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with served(None, Settings(state_dir=tmp_path)) as url:
         yield url
@@ -97,7 +97,7 @@ async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 @pytest.fixture
 def hasty_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a connection between two requests be closed almost at once."""
+    """Close idle connections almost at once."""
     monkeypatch.setattr("turnkeeper.api.http.server.KEEP_ALIVE_SECONDS", 0.1)
 
 
@@ -137,10 +137,10 @@ async def test_api_4_three_hundred_connections_with_half_a_request_are_all_close
             assert (await http.get("/healthz")).status_code == 200
 
 
-@pytest.mark.parametrize("begun", [HALF_A_HEAD, HALF_A_BODY])
-async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, begun: bytes) -> None:
+@pytest.mark.parametrize("request_start", [HALF_A_HEAD, HALF_A_BODY])
+async def test_api_4_a_byte_now_and_then_holds_a_connection_no_longer(impatient: str, request_start: bytes) -> None:
     async with connected(impatient) as (connection,):
-        connection.send(begun)
+        connection.send(request_start)
         assert problem_or_reset(await connection.drip(b"x" * 500)) in ("request-timeout", RESET)
 
 
@@ -171,7 +171,7 @@ UNREAD = {
     403: b"POST /workflow HTTP/1.1\r\nHost: localhost\r\nOrigin: https://elsewhere.example\r\n",
     405: b"PUT /workflow HTTP/1.1\r\nHost: localhost\r\n",
 }
-"""Requests that are answered before anybody reads their body."""
+"""Requests that are answered before their body is read."""
 
 LATE_BODIES = (50_000, 300_000, 900_000)
 

@@ -82,8 +82,8 @@ async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncCli
         await watcher.until_in(events, lambda so_far: [prompt["id"] for prompt in so_far.waiting] == ["p2"])
         on.vendor.gate.open()
         await watcher.until_in(events, lambda so_far: so_far.waiting == [])
-    asked = [event for event in watcher.told if event.event == "queue"]
-    assert all(before != after for before, after in pairwise(asked))
+    queue_events = [event for event in watcher.events if event.event == "queue"]
+    assert all(before != after for before, after in pairwise(queue_events))
 
 
 async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first_update(
@@ -105,14 +105,14 @@ async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
     session = await started(http, "hi")
     early, late = Watcher(http, session), Watcher(http, session)
     async with early.stream() as events:
-        await early.until_in(events, lambda so_far: so_far.shown == ["Hello"])
-        await late.until(lambda so_far: so_far.shown == ["Hello"])
+        await early.until_in(events, lambda so_far: so_far.partial_texts == ["Hello"])
+        await late.until(lambda so_far: so_far.partial_texts == ["Hello"])
         assert late.partial[0].fresh
         rest.open()
         await early.until_in(events, idle_after(1))
     assert early.answers == ["Hello"]
-    assert early.told[-1].event == "update"
-    assert early.shown == []
+    assert early.events[-1].event == "update"
+    assert early.partial_texts == []
 
 
 async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_has(
@@ -124,13 +124,13 @@ async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_ha
     staying, back = Watcher(http, session), Watcher(http, session)
     async with staying.stream() as events:
         await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
-        await staying.until_in(events, lambda so_far: so_far.shown == ["Paying."])
+        await staying.until_in(events, lambda so_far: so_far.partial_texts == ["Paying."])
         rest.open()
         await staying.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
-        back.last_event_id, back.held = staying.last_event_id, deepcopy(staying.held)
+        back.last_event_id, back.copy = staying.last_event_id, deepcopy(staying.copy)
         async with back.stream() as late:
             assert (await anext(late)).data["updated_messages"] == []
-            (call,) = staying.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
+            (call,) = staying.copy.turns[0].reasoning_trajectory.model_steps[0].tool_calls
             await http.post(
                 f"/workflow/{session}/approvals/{call.id}",
                 json={"args_digest": call.approval.args_digest, "decision": "approve"},
@@ -145,7 +145,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
     followers, following = set[str](), on.partials.following
 
     @asynccontextmanager
-    async def noted(workflow_id: str) -> AsyncIterator[LiveSnapshot]:
+    async def recorded_following(workflow_id: str) -> AsyncIterator[LiveSnapshot]:
         followers.add(workflow_id)
         try:
             async with following(workflow_id) as live:
@@ -153,17 +153,17 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
         finally:
             followers.discard(workflow_id)
 
-    monkeypatch.setattr(on.partials, "following", noted)
+    monkeypatch.setattr(on.partials, "following", recorded_following)
     rest = Gate(is_open=False)
     on.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
     on.tools.gate.close()
     watcher = Watcher(http, await started(http))
     async with watcher.stream() as events:
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
-        await watcher.until_in(events, lambda so_far: bool(so_far.held.turns and so_far.held.turns[0].steps))
+        await watcher.until_in(events, lambda so_far: bool(so_far.copy.turns and so_far.copy.turns[0].steps))
         await until(lambda: not followers)
         on.tools.gate.open()
-        await watcher.until_in(events, lambda so_far: so_far.shown == ["Loo"])
+        await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Loo"])
         rest.open()
         await watcher.until_in(events, idle_after(1))
 
@@ -172,7 +172,7 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
 
 
 async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> None:
-    """Have `turns` turns go through the session, each with a tool call."""
+    """Run `turns` turns in the session, each with a tool call."""
     on.vendor.answer = lambda request: (
         asks(("look", {})) if request.messages[-1].role == "user" else says(f"looked {'x' * 3_000}")
     )
@@ -195,7 +195,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
     staying, every_one, every_third = (Watcher(http, session) for _ in range(3))
 
     def done(so_far: Watcher) -> bool:
-        return so_far.is_idle and so_far.held.turns[-1:] != [] and so_far.held.turns[-1].id == f"p{turns - 1}"
+        return so_far.is_idle and so_far.copy.turns[-1:] != [] and so_far.copy.turns[-1].id == f"p{turns - 1}"
 
     watching = [
         asyncio.create_task(coroutine)
@@ -206,19 +206,19 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
     transcript = [ConversationMessage.model_validate(turn) for turn in await full_state(http, session)]
     assert [turn.id for turn in transcript] == [f"p{number}" for number in range(turns)]
     for watcher in (staying, every_one, every_third):
-        held = watcher.held.turns
-        assert held == transcript[-len(held) :]
-        assert len(held) == turns or limits.get("max_state_bytes")
-    told = [event.id for event in staying.told if event.id]
-    assert len(told) == len(set(told))
+        turns_held = watcher.copy.turns
+        assert turns_held == transcript[-len(turns_held) :]
+        assert len(turns_held) == turns or limits.get("max_state_bytes")
+    ids = [event.id for event in staying.events if event.id]
+    assert len(ids) == len(set(ids))
 
 
 async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands_above_them(
     http: httpx.AsyncClient, on: Stage
 ) -> None:
     session = await started(http, "hi")
-    known = await Watcher(http, session).until(idle_after(1))
-    cursor = {"last_seen_message_id": known.last.last_seen_message_id, "since_revision": known.last.revision}
+    watcher = await Watcher(http, session).until(idle_after(1))
+    cursor = {"last_seen_message_id": watcher.last.last_seen_message_id, "since_revision": watcher.last.revision}
     late = Watcher(http, session)
     async with late.stream(**cursor) as events:
         assert (await anext(events)).data["new_messages"] == []
@@ -253,7 +253,7 @@ async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(http: ht
     async with watcher.stream() as events:
         await http.post(f"/workflow/{session}/prompt", json={"message": "pay", "id": "p1"})
         await watcher.until_in(events, lambda so_far: so_far.last.status == "awaiting_approval")
-        (call,) = watcher.held.turns[0].reasoning_trajectory.model_steps[0].tool_calls
+        (call,) = watcher.copy.turns[0].reasoning_trajectory.model_steps[0].tool_calls
         assert call.awaits_approval
         await http.post(
             f"/workflow/{session}/approvals/{call.id}",

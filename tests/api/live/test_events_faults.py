@@ -15,7 +15,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from tests.api.conftest import Asked, served
+from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.api.relay import Relay
@@ -50,18 +50,18 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
     temporal: Client, tmp_path: Path
 ) -> None:
     words = " ".join(f"word{number}" for number in range(20))
-    driven, given = await start(temporal, tmp_path, [{"text": words, "chunk_delay": 0.1}])
+    driven, settings = await start(temporal, tmp_path, [{"text": words, "chunk_delay": 0.1}])
     await driven.prompt(id="p1", text="count")
-    async with served(temporal, Settings(**given)) as url, client_of(url) as http:
+    async with served(temporal, Settings(**settings)) as url, client_of(url) as http:
         watcher = Watcher(http, driven.handle.id)
-        plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
+        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
         async with doomed_worker(plan) as doomed:
             await driven.state()  # asks until the worker has started
             async with watcher.stream() as events:
-                await watcher.until_in(events, lambda so_far: "word9" in "".join(so_far.shown))
+                await watcher.until_in(events, lambda so_far: "word9" in "".join(so_far.partial_texts))
                 doomed.process.kill()
                 assert await doomed.exit_code() == -signal.SIGKILL
-                async with next_worker(temporal, given):
+                async with next_worker(temporal, settings):
                     await watcher.until_in(events, idle_after(1))
     assert watcher.answers == [words]
     assert [growth.attempt for growth in watcher.partial if growth.fresh] == [1, 2]
@@ -102,7 +102,7 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "hi", "id": "p1"})
             await watcher.until_in(events, lambda so_far: so_far.trouble == "Session stuck")
         await watcher.until_in(events, idle_after(1))
-    problems = [event for event in watcher.told if event.event == "problem"]
+    problems = [event for event in watcher.events if event.event == "problem"]
     assert len({event.data["title"] for event in problems}) == len(problems)
     assert all(event.id is None for event in problems)
 
@@ -167,7 +167,7 @@ async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it
         assert "characters left out" in staying.answers[0]
         store.is_off = False
         await staying.until_in(events, lambda so_far: so_far.answers == [LARGE, "short"])
-    assert staying.told[-1].data["new_messages"] == []
+    assert staying.events[-1].data["new_messages"] == []
     async with away.stream() as events:
         assert [turn["agent_message"] for turn in (await anext(events)).data["updated_messages"]] == [LARGE]
 
@@ -195,7 +195,7 @@ async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
 
 @asynccontextmanager
 async def gateway_process(temporal: Client, task_queue: str, folder: Path, port: int) -> AsyncIterator[Command]:
-    """Run `turnkeeper api`, as it is run."""
+    """Run `turnkeeper api` as a program."""
     command = await Command.start(
         "api",
         TEMPORAL_ADDRESS=temporal.service_client.config.target_host,
@@ -223,13 +223,13 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
             await watcher.until(idle_after(1))
             async with watcher.stream() as events:
                 await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "two", "id": "p2"})
-                await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+                await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Hello"])
                 gateway.signal(signal.SIGKILL)
                 with pytest.raises(httpx.RemoteProtocolError):
                     await watcher.until_in(events, idle_after(2))
         async with gateway_process(temporal, on.task_queue, tmp_path, port), watcher.stream() as events:
             watcher.writing = {}
-            await watcher.until_in(events, lambda so_far: so_far.shown == ["Hello"])
+            await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Hello"])
             rest.open()
             await watcher.until_in(events, idle_after(2))
     assert watcher.answers == ["first", "Hello"]
@@ -248,9 +248,9 @@ async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_on
         await Watcher(http, session).until(idle_after(1))
         watchers = [Watcher(http, session) for _ in range(100)]
         ends = [asyncio.create_task(watcher.to_the_end()) for watcher in watchers]
-        await until(lambda: all(watcher.told for watcher in watchers))
+        await until(lambda: all(watcher.events for watcher in watchers))
         gateway.signal(signal.SIGTERM)
-        # In good order: a stream that still goes on when the gateway's patience is over is cut off, which would raise.
+        # No stream was cut off: a stream that still runs when the gateway's patience is over ends with an error here.
         await asyncio.gather(*ends)
         code, _ = await gateway.ended()
     assert code == 0
@@ -265,7 +265,7 @@ SEND_BUFFER_BYTES = 4_200_000
 
 @contextmanager
 def deaf_client(url: str, session: str) -> Iterator[None]:
-    """Ask for the session's events, and take none."""
+    """Request the session's events, and read none."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -295,17 +295,17 @@ async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
 
 
 async def test_api_3_a_hundred_watchers_cost_as_many_queries_as_one(
-    http: httpx.AsyncClient, asked: Asked, on: Stage
+    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage
 ) -> None:
     on.vendor.gate.close()
     session = await started(http, "hi")
     await on.vendor.gate.until_arrived(1)
     watchers = [Watcher(http, session) for _ in range(100)]
     ends = [asyncio.create_task(watcher.until(idle_after(1))) for watcher in watchers]
-    await until(lambda: all(watcher.told for watcher in watchers))
-    asked.clear()
+    await until(lambda: all(watcher.events for watcher in watchers))
+    session_requests.clear()
     on.vendor.gate.open()
     await asyncio.gather(*ends)
     assert {tuple(watcher.answers) for watcher in watchers} == {("echo: hi",)}
     # As many as there were workflow tasks, and not a hundred times that.
-    assert len(asked.queries) <= 10
+    assert len(session_requests.queries) <= 10

@@ -1,4 +1,4 @@
-"""A poll with `wait` is ended by what its client has not seen, and by nothing else (SES-12, API-1)."""
+"""A poll with `wait` ends when there is something its client has not seen, and only then (SES-12, API-1)."""
 
 import asyncio
 import time
@@ -27,8 +27,8 @@ async def answered(http: AsyncClient, *texts: str) -> str:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     for number, text in enumerate(texts):
-        sent = await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": text, "id": f"p{number}"})
-        assert sent.status_code == 200
+        answer = await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": text, "id": f"p{number}"})
+        assert answer.status_code == 200
     return session
 
 
@@ -49,16 +49,16 @@ def update_of(answer: httpx.Response) -> Any:
 
 async def test_ses_12_the_etag_of_a_page_does_not_hide_the_next_one(http: AsyncClient) -> None:
     session = await answered(http, "one", "two", "three")
-    held: list[str] = []
+    messages: list[str] = []
     params: dict[str, Any] = {"limit": 1}
     etag = None
     for _ in range(3):
         answer, _took = await poll(http, session, etag=etag, **params)
         update = update_of(answer)
-        held += [turn["user_message"] for turn in update["new_messages"]]
+        messages += [turn["user_message"] for turn in update["new_messages"]]
         etag = answer.headers["etag"]
         params |= {"last_seen_message_id": update["last_seen_message_id"], "since_revision": update["revision"]}
-    assert held == ["one", "two", "three"]
+    assert messages == ["one", "two", "three"]
     assert not update["has_more"]
 
 
@@ -141,14 +141,14 @@ async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_giv
 
 
 def test_ses_12_clients_that_keep_coming_back_for_longer_than_a_minute_are_each_given_the_end() -> None:
-    given = DeliveredForms()
+    forms = DeliveredForms()
     running, ended = (7, False), (8, False)
 
     def note(form: Form, now: float, *, comes_back: bool = True) -> None:
-        given.note("s", "p1", form, comes_back=comes_back, now=now)
+        forms.note("s", "p1", form, comes_back=comes_back, now=now)
 
     def hold_seconds(form: Form, now: float) -> float | None:
-        return given.hold_seconds("s", "p1", form, now=now)
+        return forms.hold_seconds("s", "p1", form, now=now)
 
     for _ in range(2):
         note(running, 0.0, comes_back=False)

@@ -11,7 +11,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import WorkflowService
 
-from tests.api.conftest import Asked, served
+from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Stage, stage
@@ -38,7 +38,7 @@ async def workflow_tasks(client: Client, session: str) -> int:
 
 
 async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
-    http: httpx.AsyncClient, asked: Asked, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long polls end and begin anew, as they do every half a minute.
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
@@ -57,31 +57,31 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
     for stream in streams:
         await anext(await stream.__aenter__())
     tasks = await workflow_tasks(on.client, session)
-    asked.clear()
+    session_requests.clear()
     async with asyncio.timeout(BOUND):
         await polls.wait_beyond(polls.version + 5)
-    assert (asked.queries, asked.updates) == ([], [])
+    assert (session_requests.queries, session_requests.updates) == ([], [])
     assert await workflow_tasks(on.client, session) == tasks
     for stream in streams:
         await stream.__aexit__(None, None, None)
 
 
 async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_changed(
-    http: httpx.AsyncClient, asked: Asked, on: Stage
+    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage
 ) -> None:
     session = await started(http, "hi")
-    known = await Watcher(http, session).until(idle_after(1))
-    cursor = {"last_seen_message_id": known.last.last_seen_message_id, "since_revision": known.last.revision}
+    watcher = await Watcher(http, session).until(idle_after(1))
+    cursor = {"last_seen_message_id": watcher.last.last_seen_message_id, "since_revision": watcher.last.revision}
     for _ in range(3):
         await polled(http, session, **cursor)
-    asked.clear()
+    session_requests.clear()
     answers = await asyncio.gather(*(polled(http, session, **cursor) for _ in range(60)))
-    assert {answer["revision"] for answer in answers} == {known.last.revision}
-    assert asked.queries == []
+    assert {answer["revision"] for answer in answers} == {watcher.last.revision}
+    assert session_requests.queries == []
     await on.adopt(on.client.get_workflow_handle(session)).prompt(id="p2", text="more")
 
     async def is_idle_again() -> bool:
-        return (await polled(http, session, **cursor))["status"] == "idle" and len(asked.queries) > 0
+        return (await polled(http, session, **cursor))["status"] == "idle" and len(session_requests.queries) > 0
 
     await until(is_idle_again)
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
@@ -102,21 +102,21 @@ async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(http:
 
 
 async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
-    temporal: Client, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, session_requests: SessionRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, partials = f"q-{tmp_path.name}", InProcessCarrier()
-    gone: set[str] = set()
+    gone_workers: set[str] = set()
     looks: list[Sequence[str]] = []
 
     async def present(client: Client, task_queue: str) -> Sequence[str]:
         """What Temporal says a minute later: for so long it lists a worker that has left."""
-        looks.append([worker for worker in await polling_workers(client, task_queue) if worker not in gone])
+        looks.append([worker for worker in await polling_workers(client, task_queue) if worker not in gone_workers])
         return looks[-1]
 
     polling_workers = cache_warmer.polling_workers
     monkeypatch.setattr(cache_warmer, "polling_workers", present)
     monkeypatch.setattr(cache_warmer, "WORKER_LIST_SECONDS", 0.0)
-    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     async with (
         served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
@@ -124,8 +124,8 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
         async with stage(temporal, task_queue=queue, partials=partials):
             session = await started(http, "hi")
             await Watcher(http, session).until(idle_after(1))
-            gone.update(await polling_workers(temporal, queue))
-        assert len(gone) == 1
+            gone_workers.update(await polling_workers(temporal, queue))
+        assert len(gone_workers) == 1
         before = await temporal.get_workflow_handle(session).fetch_history()
         async with stage(temporal, task_queue=queue, partials=partials):
             watchers = [Watcher(http, session), Watcher(http, session)]
@@ -133,11 +133,11 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
                 watcher.last_event_id = f"{number}."  # where nobody else is: what is there is read for each
             async with watchers[0].stream() as one, watchers[1].stream() as other:
                 await asyncio.gather(anext(one), anext(other))
-                await until(lambda: asked.updates != [])
+                await until(lambda: session_requests.updates != [])
                 for number in range(2, 7):
-                    looked = len(looks)
+                    count = len(looks)
                     await polled(http, session, since_revision=number)
-                    await until(lambda seen=looked: len(looks) > seen)
-            assert asked.updates == [cache_warmer.REJECTED_UPDATE]
+                    await until(lambda seen=count: len(looks) > seen)
+            assert session_requests.updates == [cache_warmer.REJECTED_UPDATE]
     after = await temporal.get_workflow_handle(session).fetch_history()
     assert len(after.events) == len(before.events)

@@ -25,7 +25,7 @@ class Sse:
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncGenerator[Sse, None]:
-    """Read events as the HTML standard has it; comments are left out."""
+    """Parse events as the HTML standard says; comments are left out."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line.startswith(":"):
@@ -39,23 +39,23 @@ async def parsed(lines: AsyncIterator[str]) -> AsyncGenerator[Sse, None]:
 
 
 class Watcher:
-    """Holds what it was told, and where it is."""
+    """A client of the event stream: its copy of the turns, every event it got, and its place in the stream."""
 
     def __init__(self, http: httpx.AsyncClient, session: str) -> None:
         self._http = http
         self.session = session
-        self.held = client.Client(sends_revision=True)
+        self.copy = client.Client(sends_revision=True)
         self.last: ConversationUpdate | None = None
         self.last_event_id: str | None = None
         self.waiting: list[dict[str, Any]] = []
         self.partial: list[PartialGrowth] = []
         self.writing: dict[int, str] = {}
-        self.told: list[Sse] = []
+        self.events: list[Sse] = []
         self.trouble: str | None = None
 
     @asynccontextmanager
     async def stream(self, **params: Any) -> AsyncIterator[AsyncGenerator[Sse, None]]:
-        """Connect, at the place where it is."""
+        """Connect after the last event that it got."""
         headers = {"Last-Event-ID": self.last_event_id} if self.last_event_id else {}
         async with self._http.stream(
             "GET", f"/workflow/{self.session}/events", headers=headers, params=params
@@ -69,15 +69,17 @@ class Watcher:
             yield event
 
     def learn(self, event: Sse) -> None:
-        self.told.append(event)
+        self.events.append(event)
         self.trouble = event.data["title"] if event.event == "problem" else None
         if event.event == "update":
             self.last = ConversationUpdate.model_validate(event.data)
             self.last_event_id = event.id
-            known = [] if self.last.reset else [turn.id for turn in self.held.turns]
-            assert not {turn.id for turn in self.last.new_messages} & set(known), "told twice as new"
-            assert {turn.id for turn in self.last.updated_messages} <= set(known), "an update of what was never told"
-            self.held.apply(self.last)
+            known_ids = [] if self.last.reset else [turn.id for turn in self.copy.turns]
+            assert not {turn.id for turn in self.last.new_messages} & set(known_ids), "sent twice as new"
+            assert {turn.id for turn in self.last.updated_messages} <= set(known_ids), (
+                "an update of a turn that was never sent"
+            )
+            self.copy.apply(self.last)
             self._check_id(event.id or "", self.last)
             self._drop_what_is_recorded()
         elif event.event == "queue":
@@ -87,11 +89,11 @@ class Watcher:
 
     def _check_id(self, event_id: str, update: ConversationUpdate) -> None:
         """The id is the cursor after the update, but stays before a turn that is held as an excerpt."""
-        before = [turn.revision - 1 for turn in self.held.turns if turn.agent_message_blob]
+        before = [turn.revision - 1 for turn in self.copy.turns if turn.agent_message_blob]
         assert event_id == f"{min([update.revision, *before])}.{update.last_seen_message_id or ''}"
 
     def _grow(self, growth: PartialGrowth) -> None:
-        """Take partial output in; it must be of what comes after the steps that are held."""
+        """Add partial output; it must come after the steps that the copy has."""
         self.partial.append(growth)
         self.writing = {} if growth.fresh else self.writing
         for part in growth.parts:
@@ -99,8 +101,10 @@ class Watcher:
         assert self._is_next(growth), "shown after its step was recorded, or for another turn"
 
     def _is_next(self, growth: PartialGrowth) -> bool:
-        held = {turn.id: turn for turn in self.held.turns}.get(growth.message_id)
-        numbers = [step.number for step in held.reasoning_trajectory.model_steps] if held and held.steps else [0]
+        current = {turn.id: turn for turn in self.copy.turns}.get(growth.message_id)
+        numbers = (
+            [step.number for step in current.reasoning_trajectory.model_steps] if current and current.steps else [0]
+        )
         is_running = self.last is not None and self.last.current_message_id == growth.message_id
         return is_running and growth.step > numbers[-1]
 
@@ -109,26 +113,26 @@ class Watcher:
             self.writing = {}
 
     @property
-    def shown(self) -> list[str]:
-        """The parts that are being written."""
+    def partial_texts(self) -> list[str]:
+        """The texts of the parts that are being written."""
         return [text for _, text in sorted(self.writing.items())]
 
     async def until(self, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`, then leave."""
+        """Watch until `is_so`, then disconnect."""
         async with asyncio.timeout(BOUND), self.stream() as events:
             await self.until_in(events, is_so)
         return self
 
     async def until_in(self, events: AsyncGenerator[Sse, None], is_so: Callable[["Watcher"], bool]) -> None:
-        """Watch on until `is_so`, and stay."""
+        """Read on until `is_so`, and stay connected."""
         async with asyncio.timeout(BOUND):
             async for _ in events:
                 if is_so(self):
                     return
-        raise AssertionError(f"the stream ended first; the last it told was {self.told[-1:]}")
+        raise AssertionError(f"the stream ended first; the last event was {self.events[-1:]}")
 
     async def cut_after(self, events: int, is_so: Callable[["Watcher"], bool]) -> "Watcher":
-        """Watch until `is_so`, leaving and coming back after so many events each time."""
+        """Watch until `is_so`; disconnect after every `events` events, and connect again."""
         async with asyncio.timeout(2 * BOUND):
             while True:
                 async with self.stream() as stream:
@@ -146,7 +150,7 @@ class Watcher:
 
     @property
     def answers(self) -> list[str | None]:
-        return [turn.agent_message for turn in self.held.turns]
+        return [turn.agent_message for turn in self.copy.turns]
 
     @property
     def is_idle(self) -> bool:
@@ -154,7 +158,7 @@ class Watcher:
 
 
 def idle_after(turns: int) -> Callable[[Watcher], bool]:
-    return lambda watcher: watcher.is_idle and len(watcher.held.turns) >= turns
+    return lambda watcher: watcher.is_idle and len(watcher.copy.turns) >= turns
 
 
 async def full_state(http: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:

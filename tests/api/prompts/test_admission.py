@@ -1,4 +1,4 @@
-"""A 202 is a promise: SES-6, and the prompt's door: API-1, API-2."""
+"""Sending prompts: a 202 is a promise (SES-6); answers and problems (API-1, API-2)."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ import pytest
 from httpx import AsyncClient, Response
 from temporalio.client import Client
 
-from tests.api.conftest import Asked, gateway
+from tests.api.conftest import SessionRequests, gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
 from tests.conftest import be_patient
@@ -45,10 +45,10 @@ async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Stage]:
             yield on
 
 
-async def sent(
+async def send_prompts(
     http: AsyncClient, session: str, ids: Iterable[str], *, at_once: int = 64, query: str = "", **headers: str
 ) -> dict[str, Response]:
-    """Send a prompt for each id, `at_once` at a time; the answers."""
+    """Send a prompt for each id, `at_once` at a time; return the answers."""
     gate, answers = asyncio.Semaphore(at_once), {}
 
     async def send(message_id: str) -> None:
@@ -72,7 +72,7 @@ def accepted(answers: dict[str, Response]) -> list[str]:
 
 
 async def until_turns(http: AsyncClient, session: str, count: int) -> dict[str, Any]:
-    """Wait until the session has had so many turns and is idle; its description."""
+    """Wait until the session has had `count` turns and is idle; return its description."""
     revision = 0
     async with asyncio.timeout(150):
         while True:
@@ -85,15 +85,15 @@ async def until_turns(http: AsyncClient, session: str, count: int) -> dict[str, 
 
 
 async def fates(http: AsyncClient, session: str, ids: Iterable[str]) -> Counter[str]:
-    found = Counter[str]()
+    counts = Counter[str]()
     for message_id in ids:
         answer = await http.get(f"/workflow/{session}/queue/{message_id}")
-        found[answer.json().get("fate") or problem_of(answer)] += 1
-    return found
+        counts[answer.json().get("fate") or problem_of(answer)] += 1
+    return counts
 
 
 QUEUE = 20
-"""Prompts that may wait in sessions to which more are sent."""
+"""The queue limit of sessions that are sent more prompts than fit."""
 
 
 async def test_ses_6_prompts_sent_while_no_worker_runs_become_turns_or_are_refused_at_the_door(
@@ -101,7 +101,7 @@ async def test_ses_6_prompts_sent_while_no_worker_runs_become_turns_or_are_refus
 ) -> None:
     session = fresh()
     await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": QUEUE}})
-    promised = accepted(await sent(http_alone, session, (f"m{number}" for number in range(5 * QUEUE))))
+    promised = accepted(await send_prompts(http_alone, session, (f"m{number}" for number in range(5 * QUEUE))))
     assert 0.9 * QUEUE <= len(promised) <= QUEUE
     async with worker_of(temporal, tmp_path):
         described = await until_turns(http_alone, session, len(promised))
@@ -115,8 +115,8 @@ async def test_ses_6_what_two_gateways_admit_at_once_is_processed_too(
     session = fresh()
     await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": QUEUE}})
     one, two = await asyncio.gather(
-        sent(http_alone, session, (f"a{number}" for number in range(30))),
-        sent(second_gateway, session, (f"b{number}" for number in range(30))),
+        send_prompts(http_alone, session, (f"a{number}" for number in range(30))),
+        send_prompts(second_gateway, session, (f"b{number}" for number in range(30))),
     )
     promised = accepted(one) + accepted(two)
     assert QUEUE <= len(promised) <= 2 * QUEUE
@@ -131,8 +131,8 @@ async def test_ses_6_a_gateway_that_was_restarted_counts_what_no_worker_has_take
 ) -> None:
     session = fresh()
     await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 5}})
-    assert len(accepted(await sent(http_alone, session, (f"m{number}" for number in range(8))))) == 5
-    (refused,) = (await sent(second_gateway, session, ["x"])).values()
+    assert len(accepted(await send_prompts(http_alone, session, (f"m{number}" for number in range(8))))) == 5
+    (refused,) = (await send_prompts(second_gateway, session, ["x"])).values()
     assert (refused.status_code, problem_of(refused)) == (429, "queue-full")
     assert "max_queued_prompts allows 5" in refused.json()["detail"]
 
@@ -143,7 +143,7 @@ async def test_ses_6_a_session_that_was_asked_to_end_promises_nothing_more_while
     session = fresh()
     await http_alone.post("/workflow", json={"id": session})
     await http_alone.post(f"/workflow/{session}/end")
-    (refused,) = (await sent(second_gateway, session, ["x"])).values()
+    (refused,) = (await send_prompts(second_gateway, session, ["x"])).values()
     assert (refused.status_code, problem_of(refused)) == (409, "session-ended")
 
 
@@ -163,20 +163,20 @@ async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent
 ) -> None:
     session, ids = fresh(), [f"m{number}" for number in range(5)]
     await http_alone.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 5}})
-    assert accepted(await sent(http_alone, session, ids, at_once=1)) == ids
+    assert accepted(await send_prompts(http_alone, session, ids, at_once=1)) == ids
     for http in (http_alone, second_gateway):
-        assert accepted(await sent(http, session, [*ids, "other"])) == ids
+        assert accepted(await send_prompts(http, session, [*ids, "other"])) == ids
     async with worker_of(temporal, tmp_path) as on:
         on.vendor.gate.close()
         await on.vendor.gate.until_arrived(1)
         # The first has started, so one more has room, once the gateway looks again.
 
         async def sixth_answer() -> Response:
-            return (await sent(http_alone, session, ["m5"]))["m5"]
+            return (await send_prompts(http_alone, session, ["m5"]))["m5"]
 
         sixth = await until_not(429, sixth_answer)
         assert (sixth.status_code, sixth.json()["position"]) == (202, 5)
-        again = await sent(http_alone, session, [*ids, "other"])
+        again = await send_prompts(http_alone, session, [*ids, "other"])
         assert set(accepted(again)) == set(ids)
         assert [again[message_id].json()["position"] for message_id in ids] == [0, 1, 2, 3, 4]
         on.vendor.gate.open()
@@ -189,7 +189,9 @@ async def test_ses_6_sixty_four_clients_at_once_on_sixty_four_sessions_are_each_
     sessions = [fresh() for _ in range(64)]
     answers = [
         answer
-        for sending in await asyncio.gather(*(sent(http_alone, one, ["p1"], query="?start=true") for one in sessions))
+        for sending in await asyncio.gather(
+            *(send_prompts(http_alone, one, ["p1"], query="?start=true") for one in sessions)
+        )
         for answer in sending.values()
     ]
     assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
@@ -200,7 +202,7 @@ async def test_ses_6_many_clients_of_one_session_do_not_pass_the_limit_together(
     session = fresh()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 10}, "prompt": "slow"})
     await on.vendor.gate.until_arrived(1)
-    answers = await sent(http, session, (f"m{number}" for number in range(32)))
+    answers = await send_prompts(http, session, (f"m{number}" for number in range(32)))
     count = len(accepted(answers))
     assert 8 <= count <= 10  # the one that runs counts as waiting until the session has said that it does not
     on.vendor.gate.open()
@@ -218,26 +220,26 @@ async def test_ses_6_prompts_that_are_worked_off_make_room_though_nobody_reads(h
 
 
 async def test_api_1_a_prompt_costs_one_signal_and_one_question_shared_by_all(
-    url: str, on: Stage, asked: Asked
+    url: str, on: Stage, session_requests: SessionRequests
 ) -> None:
     session = fresh()
     async with AsyncClient(base_url=url, timeout=60) as http:
         await http.post("/workflow", json={"id": session})
         on.vendor.gate.close()
         await http.post(f"/workflow/{session}/prompt", json={"message": "slow"})
-        assert asked.queries == ["get_queue"]
+        assert session_requests.queries == ["get_queue"]
         await on.vendor.gate.until_arrived(1)
-        asked.clear()
-        answers = await sent(http, session, (f"m{number}" for number in range(64)))
+        session_requests.clear()
+        answers = await send_prompts(http, session, (f"m{number}" for number in range(64)))
         # On a busy machine the worker does not answer all in time.
         positions = [answer.json()["position"] for answer in answers.values() if answer.json()["position"]]
         assert len(set(positions)) == len(positions)
         assert set(positions) <= set(range(1, 65))
-        assert set(asked.queries) == {"get_queue"}
-        assert len(asked.queries) < 40
+        assert set(session_requests.queries) == {"get_queue"}
+        assert len(session_requests.queries) < 40
 
 
-async def test_api_1_respond_async_asks_nobody(url: str, on: Stage, asked: Asked) -> None:
+async def test_api_1_respond_async_asks_nobody(url: str, on: Stage, session_requests: SessionRequests) -> None:
     session = fresh()
     async with AsyncClient(base_url=url, timeout=60) as http:
         await http.post("/workflow", json={"id": session})
@@ -245,7 +247,7 @@ async def test_api_1_respond_async_asks_nobody(url: str, on: Stage, asked: Asked
         answer = await http.post(path, json={"message": "hi", "id": "p1"}, headers=headers)
         assert (answer.status_code, answer.json()["position"]) == (202, None)
         assert answer.headers["preference-applied"] == "respond-async"
-        assert asked.queries == []
+        assert session_requests.queries == []
         assert (await until_turns(http, session, 1))["turn_count"] == 1
         plain = await http.post(path, json={"message": "hi"}, headers={"Prefer": "return=minimal"})
         assert "preference-applied" not in plain.headers
@@ -281,7 +283,7 @@ async def test_api_2_without_a_worker_a_prompt_takes_no_longer_than_its_receipt_
     await http_alone.post("/workflow", json={"id": session})
     for query, bound in (("", 1.4), ("?wait=2", 3.0), ("?wait=0.1", 1.4)):
         began = time.monotonic()
-        (answer,) = (await sent(http_alone, session, [f"m{query[-1:]}"], query=query)).values()
+        (answer,) = (await send_prompts(http_alone, session, [f"m{query[-1:]}"], query=query)).values()
         assert (answer.status_code, answer.json()["position"]) == (202, None)
         assert time.monotonic() - began < bound + SLACK
 
@@ -353,7 +355,7 @@ async def test_ses_6_without_a_worker_a_prompt_that_temporal_has_waits(
 ) -> None:
     session = fresh()
     await http_alone.post("/workflow", json={"id": session})
-    assert len(accepted(await sent(http_alone, session, ["m1", "m2"]))) == 2
+    assert len(accepted(await send_prompts(http_alone, session, ["m1", "m2"]))) == 2
     for message_id in ("m1", "m2"):
         began = time.monotonic()
         answer = await second_gateway.get(f"/workflow/{session}/queue/{message_id}")
@@ -387,4 +389,4 @@ async def test_ses_6_a_session_of_which_a_gateway_has_read_nothing_is_taken_by_w
     start = SessionInput(limits=Limits(max_queued_prompts=3))
     await temporal.start_workflow("AgenticAIWorkflow", start, id=session, task_queue=f"nobody-{tmp_path.name}")
     await temporal.get_workflow_handle(session).signal("prompt", "a bare string")
-    assert len(accepted(await sent(http_alone, session, [f"m{number}" for number in range(6)]))) == 2
+    assert len(accepted(await send_prompts(http_alone, session, [f"m{number}" for number in range(6)]))) == 2

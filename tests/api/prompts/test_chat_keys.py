@@ -33,8 +33,8 @@ async def test_api_1_a_chat_that_starts_a_session_and_is_sent_again_is_one_promp
 async def test_api_1_a_chat_that_continues_a_session_and_is_sent_again_is_one_prompt(http: AsyncClient) -> None:
     session, headers = f"c-{uuid4()}", {"Idempotency-Key": "same-key"}
     for _ in range(3):
-        sent = await http.post("/chat", json={"message": "pay 7", "workflow_id": session}, headers=headers)
-        assert (sent.status_code, sent.json()) == (202, {"workflow_id": session, "message_id": "same-key"})
+        answer = await http.post("/chat", json={"message": "pay 7", "workflow_id": session}, headers=headers)
+        assert (answer.status_code, answer.json()) == (202, {"workflow_id": session, "message_id": "same-key"})
     assert len(await finished(http, session)) == 1
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from httpx import AsyncClient
 
-from tests.api.conftest import Asked
+from tests.api.conftest import SessionRequests
 from tests.harness import BOUND, Stage
 from turnkeeper.api.temporal.queue_estimates import queue_read_of
 from turnkeeper.models.limits import Limits
@@ -43,7 +43,9 @@ def earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PromptQueue, "view", earlier_view)
 
 
-async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(url: str, on: Stage, asked: Asked) -> None:
+async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(
+    url: str, on: Stage, session_requests: SessionRequests
+) -> None:
     session, ids = f"a-{uuid4()}", [f"m{number}" for number in range(8)]
     path = f"/workflow/{session}/prompt"
     async with AsyncClient(base_url=url, timeout=BOUND) as http:
@@ -53,10 +55,10 @@ async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(url: 
         assert first.json()["position"] in (0, 1)
         await on.vendor.gate.until_arrived(1)
         assert (await http.get(f"/workflow/{session}/queue")).json()["waiting"] == []
-        asked.clear()
+        session_requests.clear()
         answers = await asyncio.gather(*(http.post(path, json={"message": "hi", "id": one}) for one in ids))
         assert sorted(answer.json()["position"] for answer in answers) == list(range(1, 9))
-        assert set(asked.queries) == {"get_queue"}
+        assert set(session_requests.queries) == {"get_queue"}
         positions = {one: answer.json()["position"] for one, answer in zip(ids, answers, strict=True)}
         for one in ids:
             fate = await http.get(f"/workflow/{session}/queue/{one}")

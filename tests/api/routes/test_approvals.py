@@ -109,8 +109,8 @@ async def test_api_2_a_decision_that_can_not_be_taken_says_why(
 ) -> None:
     session, path = undecided, f"/workflow/{undecided.handle.id}/approvals"
     (pending,) = await session.approvals()
-    given = {"args_digest": pending.args_digest, "decision": "approve", **body} if body else {}
-    answer = await shared_http.post(f"{path}/{call_id}", json=given)
+    body_sent = {"args_digest": pending.args_digest, "decision": "approve", **body} if body else {}
+    answer = await shared_http.post(f"{path}/{call_id}", json=body_sent)
     assert (answer.status_code, problem_of(answer)) == (status, problem)
     assert await session.approvals() == [pending]
 

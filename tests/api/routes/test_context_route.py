@@ -27,7 +27,7 @@ async def get(http: AsyncClient, session: DrivenSession, **parameters: Any) -> R
     return answer
 
 
-async def shown(
+async def read_events(
     http: AsyncClient, session: DrivenSession, **parameters: Any
 ) -> tuple[list[ReplayEvent], list[ReplayEvent] | None]:
     return parse_replay((await get(http, session, **parameters)).text)
@@ -67,7 +67,7 @@ async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_a
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
     everything = [event for number in range(1, 31) for event in (prompt(number), echo(number))]
-    assert await shown(shared_http, long_chat, max_history=0) == (everything, None)
+    assert await read_events(shared_http, long_chat, max_history=0) == (everything, None)
     for most in (1, 7, 20, 45, 59):
         answer = await get(shared_http, long_chat, max_history=most)
         assert parse_replay(answer.text) == (everything[-most:], None)
@@ -78,10 +78,10 @@ async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_a
 async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(
     shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
 ) -> None:
-    held = 2 * len((await long_chat.state()).messages)
+    event_count = 2 * len((await long_chat.state()).messages)
     file = broken(shared_on)
     answer = await get(shared_http, long_chat, max_history=0)
-    assert f"\n(showing last {held} of 60 messages)\n" in answer.text
+    assert f"\n(showing last {event_count} of 60 messages)\n" in answer.text
     assert is_incomplete(answer)
     heal(file)
     assert not is_incomplete(await get(shared_http, long_chat, max_history=0))
@@ -159,12 +159,12 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
     heal(file)
     on.tools.gate.open()
     await session.idle(turns=1)
-    history, current = await shown(http, session, max_history=0)
+    history, current = await read_events(http, session, max_history=0)
     assert current is None
     assert len(history) == 2 + 3 * 90
     for most in (20, 100, 200):
         assert "$user: look around" not in (await get(http, session, max_history=most)).text
-        last, _ = await shown(http, session, max_history=most)
+        last, _ = await read_events(http, session, max_history=most)
         assert last == history[-len(last) :]
         assert most - 1 <= len(last) <= most
 
@@ -240,7 +240,7 @@ async def test_ctx_7_the_context_tells_what_is_sent_since_an_overflow_and_which_
     for number, text in enumerate(["hello", "and again", "something bad"], start=1):
         await session.prompt(text)
         await session.idle(turns=number)
-    told = (await http.get(path(session))).json()
-    assert (told["turns"][0]["seen"], told["turns"][-1]["seen"]) == ("truncated", "refused")
-    assert told["window_halved"] is True
-    assert told["max_tokens"] > told["fixed"]["estimated_tokens"]
+    view = (await http.get(path(session))).json()
+    assert (view["turns"][0]["seen"], view["turns"][-1]["seen"]) == ("truncated", "refused")
+    assert view["window_halved"] is True
+    assert view["max_tokens"] > view["fixed"]["estimated_tokens"]

@@ -18,22 +18,22 @@ def fresh() -> str:
 
 
 async def finished(http: AsyncClient, session: str, turns: int = 1) -> list[dict]:
-    """Poll as a client does until `turns` have ended; the turns as the client then holds them."""
-    held: dict[str, dict] = {}
+    """Poll as a client does until `turns` turns have ended; return the client's turns."""
+    turns_by_id: dict[str, dict] = {}
     cursor: dict[str, object] = {}
     async with asyncio.timeout(30):
         while True:
             answer = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 5})
             update = answer.json()["conversation_update"]
             if update["reset"]:
-                held = {}
+                turns_by_id = {}
             for turn in update["updated_messages"] + update["new_messages"]:
-                held[turn["id"]] = turn
+                turns_by_id[turn["id"]] = turn
             cursor = {"since_revision": update["revision"]}
             if update["last_seen_message_id"]:
                 cursor["last_seen_message_id"] = update["last_seen_message_id"]
-            if len(held) >= turns and all(turn["is_complete"] for turn in held.values()):
-                return list(held.values())
+            if len(turns_by_id) >= turns and all(turn["is_complete"] for turn in turns_by_id.values()):
+                return list(turns_by_id.values())
 
 
 async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient, on: Stage) -> None:
@@ -42,10 +42,10 @@ async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient,
     assert started.status_code == 201
     session = started.json()["workflow_id"]
     assert started.headers["location"] == f"/workflow/{session}"
-    sent = await http.post(f"/workflow/{session}/prompt", json={"message": "read README.md", "id": "p1"})
-    assert sent.status_code == 202
-    assert sent.json()["message_id"] == "p1"
-    assert sent.json()["position"] in (0, 1)
+    answer = await http.post(f"/workflow/{session}/prompt", json={"message": "read README.md", "id": "p1"})
+    assert answer.status_code == 202
+    assert answer.json()["message_id"] == "p1"
+    assert answer.json()["position"] in (0, 1)
     (turn,) = await finished(http, session)
     assert turn["agent_message"] == "The heading is X"
     (call,) = turn["reasoning_trajectory"]["steps"][0]["tool_calls"]
@@ -103,9 +103,9 @@ async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender
     await until(is_waiting)
     async with asyncio.timeout(20):
         assert (await http.delete(f"/workflow/{session}/queue/p2")).status_code == 204
-        told = await sending
-        assert told.status_code == 409
-        assert "was withdrawn" in told.json()["detail"]
+        answer = await sending
+        assert answer.status_code == 409
+        assert "was withdrawn" in answer.json()["detail"]
         again = await http.post(f"/workflow/{session}/prompt", json={"message": "second", "id": "p2"})
         assert again.status_code == 409
 
@@ -114,10 +114,10 @@ async def test_api_1_the_idempotency_key_is_the_prompts_id(http: AsyncClient) ->
     session = fresh()
     await http.post("/workflow", json={"id": session})
     for _ in range(3):
-        sent = await http.post(
+        answer = await http.post(
             f"/workflow/{session}/prompt", json={"message": "once"}, headers={"Idempotency-Key": "key-1"}
         )
-        assert sent.json()["message_id"] == "key-1"
+        assert answer.json()["message_id"] == "key-1"
     assert len(await finished(http, session)) == 1
     other = await http.post(
         f"/workflow/{session}/prompt", json={"message": "x", "id": "a"}, headers={"Idempotency-Key": "b"}
@@ -191,11 +191,11 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     await on.vendor.gate.until_arrived(1)
     revision = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]["revision"]
     reader = http._transport.app.state.services.reader
-    asked: list[object] = []
+    questions: list[object] = []
     query = reader._queries._answer
 
     async def counted(session_id: str, question: object) -> object:
-        asked.append(question)
+        questions.append(question)
         return await query(session_id, question)
 
     reader._queries._answer = counted
@@ -209,7 +209,7 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     on.vendor.gate.open()
     answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}
-    assert len(asked) <= 12
+    assert len(questions) <= 12
     assert len(reader.watches._followers) == 1
 
 
@@ -220,11 +220,11 @@ async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) 
     update = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
     before = (await on.client.get_workflow_handle(session).describe()).history_length
     reader = http._transport.app.state.services.reader
-    asked: list[object] = []
+    questions: list[object] = []
     query = reader._queries._answer
 
     async def counted(session_id: str, question: object) -> object:
-        asked.append(question)
+        questions.append(question)
         return await query(session_id, question)
 
     reader._queries._answer = counted
@@ -232,7 +232,7 @@ async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) 
     began = time.monotonic()
     await http.get(f"/workflow/{session}/conversation", params=params)
     assert time.monotonic() - began >= 3
-    assert len(asked) <= 2
+    assert len(questions) <= 2
     assert (await on.client.get_workflow_handle(session).describe()).history_length == before
 
 
@@ -268,7 +268,7 @@ async def test_api_1_sessions_are_listed_by_user_status_and_text(http: AsyncClie
     await http.post(f"/workflow/{ids[0]}/end")
 
     async def listed(**params: str) -> list[str]:
-        return [found["workflow_id"] for found in (await http.get("/workflow", params=params)).json()["sessions"]]
+        return [row["workflow_id"] for row in (await http.get("/workflow", params=params)).json()["sessions"]]
 
     async def are_listed() -> bool:
         return len(await listed(user=user, status="ended")) == 1 and len(await listed(user=user)) == 3

@@ -1,4 +1,4 @@
-"""`POST /markdown`: whatever a text is, its HTML is harmless, and there in time (API-4, API-5)."""
+"""`POST /markdown`: the HTML of any text is harmless, and ready in time (API-4, API-5)."""
 
 import asyncio
 import html
@@ -22,7 +22,7 @@ ELEMENTS = {
 ATTRIBUTES = {"href", "title", "target", "rel", "class", "start", "align"}
 
 
-class Found(HTMLParser):
+class Elements(HTMLParser):
     """The elements and attributes of a text."""
 
     def __init__(self, text: str) -> None:
@@ -40,7 +40,7 @@ class Found(HTMLParser):
 
 
 def check_harmless(rendered: str) -> None:
-    for element, attributes in Found(rendered).elements:
+    for element, attributes in Elements(rendered).elements:
         assert element in ELEMENTS
         assert attributes.keys() <= ATTRIBUTES
         if "href" in attributes:
@@ -95,7 +95,7 @@ def test_api_5_no_text_at_all_becomes_harmful_html(pieces: list[str]) -> None:
 
 
 def test_api_5_images_are_shown_as_links_and_alignment_without_a_style() -> None:
-    assert Found(render_markdown("![a cat](https://a.example/c.png)")).elements[1] == (
+    assert Elements(render_markdown("![a cat](https://a.example/c.png)")).elements[1] == (
         "a",
         {"href": "https://a.example/c.png", "target": "_blank", "rel": "noopener noreferrer nofollow"},
     )
@@ -127,11 +127,11 @@ SLOW = {
 
 @pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
 def test_api_5_no_text_takes_more_than_its_time(text: str) -> None:
-    begun = time.thread_time()
+    began = time.thread_time()
     rendered = render_markdown(text, seconds=0.2)
-    assert time.thread_time() - begun < 2.0
+    assert time.thread_time() - began < 2.0
     check_harmless(rendered)
-    assert Found(rendered).text.strip()  # a text that is too slow is shown as it was written: it never vanishes
+    assert Elements(rendered).text.strip()  # a text that is too slow is shown as it was written: it never vanishes
 
 
 def test_api_5_a_text_that_would_not_be_seen_at_all_is_shown_as_it_was_written() -> None:
@@ -196,7 +196,7 @@ async def test_api_5_the_gateway_answers_others_while_a_slow_text_is_rendered(ht
 async def test_api_5_a_text_is_rendered_once() -> None:
     markdown = MarkdownRenderer()
     first = await markdown.render(["*a*"])
-    markdown._rendering = None  # type: ignore[assignment]  # whoever rendered again would fail
+    markdown._rendering = None  # type: ignore[assignment]  # rendering again would fail
     assert await markdown.render(["*a*"]) == first
 
 

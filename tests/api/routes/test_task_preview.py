@@ -12,7 +12,7 @@ from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context import validate_conversation_history
 
-SAID = [
+HISTORY = [
     {"role": "user", "content": "Call the colour teal.", "timestamp": "2025-10-29T13:20:15Z"},
     {"role": "orchestrator", "content": "Yes. " * 100},
 ]
@@ -28,8 +28,8 @@ async def preview(http: AsyncClient, **body: Any) -> dict[str, Any]:
     return answer.json()
 
 
-def inheritance_warning(shown: dict[str, Any]) -> str:
-    (message,) = [warning["message"] for warning in shown["warnings"] if warning["code"] == "too_many_messages"]
+def inheritance_warning(view: dict[str, Any]) -> str:
+    (message,) = [warning["message"] for warning in view["warnings"] if warning["code"] == "too_many_messages"]
     return message.removeprefix("Of the parent's conversation ").removesuffix(".")
 
 
@@ -47,8 +47,8 @@ async def conversation(on: Stage, turns: int, start: Any = None) -> DrivenSessio
 async def test_tsk_2_a_preview_reports_warns_and_shows_the_stored_history_and_the_whole_prompt(
     http_nowhere: AsyncClient,
 ) -> None:
-    shown = await preview(http_nowhere, conversation_history=SAID, constraints=["Two coats"], priority="P0")
-    assert shown["context"] == {
+    view = await preview(http_nowhere, conversation_history=HISTORY, constraints=["Two coats"], priority="P0")
+    assert view["context"] == {
         "given": 2,
         "kept": 2,
         "truncated": 1,
@@ -56,42 +56,42 @@ async def test_tsk_2_a_preview_reports_warns_and_shows_the_stored_history_and_th
         "estimated_tokens_before": 131,
         "estimated_tokens_after": 47,
     }
-    assert [(warning["code"], warning["field"]) for warning in shown["warnings"]] == [
+    assert [(warning["code"], warning["field"]) for warning in view["warnings"]] == [
         ("truncated", "conversation_history[1].content"),
         ("missing_timestamp", "conversation_history[1].timestamp"),
     ]
-    assert all(warning["message"] for warning in shown["warnings"])
-    history = shown["conversation_history"]
-    expected, _ = validate_conversation_history(SAID, "keep_user", history["metadata"]["collection_time"])
+    assert all(warning["message"] for warning in view["warnings"])
+    history = view["conversation_history"]
+    expected, _ = validate_conversation_history(HISTORY, "keep_user", history["metadata"]["collection_time"])
     assert expected is not None
     assert history == expected.model_dump()
-    assert shown["prompt"].startswith("Paint it.\n\n====")
+    assert view["prompt"].startswith("Paint it.\n\n====")
     for part in ("    P0\n", "    - Two coats\n", "[1] 👤 User (13:20:15):\n    Call the colour teal.\n"):
-        assert part in shown["prompt"]
+        assert part in view["prompt"]
 
 
 async def test_tsk_2_nothing_is_started(http: AsyncClient, on: Stage) -> None:
     session = await on.start()
-    await preview(http, parent=session.handle.id, conversation_history=SAID, idempotency_key="k1", title="Paint")
+    await preview(http, parent=session.handle.id, conversation_history=HISTORY, idempotency_key="k1", title="Paint")
     assert (await session.state()).revision == 0
     assert on.vendor.requests == []
 
 
 async def test_tsk_1_a_history_is_cut_by_a_preset_or_by_a_policy_of_ones_own(http_nowhere: AsyncClient) -> None:
-    said = [message("x" * 200), message("y" * 200, "assistant")]
+    history = [message("x" * 200), message("y" * 200, "assistant")]
     for policy, truncated in (
         ("keep_user", [False, True]),
         ("keep_assistant", [True, False]),
         ({"user_text": {"max_chars": 10, "marker": "~"}, "other_text": {"max_chars": 500}}, [True, False]),
     ):
-        shown = await preview(http_nowhere, conversation_history=said, history_policy=policy)
-        assert [kept["truncated"] for kept in shown["conversation_history"]["messages"]] == truncated
+        view = await preview(http_nowhere, conversation_history=history, history_policy=policy)
+        assert [entry["truncated"] for entry in view["conversation_history"]["messages"]] == truncated
 
 
 @pytest.mark.parametrize("history", [None, []])
 async def test_tsk_1_only_the_description_is_needed(http_nowhere: AsyncClient, history: Any) -> None:
-    shown = await preview(http_nowhere, conversation_history=history)
-    assert (shown["prompt"], shown["conversation_history"], shown["warnings"]) == ("Paint it.", None, [])
+    view = await preview(http_nowhere, conversation_history=history)
+    assert (view["prompt"], view["conversation_history"], view["warnings"]) == ("Paint it.", None, [])
 
 
 # ── Inheriting ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,15 +101,15 @@ async def test_tsk_1_inheriting_takes_the_parents_own_transcript_with_its_agent_
     http: AsyncClient, on: Stage
 ) -> None:
     session = await conversation(on, 2)
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
-    assert [(m["role"], m["content"]) for m in shown["conversation_history"]["messages"]] == [
+    view = await preview(http, conversation_history="inherit", parent=session.handle.id)
+    assert [(m["role"], m["content"]) for m in view["conversation_history"]["messages"]] == [
         ("user", "prompt 1"),
         ("assistant", "echo: prompt 1"),
         ("user", "prompt 2"),
         ("assistant", "echo: prompt 2"),
     ]
-    assert shown["warnings"] == []
-    assert shown["context"]["given"] == 4
+    assert view["warnings"] == []
+    assert view["context"]["given"] == 4
 
 
 async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_refused(
@@ -118,26 +118,26 @@ async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_
     session = await on.start()
     await session.prompt("x" * 1_000)
     await session.idle(turns=1)
-    shown = await preview(
+    view = await preview(
         http, conversation_history="inherit", parent=session.handle.id, history_policy="keep_assistant"
     )
-    assert [kept["original_length"] for kept in shown["conversation_history"]["messages"]] == [1_000, 1_006]
-    given = await http.post(
+    assert [entry["original_length"] for entry in view["conversation_history"]["messages"]] == [1_000, 1_006]
+    answer = await http.post(
         "/tasks/preview",
         json={"description": "x", "conversation_history": [message("x" * 1_000)], "history_policy": "keep_assistant"},
     )
-    assert given.json()["errors"][0]["field"] == "conversation_history[0].content"
+    assert answer.json()["errors"][0]["field"] == "conversation_history[0].content"
 
 
 async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
-    shown = await preview(shared_http, conversation_history="inherit", parent=long_chat.handle.id)
-    kept = [m["content"].split(" x")[0] for m in shown["conversation_history"]["messages"]]
-    assert kept[-1] == "echo: prompt 30"
-    assert kept[0] == "prompt 6"
-    assert (shown["context"]["given"], shown["context"]["kept"]) == (50, 50)
-    assert inheritance_warning(shown) == "the latest 50 messages of user, assistant were taken"
+    view = await preview(shared_http, conversation_history="inherit", parent=long_chat.handle.id)
+    contents = [m["content"].split(" x")[0] for m in view["conversation_history"]["messages"]]
+    assert contents[-1] == "echo: prompt 30"
+    assert contents[0] == "prompt 6"
+    assert (view["context"]["given"], view["context"]["kept"]) == (50, 50)
+    assert inheritance_warning(view) == "the latest 50 messages of user, assistant were taken"
     few = await preview(
         shared_http, conversation_history="inherit", parent=long_chat.handle.id, history_policy={"max_messages": 5}
     )
@@ -152,10 +152,10 @@ async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_t
     on.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
     session = await conversation(on, 10)
     policy = {"roles": ["assistant"], "max_messages": 2}
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
-    assert [m["content"] for m in shown["conversation_history"]["messages"]] == ["two", "three"]
-    assert shown["context"]["given"] == 2
-    assert inheritance_warning(shown) == "the latest 2 messages of assistant were taken"
+    view = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert [m["content"] for m in view["conversation_history"]["messages"]] == ["two", "three"]
+    assert view["context"]["given"] == 2
+    assert inheritance_warning(view) == "the latest 2 messages of assistant were taken"
 
 
 async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_told(
@@ -163,24 +163,24 @@ async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_t
 ) -> None:
     session = await conversation(on, 1)
     policy = {"roles": ["orchestrator"]}
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
-    assert (shown["prompt"], shown["context"]["given"]) == ("Paint it.", 0)
-    assert [warning["code"] for warning in shown["warnings"]] == ["too_many_messages", "all_filtered"]
+    view = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
+    assert (view["prompt"], view["context"]["given"]) == ("Paint it.", 0)
+    assert [warning["code"] for warning in view["warnings"]] == ["too_many_messages", "all_filtered"]
 
 
 async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http: AsyncClient, on: Stage) -> None:
     on.vendor.script = [says("y" * 150_000) for _ in range(10)]
     session = await conversation(on, 10)
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
-    assert [kept["original_length"] for kept in shown["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
-    assert shown["context"]["given"] == 20
-    assert "too_many_messages" not in [warning["code"] for warning in shown["warnings"]]
+    view = await preview(http, conversation_history="inherit", parent=session.handle.id)
+    assert [entry["original_length"] for entry in view["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
+    assert view["context"]["given"] == 20
+    assert "too_many_messages" not in [warning["code"] for warning in view["warnings"]]
 
 
 async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(http: AsyncClient, on: Stage) -> None:
     session = await on.start()
-    shown = await preview(http, conversation_history="inherit", parent=session.handle.id)
-    assert (shown["prompt"], shown["conversation_history"]) == ("Paint it.", None)
+    view = await preview(http, conversation_history="inherit", parent=session.handle.id)
+    assert (view["prompt"], view["conversation_history"]) == ("Paint it.", None)
 
 
 @pytest.mark.parametrize("history", ["inherit", None])
@@ -348,13 +348,13 @@ async def test_tsk_7_an_agent_answers_a_question_whose_answer_stands_only_in_the
     http: AsyncClient, on: Stage
 ) -> None:
     on.vendor.answer = answer
-    asked = {"description": "What is the launch code?"}
+    task = {"description": "What is the launch code?"}
     history = [message("The launch code is 4711."), message("Noted.", "assistant")]
-    for told, expected in (
+    for inheritance, expected in (
         ({}, "I find nothing about"),
         ({"conversation_history": history}, "The launch code is 4711."),
     ):
         session = await on.start()
-        await session.prompt((await preview(http, **asked, **told))["prompt"])
+        await session.prompt((await preview(http, **task, **inheritance))["prompt"])
         (turn,) = await session.idle(turns=1)
         assert expected in (turn.agent_message or "")

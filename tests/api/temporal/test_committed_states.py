@@ -28,7 +28,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.api.conftest import Asked, served
+from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, be_patient, server_with
@@ -66,11 +66,11 @@ async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueRe
 
 @asynccontextmanager
 async def gateway_alone(
-    temporal: Client, folder: Path, asked: Asked, partials: InProcessCarrier
+    temporal: Client, folder: Path, session_requests: SessionRequests, partials: InProcessCarrier
 ) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
     """A gateway whose workers come and go as the test likes; its URL's client, and the task queue."""
     queue = f"q-{uuid4()}"
-    client = Client(**{**temporal.config(), "interceptors": [asked]})
+    client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     async with (
         served(client, Settings(task_queue=queue, state_dir=folder, task_timeout=2), partials=partials) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
@@ -90,31 +90,35 @@ GIVEN_UP_SECONDS = 6.0
 
 @pytest.mark.parametrize("is_watched", [False, True])
 async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
-    temporal: Client, tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, is_watched: bool
+    temporal: Client,
+    tmp_path: Path,
+    session_requests: SessionRequests,
+    monkeypatch: pytest.MonkeyPatch,
+    is_watched: bool,
 ) -> None:
     be_patient(monkeypatch, seconds=GIVEN_UP_SECONDS)
     partials = InProcessCarrier()
-    async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
+    async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
             async with stage(temporal, task_queue=queue, partials=partials) as on:
                 session = await started(http, "hi")
                 await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
                 if is_watched:
                     await Watcher(http, session).until(idle_after(1))
-            asked.clear()
+            session_requests.clear()
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
-            if await task_is_lost_after_the_query(temporal, session, queue, asked):
+            if await task_is_lost_after_the_query(temporal, session, queue, session_requests):
                 async with stage(temporal, task_queue=queue, partials=partials) as on:
                     on.vendor.gate.close()
                     answer = await reading
-                    was_asked_again = len(asked.queries) > 1
+                    was_asked_again = len(session_requests.queries) > 1
                     on.vendor.gate.open()
                     await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
-                    begun = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
+                    began = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
                 if answer.status_code == 504:
                     continue  # Temporal gave the query up together with the task
-                shown = answer.json()["conversation_update"]["new_messages"]
-                assert all(turn["timestamp"] == begun[turn["id"]] for turn in shown)
+                messages = answer.json()["conversation_update"]["new_messages"]
+                assert all(turn["timestamp"] == began[turn["id"]] for turn in messages)
                 if was_asked_again:
                     return
             reading.cancel()
@@ -122,49 +126,51 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
 
 
 async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody(
-    temporal: Client, tmp_path: Path, asked: Asked
+    temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
     """A worker that replays a session for a query goes on with them, as if the last task had taken them."""
     partials = InProcessCarrier()
-    async with gateway_alone(temporal, tmp_path, asked, partials) as (http, queue):
+    async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
             async with stage(temporal, task_queue=queue, partials=partials) as on:
                 session = await started(http, "hi")
                 await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
-            asked.clear()
+            session_requests.clear()
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
-            await signal_after_the_query(temporal, session, asked)
+            await signal_after_the_query(temporal, session, session_requests)
             async with stage(temporal, task_queue=queue, partials=partials) as on:
                 answer = await reading
-                was_asked_again = len(asked.queries) > 1
+                was_asked_again = len(session_requests.queries) > 1
                 await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
-                begun = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
+                began = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
             if answer.status_code == 504:
                 continue  # Temporal gave the query up
-            shown = answer.json()["conversation_update"]["new_messages"]
-            assert all(turn["timestamp"] == begun[turn["id"]] for turn in shown)
+            messages = answer.json()["conversation_update"]["new_messages"]
+            assert all(turn["timestamp"] == began[turn["id"]] for turn in messages)
             if was_asked_again:
                 return
     raise AssertionError("no query was answered with events that no task had taken")
 
 
-async def signal_after_the_query(temporal: Client, session: str, asked: Asked) -> None:
+async def signal_after_the_query(temporal: Client, session: str, session_requests: SessionRequests) -> None:
     """Send a prompt while the query waits for a worker."""
     async with asyncio.timeout(BOUND):
-        await asked.anything.wait()
+        await session_requests.anything.wait()
     handle = temporal.get_workflow_handle(session)
     for _ in range(3):  # what was sent before these has arrived
         await handle.describe()
     await handle.signal("prompt", {"id": "p2", "text": "more"})
 
 
-async def task_is_lost_after_the_query(temporal: Client, session: str, queue: str, asked: Asked) -> bool:
+async def task_is_lost_after_the_query(
+    temporal: Client, session: str, queue: str, session_requests: SessionRequests
+) -> bool:
     """Make a workflow task while the query waits for a worker, and take it.
 
     Returns:
         Whether the query still waits: not if it came first, or came with the task and is lost with it.
     """
-    await signal_after_the_query(temporal, session, asked)
+    await signal_after_the_query(temporal, session, session_requests)
     is_first = True
     while True:
         task = await taken_task(temporal, queue)
@@ -193,8 +199,8 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
         for is_watched in (False, True):
             async with watches.watching(handle.id) if is_watched else nullcontext():
                 checker = CommitChecker(temporal, watches)
-                for begun in lost:
-                    as_of = committed.model_copy(update={"task": TaskStart(started_at=begun.ToDatetime(tzinfo=UTC))})
+                for started in lost:
+                    as_of = committed.model_copy(update={"task": TaskStart(started_at=started.ToDatetime(tzinfo=UTC))})
                     assert not await checker.is_committed(handle.id, as_of)
                 assert await checker.is_committed(handle.id, committed)
     await watches.close()
@@ -214,12 +220,12 @@ async def completed_tasks(session: DrivenSession) -> dict[str, list[datetime]]:
     tasks: dict[str, list[datetime]] = {}
     for history in await session.histories():
         events = {event.event_id: event for event in history.events}
-        begun = [
+        starts = [
             events[event.workflow_task_completed_event_attributes.started_event_id].event_time.ToDatetime(tzinfo=UTC)
             for event in history.events
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
         ]
-        tasks[history.run_id or ""] = begun
+        tasks[history.run_id or ""] = starts
     return tasks
 
 
@@ -260,11 +266,11 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 ) -> None:
     reads: list[str] = []
 
-    async def noted(client: Client, workflow_id: str, **more: Any) -> WorkflowTasks:
+    async def recorded_tasks(client: Client, workflow_id: str, **more: Any) -> WorkflowTasks:
         reads.append(workflow_id)
         return await newest_tasks(client, workflow_id, **more)
 
-    monkeypatch.setattr(commits, "newest_tasks", noted)
+    monkeypatch.setattr(commits, "newest_tasks", recorded_tasks)
     session = await started(http, "hi")
     await on.adopt(on.client.get_workflow_handle(session)).idle(turns=1)
     for _ in range(5):
@@ -276,9 +282,9 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 
 
 async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
-    temporal: Client, tmp_path: Path, asked: Asked, product_bounds: None
+    temporal: Client, tmp_path: Path, session_requests: SessionRequests, product_bounds: None
 ) -> None:
-    async with gateway_alone(temporal, tmp_path, asked, InProcessCarrier()) as (http, queue):
+    async with gateway_alone(temporal, tmp_path, session_requests, InProcessCarrier()) as (http, queue):
         session = await started(http)
         driven = DrivenSession(temporal, temporal.get_workflow_handle(session))
         async with asyncio.timeout(2 * BOUND):
@@ -293,7 +299,11 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
 
 
 async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_at_once_when_it_is_well_again(
-    http: httpx.AsyncClient, asked: Asked, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient,
+    session_requests: SessionRequests,
+    on: Stage,
+    product_bounds: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -304,7 +314,7 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
         with monkeypatch.context() as patched:
             patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
-            asked.clear()
+            session_requests.clear()
             answers: list[int] = []
             with suppress(TimeoutError):  # a bounded observation
                 async with asyncio.timeout(OBSERVED_SECONDS):
@@ -313,34 +323,38 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
                         answers += [answer.status_code for answer in await asyncio.gather(*polls)]
             assert set(answers) == {504}
             # Pauses of 0.5, 1, 2 and 4 s, a fifth shorter at times, each after one query.
-            assert len(asked.queries) <= 6
+            assert len(session_requests.queries) <= 6
         await watcher.until_in(events, idle_after(2))
 
 
-async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(tmp_path: Path, asked: Asked) -> None:
+async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
+    tmp_path: Path, session_requests: SessionRequests
+) -> None:
     partials = InProcessCarrier()
     async with (
         server_with({**QUICK, "history.MaxBufferedQueryCount": "1"}) as temporal,
-        gateway_alone(temporal, tmp_path, asked, partials) as (http, queue),
+        gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue),
     ):
         session = await started(http)
         await taken_task(temporal, queue)
         handle = temporal.get_workflow_handle(session)
         # Temporal holds one query of this session until its workflow task is done; the others are sent again and again.
-        held = [asyncio.create_task(handle.query("get_queue", rpc_timeout=timedelta(seconds=BOUND))) for _ in range(3)]
+        queries = [
+            asyncio.create_task(handle.query("get_queue", rpc_timeout=timedelta(seconds=BOUND))) for _ in range(3)
+        ]
         await until(partial(is_buffer_full, temporal, session))
         async with asyncio.timeout(BOUND):
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
-            await asked.anything.wait()
+            await session_requests.anything.wait()
             refusals = 0
             while refusals < 5:
                 refusals += await is_buffer_full(temporal, session)
             assert not reading.done(), "the gateway was refused as well, and tries again"
             async with stage(temporal, task_queue=queue, partials=partials):
                 assert (await reading).status_code == 200
-        for query in held:
+        for query in queries:
             query.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
+        await asyncio.gather(*queries, return_exceptions=True)
 
 
 async def is_buffer_full(temporal: Client, session: str) -> bool:

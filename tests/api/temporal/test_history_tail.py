@@ -1,4 +1,4 @@
-"""What a gateway learns from the end of a history, and when it looks there: SES-6."""
+"""What a gateway learns from the end of a history, and when it reads it: SES-6."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 
-from tests.api.conftest import Asked
+from tests.api.conftest import SessionRequests
 from tests.harness import BOUND, Stage
 from tests.waiting import until
 from turnkeeper.api.prompts.prompt_fates import TAIL_BYTES, TAIL_PROMPTS
@@ -80,29 +80,29 @@ async def test_ses_6_a_tail_says_so_when_prompts_were_left_out() -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sessions whose histories the gateway reads for a prompt."""
-    noted: list[str] = []
+    sessions: list[str] = []
     for name in ("read", "first_limits"):
         method = getattr(HistoryTailReader, name)
 
         async def reading(self: HistoryTailReader, session_id: str, method: Any = method, **options: Any) -> Any:
-            noted.append(session_id)
+            sessions.append(session_id)
             return await method(self, session_id, **options)
 
         monkeypatch.setattr(HistoryTailReader, name, reading)
-    return noted
+    return sessions
 
 
 async def test_ses_6_while_a_worker_answers_no_history_is_read_before_a_prompt(
-    url: str, on: Stage, asked: Asked, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    url: str, on: Stage, session_requests: SessionRequests, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_estimates, "FRESH_SECONDS", BOUND)  # as on a machine that is not busy
-    known = f"a-{uuid4()}"
+    recent = f"a-{uuid4()}"
     unknown = await on.start(SessionInput())
     async with AsyncClient(base_url=url, timeout=BOUND) as http:
-        await http.post("/workflow", json={"id": known})
+        await http.post("/workflow", json={"id": recent})
 
         async def has_position() -> bool:
-            answer = await http.post(f"/workflow/{known}/prompt", json={"message": "hi"})
+            answer = await http.post(f"/workflow/{recent}/prompt", json={"message": "hi"})
             return answer.json()["position"] is not None
 
         await until(has_position)

@@ -72,32 +72,32 @@ async def test_api_1_a_list_goes_on_from_its_own_cursor(http: AsyncClient, monke
     started = [(await http.post("/workflow", json={"user": user})).json()["workflow_id"] for _ in range(5)]
 
     async def all_five() -> list[str] | None:
-        found = await all_of(http, user=user)
-        return found if len(found) == 5 else None
+        ids = await all_of(http, user=user)
+        return ids if len(ids) == 5 else None
 
-    found = await until(all_five)
-    assert sorted(found) == sorted(started)
+    ids = await until(all_five)
+    assert sorted(ids) == sorted(started)
 
 
 async def all_of(http: AsyncClient, **params: Any) -> list[str]:
-    """The ids of all pages of a list."""
-    found: list[str] = []
+    """Return the ids of all pages of a list."""
+    ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:
         page = (await http.get("/workflow", params={**params, **cursor})).json()
-        found += [session["workflow_id"] for session in page["sessions"]]
+        ids += [session["workflow_id"] for session in page["sessions"]]
         if page["next_cursor"] is None:
-            return found
+            return ids
         cursor = {"cursor": page["next_cursor"]}
 
 
 async def until_listed(http: AsyncClient, **params: str) -> list[dict[str, Any]]:
     """Return the sessions that are found as soon as there is one: Temporal's list follows in a moment."""
 
-    async def found() -> list[dict[str, Any]]:
+    async def sessions() -> list[dict[str, Any]]:
         return (await http.get("/workflow", params=params)).json()["sessions"]
 
-    return await until(found)
+    return await until(sessions)
 
 
 async def test_ses_17_a_new_title_is_listed_at_once(http: AsyncClient, temporal: Client) -> None:
@@ -107,8 +107,8 @@ async def test_ses_17_a_new_title_is_listed_at_once(http: AsyncClient, temporal:
     # The workflow has written it when the call is answered; Temporal's list follows in a moment.
     memo = await (await temporal.get_workflow_handle(session).describe()).memo()
     assert memo["title"] == new
-    found = await until_listed(http, q=new)
-    assert [(row["workflow_id"], row["title"], row["model"]) for row in found] == [(session, new, "offline:x")]
+    rows = await until_listed(http, q=new)
+    assert [(row["workflow_id"], row["title"], row["model"]) for row in rows] == [(session, new, "offline:x")]
     assert (await http.get("/workflow", params={"q": old})).json()["sessions"] == []
 
 
@@ -132,8 +132,8 @@ async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(http
         assert started.status_code == 201
         ids[name] = started.json()["workflow_id"]
     for name in names:
-        found = await until_listed(http, user=name)
-        assert [(row["workflow_id"], row["user"]) for row in found] == [(ids[name], name)]
+        rows = await until_listed(http, user=name)
+        assert [(row["workflow_id"], row["user"]) for row in rows] == [(ids[name], name)]
         description = (await http.get(f"/workflow/{ids[name]}")).json()
         assert description["user"] == name
     for name in HOSTILE:
@@ -147,5 +147,5 @@ async def test_api_4_a_session_started_by_hand_has_its_user_encoded_too(http: As
     session = await on.start(SessionInput(user=name))
     await session.prompt("hi")
     await session.idle(turns=1)
-    found = await until_listed(http, user=name)
-    assert [(row["workflow_id"], row["user"]) for row in found] == [(session.handle.id, name)]
+    rows = await until_listed(http, user=name)
+    assert [(row["workflow_id"], row["user"]) for row in rows] == [(session.handle.id, name)]

@@ -15,7 +15,7 @@ from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import as_json, table
 from turnkeeper.ops.local.supervisor import run_until_signalled
 
-KEPT, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
+PASSED, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 
 
 def main() -> int:
@@ -32,15 +32,15 @@ def main() -> int:
     if evidence is None:
         print(f"Stopped; {folder} is left as it is.")
         return STOPPED
-    found = violations(evidence)
+    broken_promises = violations(evidence)
     title = f"{options.minutes:g} minutes, {options.sessions} sessions, seed {options.seed}"
-    print(table(evidence, found, f"{title}, {'all cores taken' if options.busy else 'a quiet machine'}"))
-    report = json.dumps(as_json(evidence, found, options=vars(arguments) | {"folder": str(folder)}), indent=1)
+    print(table(evidence, broken_promises, f"{title}, {'all cores taken' if options.busy else 'a quiet machine'}"))
+    report = json.dumps(as_json(evidence, broken_promises, options=vars(arguments) | {"folder": str(folder)}), indent=1)
     (folder / "report.json").write_text(report)
     if arguments.report:
         Path(arguments.report).write_text(report)
     print(f"  {folder / 'report.json'}")
-    return BROKEN if found else KEPT
+    return BROKEN if broken_promises else PASSED
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""One HTTP request to a gateway, by nobody's client but httpx, and its outcome."""
+"""One HTTP request to a gateway, sent with plain httpx, and its outcome."""
 
 import json
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class Calls:
     async def send(
         self, method: str, path: str, *, body: object = None, params: dict[str, Any] | None = None, wait: float = 0.0
     ) -> Reply:
-        """Return what came of a request; `wait`: seconds that the gateway is asked to hold it."""
-        given = {name: value for name, value in (params or {}).items() if value is not None}
+        """Send a request and return its outcome; `wait`: seconds for which the gateway may hold it."""
+        query = {name: value for name, value in (params or {}).items() if value is not None}
         timeout = httpx.Timeout(10.0 + wait, connect=3.0)
         try:
-            response = await self._http.request(method, path, params=given, json=body, timeout=timeout)
+            response = await self._http.request(method, path, params=query, json=body, timeout=timeout)
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return Reply("failed")
         except httpx.TransportError:

@@ -1,4 +1,4 @@
-"""All of it, from start to end: the stack, load and faults, rest, and the evidence."""
+"""A whole campaign: the stack, load and faults, the wait until all is idle, and the evidence."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ REPLAY_SECONDS = 300.0
 """No session's histories are replayed after that: of a long campaign they are a sample, and the report counts them."""
 
 CLEAN_UP_SECONDS = 1_200.0
-"""What the start and the stop may take beyond all that."""
+"""Extra seconds for the start and the stop."""
 
 PROGRESS_SECONDS = 30.0
 
@@ -132,16 +132,18 @@ async def _end(
     pollers: dict[str, Poller],
     log: Log,
 ) -> None:
-    """Wait for rest and read what everything came to."""
+    """Wait until all is idle, and collect the evidence."""
     evidence, every = log.evidence, [*names, PROBE]
     standings = await settle(every, clients, pollers, seconds=SETTLE_SECONDS)
     log.note("settled")
-    asked: dict[str, list[str]] = {name: [] for name in every}
+    prompts: dict[str, list[str]] = {name: [] for name in every}
     for attempt in evidence.attempts:
-        asked[attempt.session].append(attempt.id)
+        prompts[attempt.session].append(attempt.id)
     followers = {name: [watcher, pollers[name]] for name, watcher in zip(names, watchers, strict=True)}
     for name in every:
-        end = await ending.read_session(name, clients[0], standings[name], followers.get(name, []), asked=asked[name])
+        end = await ending.read_session(
+            name, clients[0], standings[name], followers.get(name, []), prompts=prompts[name]
+        )
         evidence.sessions.append(end)
     evidence.effects += ending.read_effects(stack.effects)
     evidence.second_attempts = await histories.second_attempts(stack, names, log)
@@ -150,7 +152,7 @@ async def _end(
 
 @asynccontextmanager
 async def _busy(folder: Path, *, cores: int) -> AsyncIterator[None]:
-    """Keep cores busy with nothing inside the block."""
+    """Keep cores busy with pointless work inside the block."""
     loops = [
         Program([sys.executable, "-c", "while True: pass"], log=folder / "logs" / "busy.log") for _ in range(cores)
     ]

@@ -60,7 +60,7 @@ def accepted_prompts_have_one_fate(evidence: Evidence) -> Iterator[Violation]:
             ]
             if accepted and not became:
                 remark = f"fate {fate!r}" if fate else "neither a turn nor any fate"
-                yield Violation(name, end.session, prompt_id, f"{_shown(accepted)}: {remark}")
+                yield Violation(name, end.session, prompt_id, f"{_as_text(accepted)}: {remark}")
             elif len(became) > 1:
                 yield Violation(name, end.session, prompt_id, f"it is {' and '.join(became)}")
             if fate in ("withdrawn", "discarded") and prompt_id in turns:
@@ -74,7 +74,7 @@ def accepted_prompts_are_not_rejected_later(evidence: Evidence) -> Iterator[Viol
         for prompt_id, attempts in prompts.items():
             accepted = next((attempt for attempt in attempts if attempt.outcome == "ok"), None)
             if accepted and end.fates.get(prompt_id) == "rejected" and prompt_id not in turns:
-                seen = f"{_shown(accepted)}: rejected, {end.reasons.get(prompt_id)}"
+                seen = f"{_as_text(accepted)}: rejected, {end.reasons.get(prompt_id)}"
                 yield Violation("a 202 is not taken back", end.session, prompt_id, seen[: 2 * MAX_SHOWN])
 
 
@@ -84,7 +84,7 @@ def refused_prompts_become_nothing(evidence: Evidence) -> Iterator[Violation]:
         became = {turn["id"] for turn in end.turns} | _steered(end) | set(end.waiting)
         for prompt_id, attempts in prompts.items():
             if prompt_id in became and all(attempt.outcome == "failed" for attempt in attempts):
-                yield Violation("a refused prompt is no turn", end.session, prompt_id, _shown(attempts[0]))
+                yield Violation("a refused prompt is no turn", end.session, prompt_id, _as_text(attempts[0]))
 
 
 def prompts_are_one_turn_at_most(evidence: Evidence) -> Iterator[Violation]:
@@ -149,11 +149,11 @@ def at_most_once_tools_run_at_most_once(evidence: Evidence) -> Iterator[Violatio
     """No call has its effect twice; one that is `ok` has had it once; and no effect is of an unknown call."""
     name = "an at-most-once tool runs at most once"
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == AT_MOST_ONCE)
-    known = set()
+    recorded = set()
     for end in _readable(evidence):
         for call in calls_of(end, AT_MOST_ONCE):
             key, status = f"{end.session}/{call['id']}", status_of(call)
-            known.add(key)
+            recorded.add(key)
             if status == "ok" and runs[key] != 1:
                 yield Violation(name, end.session, key, f"its result is ok, and it ran {runs[key]} times")
     readable = {end.session for end in _readable(evidence)}
@@ -161,7 +161,7 @@ def at_most_once_tools_run_at_most_once(evidence: Evidence) -> Iterator[Violatio
         session = key.partition("/")[0]
         if count > 1:
             yield Violation(name, session, key, f"it ran {count} times")
-        if key not in known and session in readable:
+        if key not in recorded and session in readable:
             yield Violation(name, session, key, "it ran, and the transcript has no such call")
 
 
@@ -169,15 +169,15 @@ def idempotent_tools_are_repeated_with_their_key(evidence: Evidence) -> Iterator
     """Every run of an idempotent tool has the key of a call that is in the transcript; one that is `ok` ran."""
     name = "an idempotent tool is repeated with its key"
     runs = Counter(effect.key for effect in evidence.effects if effect.tool == IDEMPOTENT)
-    known = set()
+    recorded = set()
     for end in _readable(evidence):
         for call in calls_of(end, IDEMPOTENT):
             key = f"{end.session}/{call['id']}"
-            known.add(key)
+            recorded.add(key)
             if status_of(call) == "ok" and not runs[key]:
                 yield Violation(name, end.session, key, "its result is ok, and it never ran")
     readable = {end.session for end in _readable(evidence)}
-    for key in sorted(runs.keys() - known):
+    for key in sorted(runs.keys() - recorded):
         session = key.partition("/")[0]
         if session in readable:
             yield Violation(name, session, key, "it ran with a key of no call in the transcript")
@@ -200,7 +200,7 @@ def ended_turns_have_results(evidence: Evidence) -> Iterator[Violation]:
 
 
 def copies_equal_the_transcript(evidence: Evidence) -> Iterator[Violation]:
-    """What a client holds is the end of the transcript in every field, and all of it where it was never reset."""
+    """A client's copy equals the end of the transcript in every field, and all of it if it was never reset."""
     for end in _readable(evidence):
         for copy in end.copies:
             for difference in _differences(copy, end):
@@ -231,7 +231,7 @@ def sessions_come_to_rest(evidence: Evidence) -> Iterator[Violation]:
 
 
 def histories_replay(evidence: Evidence) -> Iterator[Violation]:
-    """Every history that was read replays with the code at hand."""
+    """Every history that was read replays with the current code."""
     for departure in evidence.replays.departures:
         yield Violation("every history replays", "", "", departure)
 
@@ -324,8 +324,8 @@ def _differences(copy: Copy, end: SessionEnd) -> Iterator[str]:
         if true is None:
             yield f"it holds turn {turn['id']!r}, which the transcript does not have"
         else:
-            for path, held, right in _unequal(turn, true):
-                seen = f"turn {turn['id']!r}, {path}: it holds {held!r}, the transcript has {right!r}"
+            for path, actual, right in _unequal(turn, true):
+                seen = f"turn {turn['id']!r}, {path}: it holds {actual!r}, the transcript has {right!r}"
                 yield seen[: 2 * MAX_SHOWN]
 
 
@@ -345,5 +345,5 @@ def _unequal(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, Any, A
         yield path, one, other
 
 
-def _shown(attempt: Attempt) -> str:
+def _as_text(attempt: Attempt) -> str:
     return f"sent at {attempt.asked_at}, answered {attempt.status or attempt.outcome} at {attempt.answered_at}"

@@ -1,4 +1,4 @@
-"""Reads the state everything ended in: transcripts, queues, fates, copies and effects."""
+"""Reads the final state: transcripts, queues, fates, copies and effects."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from tests.faults.campaign.watchers import Poller, Watcher
 from tests.waiting import until
 
 READ_SECONDS = 60.0
-"""Bound within which a read has to be answered: nothing strikes any more."""
+"""Seconds within which a read must be answered: no fault is injected any more."""
 
 CATCH_UP_SECONDS = 30.0
-"""Bound within which a client has what the session has."""
+"""Seconds within which a client must have what the session has."""
 
 
 class NotAnsweredError(Exception):
-    """The gateway did not answer a read, although nothing strikes any more."""
+    """The gateway did not answer a read, although no fault is injected any more."""
 
 
 async def read_session(
@@ -29,7 +29,7 @@ async def read_session(
     standing: Standing,
     followers: Sequence[Watcher | Poller],
     *,
-    asked: Iterable[str],
+    prompts: Iterable[str],
 ) -> SessionEnd:
     """Return what became of a session."""
     try:
@@ -40,7 +40,7 @@ async def read_session(
     fates = {fate["id"]: fate["fate"] for fate in queue["fates"]}
     reasons = {fate["id"]: fate["reason"] for fate in queue["fates"] if fate.get("reason")}
     in_turns = {turn["id"] for turn in turns}
-    for prompt_id in dict.fromkeys(asked):
+    for prompt_id in dict.fromkeys(prompts):
         if prompt_id not in in_turns and prompt_id not in fates:
             reply = await _fate(client, session, prompt_id)
             if reply is None:
@@ -87,7 +87,7 @@ async def _fate(client: Calls, session: str, prompt_id: str) -> Any:
 
 
 async def _copies(followers: Sequence[Watcher | Poller], revision: int) -> list[Copy]:
-    """Return what the clients hold, once they had the time to learn all of it."""
+    """Return the clients' copies, after the time they need to get everything."""
     with suppress(TimeoutError):
         await until(lambda: all(one.revision >= revision for one in followers), within=CATCH_UP_SECONDS)
     return [one.copy for one in followers]

@@ -45,7 +45,7 @@ async def second_attempts(stack: Stack, sessions: Sequence[str], log: Log) -> li
         if fault.kind.endswith("killed") and fault.kind.startswith(("worker", "all"))
     ]
     client = await Client.connect(stack.temporal_address)
-    found = list[float]()
+    delays = list[float]()
     for session in sessions:
         async for history in _runs(client, session):
             for event in history.events:
@@ -53,8 +53,8 @@ async def second_attempts(stack: Stack, sessions: Sequence[str], log: Log) -> li
                 at = event.event_time.ToMicroseconds() / 1e6
                 kill = max((kill for kill in kills if kill < at), default=None)
                 if started.attempt == 2 and kill is not None and not _is_scripted(started.last_failure):
-                    found.append(round(at - kill, 2))
-    return found
+                    delays.append(round(at - kill, 2))
+    return delays
 
 
 async def _runs(client: Client, session: str) -> AsyncIterator[WorkflowHistory]:

@@ -63,14 +63,14 @@ def figures(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def table(evidence: Evidence, found: Sequence[Violation], title: str) -> str:
+def table(evidence: Evidence, broken_promises: Sequence[Violation], title: str) -> str:
     """Return the report as text: figures, recovery by kind of fault, then what is broken."""
     counted = figures(evidence)
     lines = [title, ""]
     for name, value in counted.items():
         if name != "faults":
-            shown = ", ".join(f"{key} {one}" for key, one in value.items())
-            lines.append(f"  {name.replace('_', ' '):<28}{shown.replace('_', ' ')}")
+            text = ", ".join(f"{key} {one}" for key, one in value.items())
+            lines.append(f"  {name.replace('_', ' '):<28}{text.replace('_', ' ')}")
     lines += ["", f"  {'fault':<22}{'n':>4}{'next answer p50':>18}{'max':>8}{'not within bound':>18}"]
     for kind, one in counted["faults"].items():
         median, longest = _seconds(one["p50"]), _seconds(one["max"])
@@ -78,22 +78,22 @@ def table(evidence: Evidence, found: Sequence[Violation], title: str) -> str:
         lines += [f"      {remark}" for remark in one["remarks"]]
     lines.append("")
     by_promise: dict[str, list[Violation]] = defaultdict(list)
-    for violation in found:
+    for violation in broken_promises:
         by_promise[violation.promise].append(violation)
     for promise, broken in by_promise.items():
         lines.append(f"  BROKEN {len(broken)} times: {promise}")
         lines += [f"      {one.session} {one.subject}: {one.evidence}" for one in broken[:MAX_SHOWN]]
-    lines.append(f"  {len(found)} violations" if found else "  ok  every promise was kept")
+    lines.append(f"  {len(broken_promises)} violations" if broken_promises else "  ok  every promise was kept")
     return "\n".join(lines)
 
 
-def as_json(evidence: Evidence, found: Sequence[Violation], **about: Any) -> dict[str, Any]:
+def as_json(evidence: Evidence, broken_promises: Sequence[Violation], **about: Any) -> dict[str, Any]:
     """Return the report for machines: what was run, the figures, every fault and every violation."""
     return {
         **about,
-        "kept": not found,
+        "kept": not broken_promises,
         **figures(evidence),
-        "violations": [asdict(violation) for violation in found],
+        "violations": [asdict(violation) for violation in broken_promises],
         "every_fault": [asdict(fault) for fault in evidence.faults],
     }
 

@@ -219,8 +219,8 @@ class Stack:
         for pid in leftovers:
             os.kill(pid, signal.SIGKILL)
         if leftovers:
-            told = "; ".join(f"{pid} {' '.join(command)}" for pid, command in leftovers.items())
-            raise CampaignError(f"processes outlived the stack, and were killed: {told}")
+            listed = "; ".join(f"{pid} {' '.join(command)}" for pid, command in leftovers.items())
+            raise CampaignError(f"processes outlived the stack, and were killed: {listed}")
 
     def _in_folder(self) -> dict[int, list[str]]:
         """Return the programs of ours that work in our folder or have its name in their command line."""

@@ -65,31 +65,31 @@ class Watcher:
 
 
 class Poller:
-    """Asks what is new, with a wait, by plain HTTP and the law as it is written here."""
+    """Polls for updates with a wait, by plain HTTP; applies them by the rules of SES-12 as written here."""
 
     def __init__(self, session: str, clients: Sequence[Calls], *, seed: str) -> None:
         self.session = session
         self._clients = clients
-        self._held = LawfulCopy()
+        self._copy = LawfulCopy()
         self._chance = random.Random(seed)
 
     @property
     def revision(self) -> int:
-        return int(self._held.cursor.get("since_revision") or 0)
+        return int(self._copy.cursor.get("since_revision") or 0)
 
     @property
     def copy(self) -> Copy:
-        return Copy(f"poller of {self.session}", self._held.turns, self._held.resets, self._held.problems)
+        return Copy(f"poller of {self.session}", self._copy.turns, self._copy.resets, self._copy.problems)
 
     async def run(self) -> None:
         """Poll until cancelled."""
         client, wait, path = self._chance.choice(self._clients), 0.0, f"/workflow/{self.session}/conversation"
         while True:
-            reply = await client.send("GET", path, params={**self._held.cursor, "wait": wait or None}, wait=wait)
+            reply = await client.send("GET", path, params={**self._copy.cursor, "wait": wait or None}, wait=wait)
             if reply.outcome != "ok":
                 client = self._chance.choice(self._clients)
                 await pass_time(RETRY_SECONDS)
                 continue
             update = reply.body["conversation_update"]
-            self._held.apply(update)
+            self._copy.apply(update)
             wait = 0.0 if update["has_more"] else self._chance.choice([0.1, 1.0, MAX_WAIT_SECONDS])

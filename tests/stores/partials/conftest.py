@@ -25,11 +25,11 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture(params=["heartbeats", "redis", "in process"])
 async def carrier(request: pytest.FixtureRequest, temporal: Client) -> AsyncIterator[PartialCarrier]:
     """Each carrier, as the settings choose it."""
-    made: PartialCarrier = InProcessCarrier()
+    chosen: PartialCarrier = InProcessCarrier()
     if request.param != "in process":
         server = request.getfixturevalue("redis_server") if request.param == "redis" else None
-        made = carrier_factory(Settings(redis_url=server and server.url))(temporal)
-    async with made as opened:
+        chosen = carrier_factory(Settings(redis_url=server and server.url))(temporal)
+    async with chosen as opened:
         yield opened
 
 

@@ -10,7 +10,7 @@ from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, Parti
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
 HELLO = [Delta("think", "A "), Delta("think", "greeting."), Delta("respond", "Hel"), Delta("call", "look")]
-HELD = Delta("respond", "lo")
+LAST_DELTA = Delta("respond", "lo")
 
 
 async def seen(live: LiveSnapshot, is_it: Callable[[PartialOutput], bool]) -> PartialOutput:
@@ -107,7 +107,7 @@ async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(on
 
 
 async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> float:
-    """Wait for a heartbeat so long after the attempt's start; return how long after it was."""
+    """Wait for a heartbeat `seconds` or more after the attempt's start; return its real delay."""
 
     async def after() -> float | None:
         described = await on.client.get_workflow_handle(session_id).describe()
@@ -137,7 +137,7 @@ async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage
 
 async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(on: Stage) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[*HELLO, HELD, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
+    on.vendor.script = [[*HELLO, LAST_DELTA, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
     session = await on.start()
     await session.prompt("hi")
     await session.idle(turns=1)
@@ -151,14 +151,14 @@ async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(on: Stage) -> No
 
 async def test_agt_5_partial_output_costs_no_history_events(on: Stage) -> None:
     gates = [Gate(is_open=False) for _ in range(5)]
-    written = [event for gate in gates for event in [*[Delta("respond", "word ")] * 100, gate]]
-    on.vendor.script = [says("word " * 500), [*written, says("word " * 500)]]
+    paced = [event for gate in gates for event in [*[Delta("respond", "word ")] * 100, gate]]
+    on.vendor.script = [says("word " * 500), [*paced, says("word " * 500)]]
     silent, streamed = await on.start(), await on.start()
-    for session, held in ((silent, []), (streamed, gates)):
+    for session, expected in ((silent, []), (streamed, gates)):
         await session.state()  # the prompt then meets a session that waits for it, both times
         async with on.partials.following(session.handle.id) as live:
             await session.prompt("hi")
-            for count, gate in enumerate(held, 1):
+            for count, gate in enumerate(expected, 1):
                 await seen(live, lambda partial, chars=500 * count: partial.parts[0].end == chars)
                 gate.open()
             await session.idle(turns=1)

@@ -1,4 +1,4 @@
-"""What the doctor says of how partial output is carried (OPS-3, AGT-5)."""
+"""What the doctor reports about the carrier of partial output (OPS-3, AGT-5)."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def _in_a_folder_without_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def partial_output() -> Finding:
-    """Return what the doctor says of it, and look no further."""
+    """Return the doctor's finding about partial output; run no other check."""
     findings = examine()
     async for finding in findings:
         if finding.subject == "partial output":
@@ -40,22 +40,22 @@ async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_wa
         assert redis.dbsize() == 0
 
 
-MEND = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
+FIX = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
 
 
 async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     port = usable_port(0)
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
-    told = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
-    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+    message = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
+    assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
 async def test_ops_3_a_wrong_password_is_told_and_not_repeated(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@{redis_server.place}")
-    told = f"Redis does not accept the user or the password (AuthenticationError), at {redis_server.place}"
-    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+    message = f"Redis does not accept the user or the password (AuthenticationError), at {redis_server.place}"
+    assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
 async def test_ops_3_a_user_who_may_not_publish_is_found_out(
@@ -64,15 +64,17 @@ async def test_ops_3_a_user_who_may_not_publish_is_found_out(
     with Redis.from_url(redis_server.url) as redis:
         redis.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@read"])
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://reader:word@{redis_server.place}")
-    told = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
-    assert await partial_output() == Finding("partial output", "broken", told, MEND)
+    message = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
+    assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
 async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", "redis://127.0.0.1")
     monkeypatch.setattr("turnkeeper.ops.checks.doctor._is_installed", lambda package: package != "redis")
-    told = "redis_url is set, but the package redis is not installed"
-    assert await partial_output() == Finding("partial output", "broken", told, "run `pip install 'turnkeeper[redis]'`")
+    message = "redis_url is set, but the package redis is not installed"
+    assert await partial_output() == Finding(
+        "partial output", "broken", message, "run `pip install 'turnkeeper[redis]'`"
+    )
 
 
 def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:

@@ -1,4 +1,4 @@
-"""Who follows a session's partial output shares one way to it, which ends with the last of them: AGT-5."""
+"""All followers of a session's partial output share one connection to it, which ends with the last follower: AGT-5."""
 
 import asyncio
 
@@ -22,14 +22,14 @@ def snapshot(text: str, *, attempt: int = 1) -> PartialOutput:
 
 
 class Ways:
-    """Notes which sessions are kept new, and for how long."""
+    """Records which sessions are followed, and when that ends."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.started: list[str] = []
         self.ended = asyncio.Queue[str]()
 
     async def keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
-        self.begun.append(workflow_id)
+        self.started.append(workflow_id)
         try:
             await asyncio.Event().wait()
         finally:
@@ -43,7 +43,7 @@ async def test_agt_5_all_who_follow_a_session_share_one_way_and_it_ends_with_the
         async with followed.following("s") as other, followed.following("t"):
             await run_other_tasks()
             assert one is other
-            assert ways.begun == ["s", "t"]
+            assert ways.started == ["s", "t"]
         assert await asyncio.wait_for(ways.ended.get(), BOUND) == "t"
         assert followed.get("s") is one
     assert await asyncio.wait_for(ways.ended.get(), BOUND) == "s"
@@ -116,8 +116,8 @@ async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_th
     beats = list[object]()
     attempt = ActivityEnvironment()
     attempt.on_heartbeat = lambda *details: beats.extend(details)
-    for shown in (newer, given_up):
-        attempt.run(carrier.show, "s", shown)
+    for output in (newer, given_up):
+        attempt.run(carrier.show, "s", output)
     assert carrier.heartbeat_details("s") == (newer,)
     carrier.end("s", given_up)
     assert carrier.heartbeat_details("s") == (newer,)
@@ -137,9 +137,9 @@ async def test_agt_5_what_nobody_expected_ends_no_following(
 
     async with FollowedSessions(keep_new).following("s") as live:
         await seen(live, lambda partial: partial == snapshot("Hel"))
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "KeyError" in told
-    assert "somebody" not in told
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "KeyError" in message
+    assert "somebody" not in message
 
 
 async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(

@@ -55,9 +55,9 @@ async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_no
             await seen(live, lambda partial: partial.turn == 2)
         first.open()
         await session.idle(turns=2)
-    told = [record.getMessage() for record in caplog.records]
-    assert 2 <= len(told) <= 8, "each outage is told once by who sends and who follows, and so is its end"
-    assert redis_server.url.split("@")[0][9:] not in str(told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(messages) <= 8, "each outage is told once by who sends and who follows, and so is its end"
+    assert redis_server.url.split("@")[0][9:] not in str(messages)
 
 
 async def test_agt_5_an_older_attempt_s_late_snapshot_does_not_replace_a_newer_one(redis_server: RedisServer) -> None:

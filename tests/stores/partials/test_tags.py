@@ -18,14 +18,14 @@ LIMITS = {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 200}
 
 
 class Remembering(InProcessCarrier):
-    """Keeps what it was shown."""
+    """Keeps every snapshot it gets."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: list[PartialOutput] = []
+        self.snapshots: list[PartialOutput] = []
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        self.shown.append(snapshot)
+        self.snapshots.append(snapshot)
         super().show(workflow_id, snapshot, behind=behind)
 
 
@@ -54,12 +54,12 @@ async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_arch
         (turn,) = await session.idle(turns=1)
         assert len(await session.histories()) >= 2
     assert turn.steps_omitted > 0
-    told = {shown.parts[0].text: shown for shown in carrier.shown}
-    assert [shown.step for shown in told.values()] == list(range(1, STEPS + 1))
-    assert {(shown.message_id, shown.turn) for shown in told.values()} == {("p1", 1)}
+    first_snapshots = {snapshot.parts[0].text: snapshot for snapshot in carrier.snapshots}
+    assert [snapshot.step for snapshot in first_snapshots.values()] == list(range(1, STEPS + 1))
+    assert {(snapshot.message_id, snapshot.turn) for snapshot in first_snapshots.values()} == {("p1", 1)}
     recorded = [recorded for recorded in turn.steps if isinstance(recorded, ModelStep) and recorded.tool_calls]
     assert recorded
-    assert [told[recorded.text].step for recorded in recorded] == [recorded.number for recorded in recorded]
+    assert [first_snapshots[recorded.text].step for recorded in recorded] == [recorded.number for recorded in recorded]
 
 
 async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_after_a_wait(
@@ -77,9 +77,9 @@ async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_afte
         session = await on.start()
         await session.prompt("hi")
         await session.idle(turns=1)
-    assert [shown.parts[0].text for shown in carrier.shown] == ["1", "2", "3", "4"]
-    assert {shown.request for shown in carrier.shown} == {1}
-    for earlier, later in zip(carrier.shown, carrier.shown[1:], strict=False):
+    assert [snapshot.parts[0].text for snapshot in carrier.snapshots] == ["1", "2", "3", "4"]
+    assert {snapshot.request for snapshot in carrier.snapshots} == {1}
+    for earlier, later in zip(carrier.snapshots, carrier.snapshots[1:], strict=False):
         assert later.is_later_than(earlier)
 
 
@@ -93,4 +93,4 @@ async def test_agt_5_what_is_asked_for_a_summary_is_not_shown(temporal: Client) 
             await session.prompt(f"hello {number}")
         await session.idle(turns=8)
         assert on.vendor.summary_requests
-    assert carrier.shown == []
+    assert carrier.snapshots == []

@@ -19,19 +19,19 @@ WORDS = " ".join(f"word{number}" for number in range(30))
 async def test_agt_5_the_attempt_after_a_killed_worker_replaces_what_was_shown(
     request: pytest.FixtureRequest, temporal: Client, tmp_path: Path, by_redis: bool
 ) -> None:
-    session, given = await start(temporal, tmp_path, [{"text": WORDS, "chunk_delay": 0.1}])
-    given["redis_url"] = request.getfixturevalue("redis_server").url if by_redis else None
-    carrier = carrier_factory(Settings(**given))(temporal)
+    session, settings = await start(temporal, tmp_path, [{"text": WORDS, "chunk_delay": 0.1}])
+    settings["redis_url"] = request.getfixturevalue("redis_server").url if by_redis else None
+    carrier = carrier_factory(Settings(**settings))(temporal)
     await session.prompt(id="p1", text="go on")
     async with carrier, carrier.following(session.handle.id) as live:
-        plan = plan_of(temporal, given, pauses_at="model call 1 has written 10", pause="for ever")
+        plan = plan_of(temporal, settings, pauses_at="model call 1 has written 10", pause="for ever")
         async with doomed_worker(plan) as doomed:
             left = await seen(live, lambda partial: len(partial.parts[0].text.split()) == 10)
             doomed.process.kill()
             assert await doomed.exit_code() == -signal.SIGKILL
         async with carrier.following(session.handle.id) as late:
             assert (await seen(late, lambda partial: True)).attempt == 1, "what it left is seen until the next attempt"
-        async with next_worker(temporal, given):
+        async with next_worker(temporal, settings):
             again = await seen(live, lambda partial: partial.attempt == 2)
             assert again.parts[0].text.split() == WORDS.split()[: len(again.parts[0].text.split())]
             (turn,) = await session.idle(turns=1)
