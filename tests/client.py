@@ -18,8 +18,8 @@ class Client(Conversation):
 
     async def poll(self, ask: Ask, **instead: Any) -> ConversationUpdate:
         """Ask once; `instead` is sent in place of what the client knows."""
-        known = self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"})
-        update = await ask({name: value for name, value in {**known, **instead}.items() if value is not None})
+        cursor_fields = self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"})
+        update = await ask({name: value for name, value in {**cursor_fields, **instead}.items() if value is not None})
         self.apply(update)
         return update
 

@@ -111,8 +111,8 @@ class Gate:
             await self._arrivals.wait_for(lambda: self.arrived >= count)
 
 
-Written = list[Delta | Gate | ModelResponse | ModelError]
-"""An answer piece by piece, held at each gate until that is opened."""
+AnswerParts = list[Delta | Gate | ModelResponse | ModelError]
+"""An answer piece by piece; each gate holds it back until the gate is opened."""
 
 
 @dataclass
@@ -122,11 +122,11 @@ class Vendor:
     With `answer` it answers by that once the script is at its end; with `summarise`, requests for summaries by that.
     """
 
-    script: list[ModelResponse | ModelError | Written] = field(default_factory=list)
+    script: list[ModelResponse | ModelError | AnswerParts] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
-    answer: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
-    summarise: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
+    answer: Callable[[ModelRequest], ModelResponse | ModelError | AnswerParts] | None = None
+    summarise: Callable[[ModelRequest], ModelResponse | ModelError | AnswerParts] | None = None
 
     @property
     def summary_requests(self) -> list[ModelRequest]:
@@ -150,7 +150,7 @@ class Vendor:
             else:
                 yield event
 
-    def _answer(self, request: ModelRequest) -> "ModelResponse | ModelError | Written":
+    def _answer(self, request: ModelRequest) -> "ModelResponse | ModelError | AnswerParts":
         if self.summarise and request.head.system == INSTRUCTION:
             return self.summarise(request)
         if self.script:
@@ -272,10 +272,10 @@ class DrivenSession:
         bound: float = BOUND,
         max_pause: float = 0.0,
     ) -> ConversationState:
-        """Return the first state for which `is_so` holds; a change of the session is what is waited for.
+        """Return the first state for which `is_so` holds; look again after each change of the session.
 
-        With `turns`, the state holds the newest so many only: it costs less. `max_pause`, in
-        seconds, is for states that last: the pauses between two questions grow up to it.
+        With `turns`, the state holds that many of the newest turns only: it costs less. `max_pause`, in
+        seconds, is for states that last: the pauses between two queries grow up to it.
         """
         deadline = asyncio.get_running_loop().time() + bound
         pauses = growing_pauses(max_pause)
@@ -302,12 +302,12 @@ class DrivenSession:
     async def histories(self) -> list[WorkflowHistory]:
         """Return the history of every run of the session, oldest first."""
         run_id = (await self.handle.describe()).raw_description.workflow_execution_info.first_run_id
-        found: list[WorkflowHistory] = []
+        result: list[WorkflowHistory] = []
         while run_id:
             run = self.client.get_workflow_handle(self.handle.id, run_id=run_id)
-            found.append(await run.fetch_history())
-            run_id = found[-1].events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-        return found
+            result.append(await run.fetch_history())
+            run_id = result[-1].events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        return result
 
     async def fate(self, message_id: str) -> str | None:
         fates = (await self.queue({"message_id": message_id})).fates

@@ -30,8 +30,8 @@ async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: 
     try:
         async with asyncio.timeout(within):
             while True:
-                asked = condition()
-                answer = await asked if isawaitable(asked) else asked
+                result = condition()
+                answer = await result if isawaitable(result) else result
                 if answer:
                     return answer
                 await asyncio.sleep(pause)

@@ -24,6 +24,6 @@ def test_ops_11_the_written_results_reach_what_was_to_be_reached_but_those_that_
     assert section
     missed = re.search(r"^Not reached: (.*?)\n\n", section[0], re.MULTILINE | re.DOTALL)
     assert missed
-    said = {" ".join(name.split()) for name in re.findall(r"`(.+?)`", missed[1], re.DOTALL)}
+    documented = {" ".join(name.split()) for name in re.findall(r"`(.+?)`", missed[1], re.DOTALL)}
     assert len(results()) > 25
-    assert {what for what, reached in results() if reached != "yes"} == said
+    assert {what for what, reached in results() if reached != "yes"} == documented

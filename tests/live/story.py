@@ -65,6 +65,6 @@ def _check_steps(turn: ConversationMessage, *, is_priced: bool) -> None:
 
 
 def has_thought(turns: list[ConversationMessage]) -> bool:
-    """Tell whether the model thought before it acted: it shows, or was counted."""
+    """Return whether the model thought before it acted: the thinking is shown, or its tokens are counted."""
     steps = [step for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
     return any(step.thinking or (step.usage and step.usage.reasoning_tokens) for step in steps)

@@ -49,9 +49,9 @@ class ForkedProcess:
             self.stdin.write(input or b"")
             self.stdin.close()
         out, err = [stream.read() if stream else no_bytes() for stream in (self.stdout, self.stderr)]
-        written = await asyncio.gather(out, err)
+        outputs = await asyncio.gather(out, err)
         await self.wait()
-        return written[0], written[1]
+        return outputs[0], outputs[1]
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

@@ -25,9 +25,9 @@ class Client(Conversation):
         """How many turns were in the archive at the first answer with turns in it since the last reset."""
 
     def poll(self, target: Session, *, limit: int | None = None) -> ConversationUpdate:
-        sent = {**self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"}), **self.foreign}
+        fields = {**self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"}), **self.foreign}
         self.foreign = {}
-        update = updates_of(target, UpdatesRequest(**sent, limit=limit))
+        update = updates_of(target, UpdatesRequest(**fields, limit=limit))
         if update.reset:
             self.archived_before = None
         if self.archived_before is None and update.new_messages:
@@ -139,9 +139,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @invariant()
     def what_is_shown_changes_only_with_the_revision(self) -> None:
         if hasattr(self, "session"):
-            shown = (state_of(self.session), queue_of(self.session), approvals_of(self.session))
-            before, self.shown = getattr(self, "shown", shown), shown
-            assert shown == before or shown[0].revision > before[0].revision
+            views = (state_of(self.session), queue_of(self.session), approvals_of(self.session))
+            before, self.last_views = getattr(self, "last_views", views), views
+            assert views == before or views[0].revision > before[0].revision
 
     @invariant()
     def revisions_grow_along_the_transcript(self) -> None:

@@ -12,10 +12,10 @@ CHAT = "openai-chat:llama"
 async def finding(subject: str) -> Finding:
     """Return what the doctor says of it, and look no further."""
     findings = examine()
-    async for found in findings:
-        if found.subject == subject:
+    async for result in findings:
+        if result.subject == subject:
             await findings.aclose()
-            return found
+            return result
     raise AssertionError(f"the doctor says nothing of the {subject}")
 
 

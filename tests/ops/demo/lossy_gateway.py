@@ -40,8 +40,8 @@ async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[
                 return Response(status_code=503)
             headers = {name: value for name, value in request.headers.items() if name != "host"}
             target = httpx.URL(path=request.url.path, query=request.url.query.encode())
-            asked = real.build_request(request.method, target, headers=headers, content=await request.body())
-            answer = await real.send(asked, stream=True)
+            forwarded = real.build_request(request.method, target, headers=headers, content=await request.body())
+            answer = await real.send(forwarded, stream=True)
             loses = request.url.path.endswith(where)
             return StreamingResponse(
                 lines_of(answer, without=turn if loses else ""),
@@ -63,10 +63,10 @@ async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str
     """Yield an answer line by line: JSON, and events whose data are."""
     try:
         async for line in answer.aiter_lines():
-            name, found, data = line.partition("data: ")
+            name, separator, data = line.partition("data: ")
             if line.startswith("{"):
                 yield f"{json.dumps(lacking(json.loads(line), without))}\n"
-            elif found and not name:
+            elif separator and not name:
                 yield f"data: {json.dumps(lacking(json.loads(data), without))}\n"
             else:
                 yield f"{line}\n"
@@ -77,11 +77,11 @@ async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str
 def lacking(value: Any, turn: str) -> Any:
     """Return JSON without the turn of that id, wherever it is."""
     if isinstance(value, dict):
-        return {name: lacking(held, turn) for name, held in value.items()}
+        return {name: lacking(item, turn) for name, item in value.items()}
     if isinstance(value, list):
         return [
-            lacking(held, turn)
-            for held in value
-            if not (isinstance(held, dict) and held.get("id") == turn and "user_message" in held)
+            lacking(item, turn)
+            for item in value
+            if not (isinstance(item, dict) and item.get("id") == turn and "user_message" in item)
         ]
     return value

@@ -40,10 +40,10 @@ sys.exit(run_demo(keep=True, steps=STEPS[1:2]))
 @pytest.fixture
 def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary folders are made; whatever is left in it was left behind."""
-    made = folder / "tmp"
-    made.mkdir()
-    monkeypatch.setenv("TMPDIR", str(made))
-    return made
+    tmp = folder / "tmp"
+    tmp.mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp))
+    return tmp
 
 
 def processes_in(report: str) -> list[int]:

@@ -39,12 +39,12 @@ class Command:
 
     async def until_said(self, text: str) -> str:
         """Read on until a line has `text`; return all that was read."""
-        said = ""
-        while text not in said:
+        received = ""
+        while text not in received:
             line = await asyncio.wait_for(self._process.stdout.readline(), BOUND)
-            assert line, f"ended without {text!r}, but with: {said}"
-            said += line.decode()
-        return said
+            assert line, f"ended without {text!r}, but with: {received}"
+            received += line.decode()
+        return received
 
     async def ended(self) -> tuple[int, str]:
         """Return the exit code and the rest of the output."""
@@ -63,7 +63,7 @@ class Command:
 
 
 async def gateway_is_ready() -> bool:
-    """Tell whether the gateway of the working directory reaches Temporal and a worker."""
+    """Return whether the gateway of the working directory reaches Temporal and a worker."""
     return await Gateway.find(Settings()).status("/readyz") == 200
 
 
@@ -157,9 +157,9 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert await gateway_is_ready()
     for child in stack.children():
         os.kill(child, signal.SIGKILL)
-    said = [await stack.until_said("Restarting") for _ in range(3)]
+    outputs = [await stack.until_said("Restarting") for _ in range(3)]
     # Whether it had failed to start is a matter of how long the start of all took.
-    assert sorted(re.sub(r"(now|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
+    assert sorted(re.sub(r"(now|in 0\.5 s)\.$", "soon", line) for line in "".join(outputs).splitlines()) == [
         "The Temporal server stopped (SIGKILL). Restarting soon",
         "The gateway stopped (SIGKILL). Restarting soon",
         "The worker stopped (SIGKILL). Restarting soon",
@@ -198,8 +198,8 @@ async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
     """B7: it runs on, and answers 503."""
     command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
     try:
-        said = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
-        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in said
+        output = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
+        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in output
     finally:
         command.signal(signal.SIGTERM)
         await command.ended()

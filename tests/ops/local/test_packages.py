@@ -42,8 +42,8 @@ def files_in(wheel: Path) -> set[str]:
 def test_ops_1_a_wheel_installs_one_name_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in files_in(wheel)} == {"turnkeeper", "turnkeeper-0.1.0.dist-info"}
     page = ROOT / "clients" / "page"
-    shown = {path.relative_to(ROOT) for path in page.rglob("*") if path.is_file()}
-    assert {f"turnkeeper/{path.as_posix()}" for path in shown} <= files_in(wheel)
+    page_files = {path.relative_to(ROOT) for path in page.rglob("*") if path.is_file()}
+    assert {f"turnkeeper/{path.as_posix()}" for path in page_files} <= files_in(wheel)
 
 
 def test_ops_1_a_source_distribution_holds_no_link_and_builds_the_same_wheel(

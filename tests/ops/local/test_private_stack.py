@@ -52,7 +52,7 @@ class PrivateStack:
 
     def processes(self) -> dict[str, int]:
         """Return the processes of the stack: server, worker, gateway and tool server."""
-        found: dict[str, int] = {}
+        pids: dict[str, int] = {}
         children = descendants(self.process.pid)
         for pid in children:
             line = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -63,8 +63,8 @@ class PrivateStack:
                 "tools": odd.__file__,
             }.items():
                 if word in line:
-                    found[name] = pid
-        return found
+                    pids[name] = pid
+        return pids
 
 
 def descendants(pid: int) -> list[int]:
@@ -94,11 +94,11 @@ async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.su
     )
     try:
         async with asyncio.timeout(BOUND):
-            said = ""
-            while LAST_LINE not in said:
+            output = ""
+            while LAST_LINE not in output:
                 line = (await process.stdout.readline()).decode()
-                assert line, said
-                said += line
+                assert line, output
+                output += line
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -171,9 +171,9 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 
 
 async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_or_a_key(private_stack):
-    said = json.dumps(private_stack.turns)
+    conversation = json.dumps(private_stack.turns)
     for name in ("prompt", "second prompt", "answer", "text", "argument", "thought", "partial"):
-        assert canary(name) in said, "the canary was never said"
+        assert canary(name) in conversation, "the canary was never said"
     for log in ("worker", "api", "temporal"):
         lines = [line for line in private_stack.log(log).splitlines() if "CANARY" in line]
         assert lines == []

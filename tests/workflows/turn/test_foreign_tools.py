@@ -118,12 +118,12 @@ async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_it
             await session.prompt("go")
             turn = (await session.idle(turns=before + 1))[-1]
             result = turn.steps[0].tool_calls[0].result
-            told = (result.status, result.outcome)
+            outcome = (result.status, result.outcome)
             if "odd" not in servers:
-                assert told == ("error", "There is no tool 'pid' of odd")
+                assert outcome == ("error", "There is no tool 'pid' of odd")
             else:
                 mine = await call(other, "odd__pid")
-                assert told == ("ok", mine.outcome)
+                assert outcome == ("ok", mine.outcome)
 
 
 async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
@@ -256,14 +256,14 @@ async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_p
     (command,) = time_server(request.config.cache)
     server = {"command": command, "args": ["--local-timezone", "${ZONE:-Europe/Berlin}"], "trusted": True}
     async with staged(temporal, toolbox_of(tmp_path, clock=server)) as on:
-        told, wrong, unknown = await results_of(
+        difference, wrong, unknown = await results_of(
             on,
             ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"}),
             ("convert_time", {"source_timezone": "UTC"}),
             ("get_current_time", {"timezone": "Nowhere/Else"}),
         )
-    assert told.status == "ok"
-    assert json.loads(told.content)["time_difference"] == "+5.75h"
+    assert difference.status == "ok"
+    assert json.loads(difference.content)["time_difference"] == "+5.75h"
     assert "'time' is a required property" in wrong.content
     assert unknown.status == "error"
     assert "Nowhere/Else" in unknown.outcome + unknown.content
@@ -312,8 +312,8 @@ async def everything_over(transport: str, command: list[str]) -> AsyncIterator[d
     )
     try:
         async with asyncio.timeout(BOUND):
-            while b"listening" not in (said := await process.stderr.readline()):
-                assert said, "it ended before it listened"
+            while b"listening" not in (line := await process.stderr.readline()):
+                assert line, "it ended before it listened"
         yield {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
     finally:
         process.kill()
