@@ -1,4 +1,4 @@
-"""A session in a test's hands: the real server, the real worker, and a vendor that answers when it is told to."""
+"""A session that a test drives: the real server, the real worker, and a scripted vendor."""
 
 import asyncio
 import tempfile
@@ -49,14 +49,14 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 Answer = TypeVar("Answer")
 
 UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
-"""What Temporal says where no worker has answered a query in time."""
+"""Temporal's message when no worker has answered a query in time."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
 
 
 LONG_PAUSE = 0.2
-"""Seconds between two questions about a session that is at work for long: it is at work at each of them, too."""
+"""Seconds between two queries of a session that works for long: each query is work for it, too."""
 
 
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -76,7 +76,7 @@ def asks(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> ModelRespo
 
 
 def replayer() -> Replayer:
-    """Return what replays sessions that ran in the sandbox: once more in it would take three times as long."""
+    """Return a replayer without the sandbox: the sessions ran in it, and a replay in it takes three times as long."""
     return Replayer(
         workflows=[AgenticAIWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
@@ -85,7 +85,7 @@ def replayer() -> Replayer:
 
 
 class Gate:
-    """Opens when the test says so, and tells how many wait at it."""
+    """Opens when the test says so, and counts the calls that wait at it."""
 
     def __init__(self, *, is_open: bool) -> None:
         self._open = asyncio.Event()
@@ -166,13 +166,13 @@ def last_user_message(request: ModelRequest) -> str:
 
 
 def tools_of(request: ModelRequest) -> list[str]:
-    """Return the names of the worker's tools that the model is offered, without those that the session runs itself."""
+    """Return the names of the worker's tools that the model is offered, without the session's own."""
     return [tool.name for tool in request.head.tools if tool.name not in TASK_TOOLS]
 
 
 @dataclass
 class Tools:
-    """Tools in the test's hands. `calls` is every invocation that reached one."""
+    """Tools that the test controls. `calls` is every invocation that reached one."""
 
     specs: list[ToolSpec] = field(
         default_factory=lambda: [
@@ -199,11 +199,11 @@ class Tools:
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})
-"""A session whose tools run without anybody being asked."""
+"""A session whose tools run without approval."""
 
 
 class DrivenSession:
-    """A session and the ways a test speaks to it."""
+    """A session, and what a test can do with it."""
 
     def __init__(self, client: Client, handle: WorkflowHandle[Any, Any], *, patient: bool = False) -> None:
         """`patient`: ask again while no worker answers, for tests that kill theirs."""
@@ -246,12 +246,12 @@ class DrivenSession:
         return approvals
 
     async def decide(self, pending: PendingApproval, decision: str, **more: Any) -> Any:
-        """Decide on a call as it was shown."""
+        """Decide on a call, with the digest of its arguments."""
         request = {"call_id": pending.call_id, "args_digest": pending.args_digest, "decision": decision, **more}
         return await self.update("resolve_approval", request)
 
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
-        """Ask until there is an answer: of a busy machine, and where the test kills its workers, of another one."""
+        """Ask until there is an answer: the machine may be busy, or the test has killed the worker."""
         bound = timedelta(seconds=3) if self.patient else None
 
         async def answer() -> Answer | None:
@@ -290,7 +290,7 @@ class DrivenSession:
                     raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
-        """Return the turns once `turns` were processed and nothing waits."""
+        """Return the turns once `turns` turns are complete and no prompt waits."""
         await self.until(
             lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length,
             turns=0,
@@ -339,7 +339,7 @@ class Stage:
         return self.adopt(handle)
 
     def adopt(self, handle: WorkflowHandle[Any, Any]) -> DrivenSession:
-        """Drive a session that was started otherwise."""
+        """Drive a session that was started elsewhere."""
         session = DrivenSession(self.client, handle)
         self.sessions.append(session)
         return session
@@ -353,7 +353,7 @@ class Stage:
 
 
 def broken(on: Stage) -> Path:
-    """Make the archive's file unusable: a folder in its place; the file itself waits beside it."""
+    """Make the archive's file unusable: put a folder in its place and keep the file beside it."""
     file = on.settings.state_dir / "archive.db"
     if file.exists():
         file.rename(file.with_suffix(".away"))

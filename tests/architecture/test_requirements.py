@@ -24,7 +24,7 @@ STATE_MACHINE = ("models/session/test_updates_law.py", "UpdatesLaw")
 
 @dataclass
 class Section:
-    """What the page says of a requirement."""
+    """What the page says about a requirement."""
 
     about: str
     claims: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
@@ -49,7 +49,7 @@ def sections(text: str) -> dict[str, Section]:
 
 
 def requirements_of(test: str) -> set[str]:
-    """Return the ids that a test carries; of `ctx_9_to_ctx_11` all that it spans."""
+    """Return the ids in a test's name; for `ctx_9_to_ctx_11` the whole range."""
     ids = {f"{area.upper()}-{number}" for area, number in _IDS.findall(test)}
     for area, first, last in re.findall(r"([a-z]{3})_(\d+)_to_[a-z]{3}_(\d+)", test):
         ids |= {f"{area.upper()}-{number}" for number in range(int(first), int(last) + 1)}

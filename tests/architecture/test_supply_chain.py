@@ -13,7 +13,7 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
 
 
 def results() -> list[tuple[str, str]]:
-    """Return what was measured, and whether it reached its goal, of every row that has one."""
+    """Return what was measured and whether it reached its goal, for every row that has one."""
     text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     return re.findall(r"^\| (.+?) \|.*\| (yes|\*\*no\*\*) \|$", text, re.MULTILINE)
 

@@ -20,7 +20,7 @@ SPARING = {"max_steps": 10, "max_tokens_per_turn": 200_000, "turn_timeout": 200}
 
 
 async def read_and_remember(client: Client, model: str, workspace: Path) -> list[ConversationMessage]:
-    """Lead a session through two turns with the providers and tools of a worker; return the turns.
+    """Run two turns of a session with the providers and tools of a worker; return the turns.
 
     What is to be told is in a file and cannot be guessed, so the tool was used. The second turn is answered from the
     first, whose blocks the vendor is sent back and has to accept, thinking and all (AGT-3).

@@ -1,4 +1,4 @@
-"""What is wrong with a value is said in our own words, never in pydantic's: API-2, OPS-4."""
+"""Errors about invalid values are in our own words, never pydantic's: API-2, OPS-4."""
 
 from typing import Annotated, Any, Literal
 

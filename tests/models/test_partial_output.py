@@ -1,4 +1,4 @@
-"""What grows of partial output, as those who watch are told: AGT-5."""
+"""The growth of partial output that watchers receive: AGT-5."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def attempts(draw: st.DrawFn) -> list[PartialOutput]:
 
 
 def ends_with(received: PartialOutput | None, snapshot: PartialOutput) -> bool:
-    """Return whether all that the snapshot has is shown, and at most what was left out of it since."""
+    """Return whether `received` ends with all of the snapshot; before that it may have what was left out since."""
     assert received
     return all(
         (part.kind, part.text.endswith(newest.text), part.end) == (newest.kind, True, newest.end)

@@ -26,7 +26,7 @@ QUESTION = "What is the launch code of the probe?"
 
 
 class LongConversation:
-    """The offline model behind the vendor's edge; asked for them, it makes many calls before it answers."""
+    """The offline model as the vendor; on request it makes many calls before it answers."""
 
     def __init__(self, *, calls: int) -> None:
         self.calls_left = calls
@@ -42,7 +42,7 @@ class LongConversation:
 async def hold_long_conversation(
     on: Stage, *, calls: int, turns: int, history: dict[str, Any]
 ) -> tuple[list[ConversationMessage], int]:
-    """Hold a conversation and check what the model saw of it; return its turns, and how many segments began anew."""
+    """Run a conversation and check what the model saw of it; return the turns and the number of new segments."""
     on.vendor.answer = LongConversation(calls=calls)
     session = await on.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
     prompts = [FACT, CALLS, *(f"Write line {number}, please." for number in range(turns)), QUESTION]
@@ -220,7 +220,7 @@ async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(on: Sta
 
 
 async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(on: Stage) -> None:
-    """A vendor that judges the whole request refused every innocent turn after it."""
+    """A vendor that judges the whole request would otherwise refuse every later turn, too."""
 
     def judge(request: ModelRequest) -> ModelResponse | ModelError:
         if any("bad" in message.content for message in request.messages):

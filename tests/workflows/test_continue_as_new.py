@@ -1,4 +1,4 @@
-"""A session that goes on in a new run, between turns and in the middle of one, nothing lost: SES-12, SES-14."""
+"""A session continues as new, between turns and in the middle of one, and loses nothing: SES-12, SES-14."""
 
 from datetime import UTC, datetime
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""What no caller can do to a session: wedge it by what is refused (SES-10)."""
+"""No caller can block a session with messages that are refused (SES-10)."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -248,7 +248,7 @@ HOSTILE_STARTS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 async def shared(temporal: Client) -> AsyncIterator[Stage]:
-    """A stage for sessions that never get as far as to ask a model."""
+    """A stage for sessions that never ask a model."""
     async with stage(temporal) as on:
         yield on
 

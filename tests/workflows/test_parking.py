@@ -36,7 +36,7 @@ LONG = 240.0
 """Seconds that hundreds of turns may take on a busy machine."""
 
 AT_ONCE = 40
-"""Signals on their way at the same time, where their order is of no matter."""
+"""Signals that are sent at the same time where their order doesn't matter."""
 
 
 async def unattended(temporal: Client, *, task_queue: str, **limits: int) -> DrivenSession:
@@ -69,13 +69,13 @@ async def burst(session: DrivenSession, count: int) -> None:
 
 
 async def small(on: Stage) -> DrivenSession:
-    """Start a session that hands over to a new run every few turns, and can take 5 of 50 prompts along."""
+    """Start a session that continues as new every few turns, and can carry 5 of 50 prompts."""
     limits = {"max_history_events": 50, "max_queued_prompts": 5}
     return await on.start(SessionInput.model_validate({"limits": limits}))
 
 
 async def with_parked_prompts(on: Stage) -> DrivenSession:
-    """Start a small session with 40 prompts, of which some are parked; its model answers no more for now."""
+    """Start a small session with 40 prompts, of which some are parked; its model doesn't answer for now."""
 
     def answer(request: ModelRequest) -> ModelResponse:
         if len(on.vendor.requests) == 3:

@@ -1,4 +1,4 @@
-"""The replay text of a session that lives: CTX-12, CTX-13."""
+"""The replay text of a running session: CTX-12, CTX-13."""
 
 from typing import Any
 

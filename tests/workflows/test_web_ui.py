@@ -1,4 +1,4 @@
-"""What a session shows of itself, in queries and in the Temporal Web UI: SES-3, SES-13, SES-17."""
+"""What queries and the Temporal Web UI show of a session: SES-3, SES-13, SES-17."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What is sent once a vendor said that the context is too long, or refused a turn: CTX-7, CTX-8."""
+"""What is sent after a vendor has said that the context is too long, or has refused a turn: CTX-7, CTX-8."""
 
 from hypothesis import given
 from hypothesis import strategies as st

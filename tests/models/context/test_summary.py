@@ -1,4 +1,4 @@
-"""Summaries: what a model is asked, what is taken of its answer, and what waits for the next one (CTX-5)."""
+"""Summaries: the request, what is used of the answer, and what waits for the next summary (CTX-5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, Summ
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 TURNS = 1_000
-"""More than enough for what waits for a summary to be too much to be carried."""
+"""Enough turns that the messages waiting for a summary are too large to be carried."""
 
 HOSTILE = st.text(st.sampled_from("$usercalt:{}=HISTORY \\\n\r\u2028é"), max_size=60)
 
@@ -152,7 +152,7 @@ def test_ctx_5_the_list_of_files_keeps_the_latest_and_counts_the_others() -> Non
 
 
 def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMessage]:
-    """Do what a turn does before it asks the model; return what a summary was asked of, if one was."""
+    """Do what a turn does before it asks the model; return the messages to summarise, if there are any."""
     config = target.config.history
     evict(target)
     if not target.context.is_summary_due(config):

@@ -57,7 +57,7 @@ STEPS = {"anthropic": anthropic_step, "openai": openai_step, "our own": own_step
 
 @dataclass(frozen=True)
 class History:
-    """Messages, and the groups they were made of."""
+    """Messages and their groups."""
 
     messages: list
     groups: list[range]
@@ -108,7 +108,7 @@ PINS = st.frozensets(st.integers(0, 60), max_size=3)
 
 
 def fixed(history, config, pinned=frozenset()):
-    """List the indexes that stay in any case: whole groups that reach into head or tail or hold a pinned message."""
+    """Return the indexes that always stay: whole groups that reach into head or tail or hold a pinned message."""
     total = len(history.messages)
     fixed_indexes = {*range(config.preserve_first_n), *range(total - config.preserve_last_n, total), *pinned}
     return {index for group in history.groups if fixed_indexes & set(group) for index in group}

@@ -208,7 +208,7 @@ def test_ctx_12_reading_gives_back_exactly_what_is_shown(past, current, max_hist
 
 @given(LISTS, LISTS, st.integers(0, 10))
 def test_ctx_12_no_text_forges_structure(past, current, max_history):
-    """Cut at every line that looks like structure, the text has as many blocks as there are events and headers."""
+    """Split at every line that looks like structure, the text has one block for each event and header."""
     text = render_replay(past, current, max_history)
     history, now = parse_replay(text)
     markers = ("$user:", "$respond:", "$think:", "$call:", "$result:")

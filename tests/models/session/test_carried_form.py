@@ -109,7 +109,7 @@ def test_ses_10_what_no_release_carried_is_no_state(flat: dict[str, Any]) -> Non
 
 
 def recorded() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what runs of earlier releases were handed over, as their histories have it."""
+    """Yield the inputs that runs of earlier releases received, from their recorded histories."""
     for path in sorted(HISTORIES.rglob("*.json")):
         started = json.loads(path.read_text())["events"][0]["workflowExecutionStartedEventAttributes"]
         for payload in started.get("input", {}).get("payloads", []):
@@ -122,7 +122,7 @@ RECORDED = dict(recorded())
 
 
 def flat_of(state: CarriedState) -> dict[str, Any]:
-    """Return a state in the flat form, by the table read backwards."""
+    """Return a state in the flat form, by reading the table backwards."""
     dumped = state.model_dump(mode="json")
     flat: dict[str, Any] = {"turn_count": state.transcript.count} if state.transcript.count else {}
     for (*flat_parts, flat_name), (*parts, name) in FLAT_FIELDS.items():

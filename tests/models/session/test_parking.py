@@ -39,7 +39,7 @@ class FakeArchive:
 
 
 class Story:
-    """A session and its archive, driven as the workflow does it; every prompt sent has an id of its own."""
+    """A session and its archive, driven as the workflow drives them; every prompt has an id of its own."""
 
     def __init__(self, **limits: int) -> None:
         self.session = session(limits=limits)
@@ -49,7 +49,7 @@ class Story:
         self.has_grown = False
         """The history is due for a new run: what can't be handed over is parked, and nothing is fetched."""
         self.is_down = False
-        """Nothing new is asked of the archive."""
+        """The archive gets no new requests."""
         self.move: ArchiveMove | None = None
         """What the archive is taking while other things happen."""
         self.fetch: tuple[int, list[Prompt]] | None = None
@@ -65,7 +65,7 @@ class Story:
             self.prompts_sent += 1
 
     def begin(self) -> bool:
-        """Ask of the archive what is due, unless something is under way; returns whether there was anything."""
+        """Start the next archive request unless one is pending; return whether there was one to start."""
         queue = self.session.queue
         if self.move or self.fetch:
             return False
@@ -79,7 +79,7 @@ class Story:
         return bool(self.move or self.fetch)
 
     def end(self, *, dies: bool = False) -> None:
-        """End what is under way; with `dies`, the archive has done it and the session never hears of that."""
+        """Finish the pending request; with `dies`, the archive has done it but the session gets no result."""
         move, fetch = self.move, self.fetch
         self.move = self.fetch = None
         if move and not dies:

@@ -1,4 +1,4 @@
-"""The law of SES-12: whatever a client is told when, following the rules it ends with what is true."""
+"""The law of SES-12: a client that follows the rules ends with the true state, whenever it polls."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -14,13 +14,13 @@ from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 
 class Client(Conversation):
-    """The Python client's own copy, which may leave the revision away, and asks the session itself."""
+    """The Python client's own copy; it may omit the revision, and asks the session directly."""
 
     def __init__(self, *, sends_revision: bool) -> None:
         super().__init__()
         self.sends_revision = sends_revision
         self.foreign: dict[str, object] = {}
-        """What a client sends that has mixed something up."""
+        """Fields of a client that has mixed something up."""
         self.archived_before: int | None = None
         """How many turns were in the archive at the first answer with turns in it since the last reset."""
 

@@ -309,7 +309,7 @@ HOSTILE_TEXTS = st.lists(st.tuples(st.sampled_from(HOSTILE), st.sampled_from(BRE
 
 
 def structure(text):
-    """Read a prompt as a stranger would: its lines that begin at the first column, whatever breaks a line."""
+    """Return a prompt's lines that begin at the first column; every Unicode line break counts."""
     return [line for line in text.splitlines() if line and not line.startswith("    ")]
 
 

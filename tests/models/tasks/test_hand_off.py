@@ -46,7 +46,7 @@ def refused(history, policy="keep_user"):
 
 
 def as_text(warning):
-    """Write a warning as the vectors do: its code, and its message's index where it is about one."""
+    """Write a warning as the vectors do: its code, and the index of the message it is about."""
     index = re.match(r"conversation_history(\[\d+\])", warning.field)
     return warning.code + (index[1] if index else "")
 
@@ -61,7 +61,7 @@ CASES = vector_cases("hand_off.json")
 
 
 def outcome(case):
-    """Do what a vector case asks for, and answer in its form."""
+    """Run a vector case; return the outcome in the vector's form."""
     try:
         history, warnings = validate_conversation_history(case["given"], case["preset"], case["now"])
     except TaskValidationError as error:
@@ -89,7 +89,7 @@ def test_ctx_9_to_ctx_11_and_tsk_3_the_vectors_come_out_as_given(case):
 
 
 def changed_by_one_character(value):
-    """Give every copy of a JSON value in which one character of one string, or one number, is another."""
+    """Yield every copy of a JSON value in which one character of one string, or one number, differs."""
     if isinstance(value, str):
         for index in {0, len(value) // 2, len(value) - 1} if value else ():
             yield value[:index] + ("x" if value[index] != "x" else "y") + value[index + 1 :]

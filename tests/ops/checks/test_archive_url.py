@@ -1,4 +1,4 @@
-"""Where the archive is: what may be set, and that nobody is told the password in it (OPS-4, SES-15)."""
+"""The archive's URL: which values are valid, and that no message shows its password (OPS-4, SES-15)."""
 
 import traceback
 

@@ -1,4 +1,4 @@
-"""What the doctor says of the names a gateway is reached by (OPS-3, API-4)."""
+"""The doctor's findings on the host names of a gateway (OPS-3, API-4)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the doctor and the start say of foreign tool servers (OPS-3, OPS-4, AGT-6)."""
+"""What the doctor and `turnkeeper up` say about foreign tool servers (OPS-3, OPS-4, AGT-6)."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ def write(folder: Path, **servers: object) -> None:
 
 
 async def findings() -> list[Finding]:
-    """Return what the doctor says of tool servers, and look no further."""
+    """Return the doctor's findings on tool servers, without running the checks after them."""
     result = []
     examined = examine()
     async for finding in examined:
@@ -66,7 +66,7 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
 
 async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log_knows(folder):
     write(folder, bad={"command": "no-such-command"})
-    for _ in range(2):  # of an older run nothing is told
+    for _ in range(2):  # nothing of an older run is reported
         (finding,) = await findings()
         message = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
         assert (finding.state, finding.message) == ("broken", message)

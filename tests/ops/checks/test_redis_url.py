@@ -1,4 +1,4 @@
-"""Where Redis is: what may be set, and that nobody is told the password in it (OPS-4, AGT-5)."""
+"""The URL of Redis: which values are valid, and that no message shows its password (OPS-4, AGT-5)."""
 
 import traceback
 

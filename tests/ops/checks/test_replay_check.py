@@ -49,7 +49,7 @@ DEPARTS = "ActivityTaskScheduled call_tool, but today's code asks for ScheduleAc
 
 
 def recorded(*events: tuple[str, dict[str, Any]]) -> list[HistoryEvent]:
-    """Return the history of one workflow task, and behind it the events of its commands, from number 4 on."""
+    """Return the history of one workflow task, followed by the events of its commands, from number 4 on."""
     task = [
         ("workflow_execution_started", {}),
         ("workflow_task_started", {}),
@@ -264,7 +264,7 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_ops_9_recorded_histories_replay_with_the_code_at_hand() -> None:
-    """Those of today's rules; that all others replay is shown by tests/replay."""
+    """The histories of today's rules; tests/replay covers all others."""
     newest = HISTORIES / "rules_3"
     results = await findings(newest)
     assert [finding for finding in results if finding.verdict != "replays"] == []

@@ -1,4 +1,4 @@
-"""A gateway that loses something: it stands before a real one, and one turn is missing in what it passes on."""
+"""A proxy that loses something: it forwards to a real gateway, and removes one turn from the answers."""
 
 import asyncio
 import json
@@ -27,9 +27,9 @@ class QuietServer(uvicorn.Server):
 
 @asynccontextmanager
 async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[str, ...] = ()) -> AsyncIterator[str]:
-    """Yield the address of one that answers as `url` does, without `turn` in answers to paths that end with `where`.
+    """Yield the address of a proxy of `url` that removes `turn` from answers to paths that end with `where`.
 
-    What ends with one of `refuses` is answered with 503.
+    Paths that end with one of `refuses` are answered with 503.
     """
     app = FastAPI()
     async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as real:
@@ -75,7 +75,7 @@ async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str
 
 
 def lacking(value: Any, turn: str) -> Any:
-    """Return JSON without the turn of that id, wherever it is."""
+    """Return JSON without the turn of that id, at any depth."""
     if isinstance(value, dict):
         return {name: lacking(item, turn) for name, item in value.items()}
     if isinstance(value, list):

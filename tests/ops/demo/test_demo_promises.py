@@ -1,4 +1,4 @@
-"""The demo's promises: a log that keeps them all is passed, and each broken one is named in a sentence."""
+"""The demo's promises: a log that keeps them all passes, and each broken one is named in a sentence."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -68,7 +68,7 @@ FLAWLESS = SessionLog(
         ApprovedWrite(path="a.txt", content="hello", call_id="2.1.0", before=FileState(), after=FILE, at_the_end=FILE)
     ],
 )
-"""With every fate there is, and a step that never came."""
+"""A log with every fate there is, and a step that was never received."""
 
 
 def but(**fields: object) -> SessionLog:

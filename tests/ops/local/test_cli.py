@@ -30,7 +30,7 @@ class Command:
 
     @classmethod
     async def start(cls, *arguments: str, program: Path | None = None, **env: str) -> "Command":
-        """Run our own command, or that of another installation."""
+        """Run our own command, or the command of another installation."""
         env = {**os.environ, "TERM": "dumb", **env}
         if program is None:
             return cls(await fork("turnkeeper.cli", *arguments, env=env, cwd=Path.cwd(), stdout=PIPE, stderr=STDOUT))
@@ -182,7 +182,7 @@ async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_ou
 
 
 async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
-    """B7: an address that takes connections and never says a word."""
+    """B7: an address that accepts connections and never answers."""
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     address = "{}:{}".format(*silent.sockets[0].getsockname())
     command = await Command.start("worker", TEMPORAL_ADDRESS=address)
@@ -195,7 +195,7 @@ async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
 
 
 async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
-    """B7: it runs on, and answers 503."""
+    """B7: it keeps running, and answers 503."""
     command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
     try:
         output = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
@@ -207,7 +207,7 @@ async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
 
 @pytest.mark.parametrize("columns", ["60", "100"])
 async def test_api_6_help_is_wrapped_to_the_width_of_the_terminal(columns: str):
-    """U14: a line ends where the next word has no room, and not where it does in the source."""
+    """U14: lines are wrapped at the terminal's width, not where the source breaks them."""
     for command in ("chat", "demo", "replay-check"):
         _, output = await run(command, "--help", COLUMNS=columns)
         text = [line.strip() for line in output.partition("╭")[0].splitlines()]

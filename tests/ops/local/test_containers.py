@@ -100,7 +100,7 @@ SERVICE_KEYS = {
 
 
 def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there():
-    """What `docker compose config` finds, without Docker."""
+    """What `docker compose config` checks, without Docker."""
     file = yaml.safe_load(COMPOSE)
     assert {name for name in file if not name.startswith("x-")} == {"services", "networks", "volumes"}
     for name, service in SERVICES.items():

@@ -46,7 +46,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 async def standing_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
-    """A server for all tests that leave it as it is."""
+    """A server shared by all tests that don't change it."""
     async with DevServer(tmp_path_factory.mktemp("server"), ui_port=None) as running:
         yield running
 
@@ -194,7 +194,7 @@ class AnswersQueries:
 
 
 async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_none_is_refused(client):
-    """By default the server takes in one, and refuses the others: "consistent query buffer is full"."""
+    """By default the server accepts one, and refuses the others:  "consistent query buffer is full"."""
     queries = 50
 
     def asked_worker() -> Worker:

@@ -65,7 +65,7 @@ def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line
 
 @pytest.fixture
 def levels():
-    """Set levels as a test likes, and leave them as they were."""
+    """Let a test set log levels; restore them afterwards."""
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [OUR_PACKAGE, *VERBOSE_LIBRARIES])]
     before = [(logger, logger.level) for logger in loggers]
     yield

@@ -1,4 +1,4 @@
-"""A whole stack at its most talkative, with canaries in all that is said: API-4, OPS-6."""
+"""A whole stack at log level debug, with canaries in every text of a conversation: API-4, OPS-6."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.supervisor import own_command
 
 BOUND = 120.0
-"""Seconds that any wait lasts at most: a whole stack starts beside whatever else the machine does."""
+"""Seconds that any wait lasts at most: a whole stack starts on a busy machine."""
 
 LAST_LINE = "Ctrl-C stops everything"
 
@@ -68,7 +68,7 @@ class PrivateStack:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below one, those of its threads too."""
+    """Return the child processes of a process, those of its threads too."""
     below: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
@@ -83,7 +83,7 @@ def environment(pid: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `turnkeeper up` in `folder`, where whatever it makes would be open to all."""
+    """Run `turnkeeper up` in `folder`, with a umask that would leave new files open to all."""
     process = await asyncio.create_subprocess_exec(
         *own_command("up"),
         stdout=asyncio.subprocess.PIPE,
@@ -106,7 +106,7 @@ async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.su
 
 
 async def converse(http: httpx.AsyncClient, model: str) -> list[dict[str, Any]]:
-    """Have two turns in a new session, and read them in every way there is; return them."""
+    """Run two turns in a new session, and read them in every way there is; return them."""
     start = {
         "model": model,
         "title": canary("title"),

@@ -1,4 +1,4 @@
-"""A worker that dies under the supervisor: what it ran goes on at once, and its restarts don't slow down (OPS-10)."""
+"""A worker that dies under the supervisor: its work continues at once, and its restarts don't slow down (OPS-10)."""
 
 import asyncio
 import json
@@ -146,7 +146,7 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
 
 
 async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
-    """What has just ended counts as running for a moment: Temporal refuses to fail it."""
+    """An activity that has just ended still counts as running for a moment: Temporal refuses to fail it."""
     async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
         session = await on.start("quick")
         turns: list[ConversationMessage] = []

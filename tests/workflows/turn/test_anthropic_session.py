@@ -20,7 +20,7 @@ LOOK_TWICE = Answer(
 
 @pytest.fixture
 async def wire(on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AnthropicWire]:
-    """Anthropic's API, which all models of the stage are asked by."""
+    """Anthropic's API, the vendor of all models of the stage."""
     async with AnthropicWire() as started:
         provider: Provider = started.provider()
         monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, MODEL))

@@ -1,4 +1,4 @@
-"""Every attempt counts: what attempts took that gave no answer, in usage and budgets: AGT-9."""
+"""Every attempt counts: usage and budgets include attempts that gave no answer: AGT-9."""
 
 import asyncio
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def cut(text: str = STORY) -> AnswerParts:
 
 
 def unclear() -> AnswerParts:
-    """An answer of which nobody knows whether it is whole."""
+    """An answer that may or may not be complete."""
     return [Delta("respond", STORY), ModelError("provider_error", "odd", retry_after=0.05, max_attempts=3)]
 
 

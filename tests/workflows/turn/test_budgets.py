@@ -1,4 +1,4 @@
-"""What ends a turn that takes too much, and how it says so: AGT-1."""
+"""Which budget ends a turn, and what the message says: AGT-1."""
 
 import json
 import re
@@ -26,7 +26,7 @@ HOW = (
 
 
 def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usage | None = None) -> None:
-    """Hold what a turn did against `limit`, as the turn does."""
+    """Check what a turn did against `limit`, as the turn does."""
     limits = Limits.model_validate({limit: most})
     budgets = Budgets(limits, model="openai-chat:llama", spent=usage or Usage())
     budgets.check_next_step(steps)

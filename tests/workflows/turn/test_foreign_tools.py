@@ -44,7 +44,7 @@ async def staged(temporal: Client, toolbox: Toolbox) -> AsyncIterator[Stage]:
 
 
 async def results_of(on: Stage, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
-    """Return what a session's calls came to, all of one step; the turn goes on after them."""
+    """Return the results of a session's calls, all of one step; the turn continues after them."""
     on.vendor.script = [asks(*calls), says("done")]
     session = await on.start(ALLOWED)
     await session.prompt("go")
@@ -135,7 +135,7 @@ async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed
         (pending,) = await session.awaited_approvals()
         await call(toolbox, "change")
         await session.decide(pending, "allow_for_session")
-        # It is asked about anew: what was allowed was another tool.
+        # It needs a new approval: the allowance was for another tool.
         await session.until(lambda state: state.messages[-1].steps[1:] and state.status == "awaiting_approval")
         (again,) = await session.awaited_approvals()
         await session.decide(again, "approve")
@@ -249,7 +249,7 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
 
 
-# Servers that nobody here wrote
+# Servers of others
 
 
 async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
@@ -297,7 +297,7 @@ async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transpor
 
 @asynccontextmanager
 async def everything_over(transport: str, command: list[str]) -> AsyncIterator[dict[str, object]]:
-    """Yield the server's entry in `mcp.json`; over HTTP it runs inside the block, otherwise the toolbox runs it."""
+    """Yield the server's entry in `mcp.json`. Over HTTP it runs for the block; otherwise the toolbox starts it."""
     if transport == "stdio":
         yield {"command": command[0], "args": [*command[1:], transport]}
         return

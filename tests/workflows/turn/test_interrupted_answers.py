@@ -1,4 +1,4 @@
-"""What a model had written when its turn was stopped, or failed, is kept and told: SES-9."""
+"""The partial answer of a turn that was stopped or failed is kept, and the model sees it: SES-9."""
 
 import asyncio
 import json
@@ -353,7 +353,7 @@ async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(on: Stage) 
 
 
 class Deaf:
-    """A vendor that goes on whatever happens, until it is let go."""
+    """A vendor that ignores cancellation until the test releases it."""
 
     def __init__(self) -> None:
         self.gate = Gate(is_open=False)

@@ -28,7 +28,7 @@ MAKERS: dict[str, Callable[[], VendorWire]] = {
 
 @pytest.fixture(params=MAKERS)
 async def wire(request: pytest.FixtureRequest, on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VendorWire]:
-    """An API of OpenAI's, which all models of the stage are asked by."""
+    """An API of OpenAI's, the vendor of all models of the stage."""
     async with MAKERS[request.param]() as started:
         provider, name = started.provider(), started.model.partition(":")[2]
         monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, name))

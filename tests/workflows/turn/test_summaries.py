@@ -1,4 +1,4 @@
-"""What is evicted is summarised before it is out of the model's sight, on the real server: CTX-5."""
+"""Evicted messages are summarised before the model stops seeing them, on the real server: CTX-5."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What models used and cost, in steps, turns and sessions: AGT-10."""
+"""Usage and cost of models, in steps, turns and sessions: AGT-10."""
 
 import json
 

@@ -43,7 +43,7 @@ ASK_BEFORE_WRITING = {"file_write": "ask"}
 
 @asynccontextmanager
 async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace: Path) -> AsyncIterator[Stage]:
-    """A worker that asks `wires` for their models, the offline model for its own, and works in `workspace`."""
+    """A worker that has the models of `wires` and the offline model, and works in `workspace`."""
     (workspace / "a.txt").write_text("apple\n")
     (workspace / "b.txt").write_text("banana\n")
     offline = build_providers(Settings(offline_words_per_second=0))
@@ -57,7 +57,7 @@ async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace
 
 
 async def run_turn(session: DrivenSession, workspace: Path) -> list[ConversationMessage]:
-    """Lead a session through the story, and return its turns."""
+    """Run the session's turns of the story, and return them."""
     await session.prompt(id="p1", text=PROMPT)
     (pending,) = await session.awaited_approvals()
     assert (pending.tool, pending.call_id) == ("file_write", "1.2.0")
