@@ -1,4 +1,4 @@
-"""A session in a test's hands: the real server, the real worker, and a vendor that answers when it is told to."""
+"""A session that a test drives: the real server, the real worker, and a scripted vendor."""
 
 import asyncio
 import tempfile
@@ -49,14 +49,14 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 Answer = TypeVar("Answer")
 
 UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
-"""What Temporal says where no worker has answered a query in time."""
+"""Temporal's message when no worker has answered a query in time."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
 
 
 LONG_PAUSE = 0.2
-"""Seconds between two questions about a session that is at work for long: it is at work at each of them, too."""
+"""Seconds between two queries of a session that works for long: each query is work for it, too."""
 
 
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -76,7 +76,7 @@ def asks(*calls: tuple[str, dict[str, Any] | str], text: str = "") -> ModelRespo
 
 
 def replayer() -> Replayer:
-    """Return what replays sessions that ran in the sandbox: once more in it would take three times as long."""
+    """Return a replayer without the sandbox: the sessions ran in it, and a replay in it takes three times as long."""
     return Replayer(
         workflows=[AgenticAIWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
@@ -85,7 +85,7 @@ def replayer() -> Replayer:
 
 
 class Gate:
-    """Opens when the test says so, and tells how many wait at it."""
+    """Opens when the test says so, and counts the calls that wait at it."""
 
     def __init__(self, *, is_open: bool) -> None:
         self._open = asyncio.Event()
@@ -111,8 +111,8 @@ class Gate:
             await self._arrivals.wait_for(lambda: self.arrived >= count)
 
 
-Written = list[Delta | Gate | ModelResponse | ModelError]
-"""An answer piece by piece, held at each gate until that is opened."""
+AnswerParts = list[Delta | Gate | ModelResponse | ModelError]
+"""An answer piece by piece; each gate holds it back until the gate is opened."""
 
 
 @dataclass
@@ -122,11 +122,11 @@ class Vendor:
     With `answer` it answers by that once the script is at its end; with `summarise`, requests for summaries by that.
     """
 
-    script: list[ModelResponse | ModelError | Written] = field(default_factory=list)
+    script: list[ModelResponse | ModelError | AnswerParts] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
-    answer: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
-    summarise: Callable[[ModelRequest], ModelResponse | ModelError | Written] | None = None
+    answer: Callable[[ModelRequest], ModelResponse | ModelError | AnswerParts] | None = None
+    summarise: Callable[[ModelRequest], ModelResponse | ModelError | AnswerParts] | None = None
 
     @property
     def summary_requests(self) -> list[ModelRequest]:
@@ -150,7 +150,7 @@ class Vendor:
             else:
                 yield event
 
-    def _answer(self, request: ModelRequest) -> "ModelResponse | ModelError | Written":
+    def _answer(self, request: ModelRequest) -> "ModelResponse | ModelError | AnswerParts":
         if self.summarise and request.head.system == INSTRUCTION:
             return self.summarise(request)
         if self.script:
@@ -166,13 +166,13 @@ def last_user_message(request: ModelRequest) -> str:
 
 
 def tools_of(request: ModelRequest) -> list[str]:
-    """Return the names of the worker's tools that the model is offered, without those that the session runs itself."""
+    """Return the names of the worker's tools that the model is offered, without the session's own."""
     return [tool.name for tool in request.head.tools if tool.name not in TASK_TOOLS]
 
 
 @dataclass
 class Tools:
-    """Tools in the test's hands. `calls` is every invocation that reached one."""
+    """Tools that the test controls. `calls` is every invocation that reached one."""
 
     specs: list[ToolSpec] = field(
         default_factory=lambda: [
@@ -199,11 +199,11 @@ class Tools:
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})
-"""A session whose tools run without anybody being asked."""
+"""A session whose tools run without approval."""
 
 
 class DrivenSession:
-    """A session and the ways a test speaks to it."""
+    """A session, and what a test can do with it."""
 
     def __init__(self, client: Client, handle: WorkflowHandle[Any, Any], *, patient: bool = False) -> None:
         """`patient`: ask again while no worker answers, for tests that kill theirs."""
@@ -246,12 +246,12 @@ class DrivenSession:
         return approvals
 
     async def decide(self, pending: PendingApproval, decision: str, **more: Any) -> Any:
-        """Decide on a call as it was shown."""
+        """Decide on a call, with the digest of its arguments."""
         request = {"call_id": pending.call_id, "args_digest": pending.args_digest, "decision": decision, **more}
         return await self.update("resolve_approval", request)
 
     async def _ask(self, query: str, argument: Any, result_type: type[Answer]) -> Answer:
-        """Ask until there is an answer: of a busy machine, and where the test kills its workers, of another one."""
+        """Ask until there is an answer: the machine may be busy, or the test has killed the worker."""
         bound = timedelta(seconds=3) if self.patient else None
 
         async def answer() -> Answer | None:
@@ -272,10 +272,10 @@ class DrivenSession:
         bound: float = BOUND,
         max_pause: float = 0.0,
     ) -> ConversationState:
-        """Return the first state for which `is_so` holds; a change of the session is what is waited for.
+        """Return the first state for which `is_so` holds; look again after each change of the session.
 
-        With `turns`, the state holds the newest so many only: it costs less. `max_pause`, in
-        seconds, is for states that last: the pauses between two questions grow up to it.
+        With `turns`, the state holds that many of the newest turns only: it costs less. `max_pause`, in
+        seconds, is for states that last: the pauses between two queries grow up to it.
         """
         deadline = asyncio.get_running_loop().time() + bound
         pauses = growing_pauses(max_pause)
@@ -290,7 +290,7 @@ class DrivenSession:
                     raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
-        """Return the turns once `turns` were processed and nothing waits."""
+        """Return the turns once `turns` turns are complete and no prompt waits."""
         await self.until(
             lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length,
             turns=0,
@@ -302,12 +302,12 @@ class DrivenSession:
     async def histories(self) -> list[WorkflowHistory]:
         """Return the history of every run of the session, oldest first."""
         run_id = (await self.handle.describe()).raw_description.workflow_execution_info.first_run_id
-        found: list[WorkflowHistory] = []
+        result: list[WorkflowHistory] = []
         while run_id:
             run = self.client.get_workflow_handle(self.handle.id, run_id=run_id)
-            found.append(await run.fetch_history())
-            run_id = found[-1].events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-        return found
+            result.append(await run.fetch_history())
+            run_id = result[-1].events[-1].workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+        return result
 
     async def fate(self, message_id: str) -> str | None:
         fates = (await self.queue({"message_id": message_id})).fates
@@ -339,7 +339,7 @@ class Stage:
         return self.adopt(handle)
 
     def adopt(self, handle: WorkflowHandle[Any, Any]) -> DrivenSession:
-        """Drive a session that was started otherwise."""
+        """Drive a session that was started elsewhere."""
         session = DrivenSession(self.client, handle)
         self.sessions.append(session)
         return session
@@ -353,7 +353,7 @@ class Stage:
 
 
 def broken(on: Stage) -> Path:
-    """Make the archive's file unusable: a folder in its place; the file itself waits beside it."""
+    """Make the archive's file unusable: put a folder in its place and keep the file beside it."""
     file = on.settings.state_dir / "archive.db"
     if file.exists():
         file.rename(file.with_suffix(".away"))

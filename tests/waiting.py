@@ -15,13 +15,13 @@ BOUND = 60.0
 
 FIRST_PAUSE = 0.001
 MAX_PAUSE = 0.05
-"""Seconds between two questions: short where the answer comes at once, longer where the machine has better to do."""
+"""Seconds between two checks: short where the answer comes at once, longer on a busy machine."""
 
 
 async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: float = BOUND) -> Answer:
-    """Ask again and again until the answer is true, and return it.
+    """Call `condition` until its result is true, and return that.
 
-    For what can only be asked: a process, a file, a list of Temporal's, a gateway on its way up.
+    For what can only be polled: a process, a file, a list of Temporal's, a gateway that is starting.
 
     Raises:
         TimeoutError: after `within` seconds, with the last answer.
@@ -30,8 +30,8 @@ async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: 
     try:
         async with asyncio.timeout(within):
             while True:
-                asked = condition()
-                answer = await asked if isawaitable(asked) else asked
+                result = condition()
+                answer = await result if isawaitable(result) else result
                 if answer:
                     return answer
                 await asyncio.sleep(pause)
@@ -41,7 +41,7 @@ async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: 
 
 
 def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:
-    """Yield pauses between questions: none before the first two, then each twice as long, up to `max_pause`."""
+    """Yield pauses between checks: none before the first two, then each twice as long, up to `max_pause`."""
     yield asyncio.sleep(0)
     pause = 0.0
     while True:

@@ -24,7 +24,7 @@ STATE_MACHINE = ("models/session/test_updates_law.py", "UpdatesLaw")
 
 @dataclass
 class Section:
-    """What the page says of a requirement."""
+    """What the page says about a requirement."""
 
     about: str
     claims: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
@@ -37,23 +37,23 @@ def states() -> dict[str, str]:
 
 
 def sections(text: str) -> dict[str, Section]:
-    found: dict[str, Section] = {}
+    by_name: dict[str, Section] = {}
     for name, about, body in _SECTION.findall(text):
         section = Section(about, says_what_is_missing=bool(_MISSING.search(body)))
         for number, sentence, proofs in _CLAIM.findall(body):
             section.numbers.append(int(number))
             section.claims.append((sentence, _PROOF.findall(proofs)))
         assert sum(len(proofs) for _, proofs in section.claims) == body.count("   - "), f"{name}: a line can't be read"
-        found[name] = section
-    return found
+        by_name[name] = section
+    return by_name
 
 
 def requirements_of(test: str) -> set[str]:
-    """Return the ids that a test carries; of `ctx_9_to_ctx_11` all that it spans."""
-    found = {f"{area.upper()}-{number}" for area, number in _IDS.findall(test)}
+    """Return the ids in a test's name; for `ctx_9_to_ctx_11` the whole range."""
+    ids = {f"{area.upper()}-{number}" for area, number in _IDS.findall(test)}
     for area, first, last in re.findall(r"([a-z]{3})_(\d+)_to_[a-z]{3}_(\d+)", test):
-        found |= {f"{area.upper()}-{number}" for number in range(int(first), int(last) + 1)}
-    return found
+        ids |= {f"{area.upper()}-{number}" for number in range(int(first), int(last) + 1)}
+    return ids
 
 
 def names_in(file: Path) -> set[str]:
@@ -76,10 +76,10 @@ def test_every_requirement_that_a_test_names_is_listed_as_kept() -> None:
 
 
 def test_every_requirement_that_is_not_for_later_is_said_in_numbered_sentences() -> None:
-    said = sections(PAGE.read_text())
+    documented = sections(PAGE.read_text())
     rows = {name: about for name, about, state in _ROW.findall(PAGE.read_text()) if state != "later"}
-    assert {name: section.about for name, section in said.items()} == rows
-    for name, section in said.items():
+    assert {name: section.about for name, section in documented.items()} == rows
+    for name, section in documented.items():
         assert section.numbers == list(range(1, len(section.claims) + 1)), name
         assert section.claims, name
 

@@ -13,7 +13,7 @@ def test_ops_12_constraints_pin_every_package_and_name_no_address() -> None:
 
 
 def results() -> list[tuple[str, str]]:
-    """Return what was measured, and whether it reached its goal, of every row that has one."""
+    """Return what was measured and whether it reached its goal, for every row that has one."""
     text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     return re.findall(r"^\| (.+?) \|.*\| (yes|\*\*no\*\*) \|$", text, re.MULTILINE)
 
@@ -24,6 +24,6 @@ def test_ops_11_the_written_results_reach_what_was_to_be_reached_but_those_that_
     assert section
     missed = re.search(r"^Not reached: (.*?)\n\n", section[0], re.MULTILINE | re.DOTALL)
     assert missed
-    said = {" ".join(name.split()) for name in re.findall(r"`(.+?)`", missed[1], re.DOTALL)}
+    documented = {" ".join(name.split()) for name in re.findall(r"`(.+?)`", missed[1], re.DOTALL)}
     assert len(results()) > 25
-    assert {what for what, reached in results() if reached != "yes"} == said
+    assert {what for what, reached in results() if reached != "yes"} == documented

@@ -20,7 +20,7 @@ SPARING = {"max_steps": 10, "max_tokens_per_turn": 200_000, "turn_timeout": 200}
 
 
 async def read_and_remember(client: Client, model: str, workspace: Path) -> list[ConversationMessage]:
-    """Lead a session through two turns with the providers and tools of a worker; return the turns.
+    """Run two turns of a session with the providers and tools of a worker; return the turns.
 
     What is to be told is in a file and cannot be guessed, so the tool was used. The second turn is answered from the
     first, whose blocks the vendor is sent back and has to accept, thinking and all (AGT-3).
@@ -65,6 +65,6 @@ def _check_steps(turn: ConversationMessage, *, is_priced: bool) -> None:
 
 
 def has_thought(turns: list[ConversationMessage]) -> bool:
-    """Tell whether the model thought before it acted: it shows, or was counted."""
+    """Return whether the model thought before it acted: the thinking is shown, or its tokens are counted."""
     steps = [step for turn in turns for step in turn.steps if isinstance(step, ModelStep)]
     return any(step.thinking or (step.usage and step.usage.reasoning_tokens) for step in steps)

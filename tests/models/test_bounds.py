@@ -45,11 +45,11 @@ def test_ctx_14_head_and_tail_are_kept_and_the_mark_says_how_much_is_gone(text, 
         return
     head, _, rest = bounded.partition("\n[... ")
     mark, _, tail = rest.rpartition(" ...]\n")
-    gone = int(mark.split()[0].replace(",", ""))
+    left_out = int(mark.split()[0].replace(",", ""))
     assert text.startswith(head)
     assert text.endswith(tail)
-    assert mark == f"{gone:,} of {len(text):,} characters left out"
-    assert len(head) + gone + len(tail) == len(text)
+    assert mark == f"{left_out:,} of {len(text):,} characters left out"
+    assert len(head) + left_out + len(tail) == len(text)
 
 
 def test_ctx_14_most_of_the_room_is_used_the_head_gets_two_thirds():
@@ -68,8 +68,8 @@ def test_ctx_14_a_cut_splits_no_character_and_wastes_no_room_for_one(text, max_b
     head, tail = head_within(text, max_bytes), tail_within(text, max_bytes)
     assert text.startswith(head)
     assert text.endswith(tail)
-    for kept in (head, tail):
-        assert kept == text or max_bytes - 4 < len(kept.encode()) <= max_bytes
+    for part in (head, tail):
+        assert part == text or max_bytes - 4 < len(part.encode()) <= max_bytes
 
 
 @given(JSON)

@@ -1,4 +1,4 @@
-"""What is wrong with a value is said in our own words, never in pydantic's: API-2, OPS-4."""
+"""Errors about invalid values are in our own words, never pydantic's: API-2, OPS-4."""
 
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ class Everything(Strict):
     words: list[str] = Field([], max_length=1)
     by_name: dict[str, str] = {}
     choice: Literal["a", "b", "c"] = "a"
-    said: list[Annotated[User | Assistant, Field(discriminator="role")]] = []
+    messages: list[Annotated[User | Assistant, Field(discriminator="role")]] = []
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_api_2_a_value_that_is_refused_is_refused_in_words(field: str, value: An
 
 def test_api_2_a_role_that_there_is_not_is_answered_with_those_there_are() -> None:
     with pytest.raises(ValidationError) as refused:
-        Everything.model_validate({"said": [{"role": "system"}, {}]})
+        Everything.model_validate({"messages": [{"role": "system"}, {}]})
     assert [reason_of(error) for error in refused.value.errors()] == [
         'role must be "user" or "assistant"',
         "role is required",

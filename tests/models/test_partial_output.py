@@ -1,4 +1,4 @@
-"""What grows of partial output, as those who watch are told: AGT-5."""
+"""The growth of partial output that watchers receive: AGT-5."""
 
 from itertools import pairwise
 
@@ -41,12 +41,12 @@ def attempts(draw: st.DrawFn) -> list[PartialOutput]:
     return snapshots
 
 
-def ends_with(shown: PartialOutput | None, snapshot: PartialOutput) -> bool:
-    """Return whether all that the snapshot has is shown, and at most what was left out of it since."""
-    assert shown
+def ends_with(received: PartialOutput | None, snapshot: PartialOutput) -> bool:
+    """Return whether `received` ends with all of the snapshot; before that it may have what was left out since."""
+    assert received
     return all(
         (part.kind, part.text.endswith(newest.text), part.end) == (newest.kind, True, newest.end)
-        for part, newest in zip(shown.parts, snapshot.parts, strict=True)
+        for part, newest in zip(received.parts, snapshot.parts, strict=True)
     )
 
 
@@ -54,19 +54,19 @@ def ends_with(shown: PartialOutput | None, snapshot: PartialOutput) -> bool:
 def test_agt_5_growths_in_order_give_the_latest_snapshot_whichever_were_left_out(
     of_attempts: list[list[PartialOutput]], data: st.DataObject
 ) -> None:
-    written = [
+    all_snapshots = [
         snapshot.model_copy(update={"request": request})  # no two attempts are known by the same tag
         for request, snapshots in enumerate(of_attempts, start=1)
         for snapshot in snapshots
     ]
-    seen = [snapshot for snapshot in written if data.draw(st.booleans())] or written[-1:]
-    shown: PartialOutput | None = None
-    told: PartialOutput | None = None
+    seen = [snapshot for snapshot in all_snapshots if data.draw(st.booleans())] or all_snapshots[-1:]
+    received: PartialOutput | None = None
+    previous: PartialOutput | None = None
     for snapshot in seen:
-        if grown := growth(told, snapshot):
-            shown = with_growth(shown, grown)
-            told = snapshot
-        assert ends_with(shown, snapshot)
+        if grown := growth(previous, snapshot):
+            received = with_growth(received, grown)
+            previous = snapshot
+        assert ends_with(received, snapshot)
 
 
 @given(attempts())

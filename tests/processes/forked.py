@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class ForkedProcess:
-    """A process as `asyncio.subprocess.Process` shows one."""
+    """A process with the interface of `asyncio.subprocess.Process`."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class ForkedProcess:
         return await asyncio.shield(self._end)
 
     async def communicate(self, input: bytes | None = None) -> tuple[bytes, bytes]:
-        """Write `input`, and return what the process has written once it has ended."""
+        """Write `input`; return standard output and standard error once the process has ended."""
         if self.stdin is not None:
             self.stdin.write(input or b"")
             self.stdin.close()
         out, err = [stream.read() if stream else no_bytes() for stream in (self.stdout, self.stderr)]
-        written = await asyncio.gather(out, err)
+        outputs = await asyncio.gather(out, err)
         await self.wait()
-        return written[0], written[1]
+        return outputs[0], outputs[1]
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

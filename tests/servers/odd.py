@@ -104,7 +104,7 @@ def die(request_id: int, args: dict) -> None:
 
 
 def die_first(request_id: int, args: dict) -> None:
-    """Die so many times, and note by which key each run was asked for."""
+    """Die `times` times, and append the idempotency key of each run to a file."""
     with Path("keys").open("a") as keys:
         keys.write(f"{args['_meta']['turnkeeper/idempotency-key']}\n")
     runs = len(Path("keys").read_text().split())

@@ -29,7 +29,7 @@ async def hang(marker: str) -> str:
 
 
 async def meet(people: int) -> str:
-    """Return once so many calls are inside."""
+    """Return once `people` calls are inside."""
     inside = asyncio.Event()
     meeting.append(inside)
     if len(meeting) == people:
@@ -39,7 +39,7 @@ async def meet(people: int) -> str:
     return "met"
 
 
-class Told(uvicorn.Server):
+class AnnouncingServer(uvicorn.Server):
     async def startup(self, sockets: list | None = None) -> None:
         await super().startup(sockets)
         sys.stdout.write(f"{os.getpid()}\n")
@@ -51,7 +51,7 @@ def main(port: int, form: str) -> None:
     for tool in (echo, pid, hang, meet):
         server.add_tool(tool)
     app = server.streamable_http_app(json_response=form == "json")
-    Told(uvicorn.Config(app, port=port, log_level="critical")).run()
+    AnnouncingServer(uvicorn.Config(app, port=port, log_level="critical")).run()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ QUESTION = "What is the launch code of the probe?"
 
 
 class LongConversation:
-    """The offline model behind the vendor's edge; asked for them, it makes many calls before it answers."""
+    """The offline model as the vendor; on request it makes many calls before it answers."""
 
     def __init__(self, *, calls: int) -> None:
         self.calls_left = calls
@@ -42,21 +42,21 @@ class LongConversation:
 async def hold_long_conversation(
     on: Stage, *, calls: int, turns: int, history: dict[str, Any]
 ) -> tuple[list[ConversationMessage], int]:
-    """Hold a conversation and check what the model saw of it; return its turns, and how many segments began anew."""
+    """Run a conversation and check what the model saw of it; return the turns and the number of new segments."""
     on.vendor.answer = LongConversation(calls=calls)
     session = await on.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
-    said = [FACT, CALLS, *(f"Write line {number}, please." for number in range(turns)), QUESTION]
-    for text in said:
+    prompts = [FACT, CALLS, *(f"Write line {number}, please." for number in range(turns)), QUESTION]
+    for text in prompts:
         await session.prompt(text)
-    transcript = await session.idle(turns=len(said))
+    transcript = await session.idle(turns=len(prompts))
 
-    assert [turn.user_message for turn in transcript] == said
+    assert [turn.user_message for turn in transcript] == prompts
     assert all(turn.status == "completed" for turn in transcript)
     assert len([step for step in transcript[1].steps if step.kind == "model" and step.tool_calls]) == calls
     for request in on.vendor.turn_requests:
         assert len(request.messages) <= history["max_messages"] + 2
         assert not orphans(request.messages)
-        assert last_user_message(request) in said
+        assert last_user_message(request) in prompts
         assert sum(message.content.startswith(SUMMARY_MARK) for message in request.messages) <= 1
     is_new_segment = [
         after.messages[: len(before.messages)] != before.messages for before, after in pairwise(on.vendor.turn_requests)
@@ -87,10 +87,10 @@ async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
     for number in range(1, 8):
         await session.prompt(f"number {number}")
     await session.idle(turns=7)
-    said = [record.message.partition(" ({")[0] for record in caplog.records if record.name == "temporalio.workflow"]
-    assert "Conversation: 2 messages (~6 tokens)" in said
-    assert "Trimmed conversation: 8 messages removed, 3 kept (~8 tokens)" in said
-    assert "Conversation approaching limit (9/10 messages)" in said
+    messages = [record.message.partition(" ({")[0] for record in caplog.records if record.name == "temporalio.workflow"]
+    assert "Conversation: 2 messages (~6 tokens)" in messages
+    assert "Trimmed conversation: 8 messages removed, 3 kept (~8 tokens)" in messages
+    assert "Conversation approaching limit (9/10 messages)" in messages
 
 
 async def test_ctx_2_settings_that_leave_no_room_are_warned_of_once(
@@ -220,7 +220,7 @@ async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(on: Sta
 
 
 async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(on: Stage) -> None:
-    """A vendor that judges the whole request refused every innocent turn after it."""
+    """A vendor that judges the whole request would otherwise refuse every later turn, too."""
 
     def judge(request: ModelRequest) -> ModelResponse | ModelError:
         if any("bad" in message.content for message in request.messages):

@@ -1,4 +1,4 @@
-"""A session that goes on in a new run, between turns and in the middle of one, nothing lost: SES-12, SES-14."""
+"""A session continues as new, between turns and in the middle of one, and loses nothing: SES-12, SES-14."""
 
 from datetime import UTC, datetime
 from uuid import uuid4
@@ -42,18 +42,18 @@ async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(on: Stage
 
 async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcript(on: Stage) -> None:
     session = await on.start(SMALL)
-    held: dict[str, object] = {}
+    transcript: dict[str, object] = {}
     last_seen, revision = None, None
     for number in range(15):
         await session.prompt(f"prompt {number}")
         update = await session.updates({"last_seen_message_id": last_seen, "since_revision": revision})
         assert not update.reset
-        held |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
+        transcript |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
         last_seen, revision = update.last_seen_message_id, update.revision
     turns = await session.idle(turns=15)
     update = await session.updates({"last_seen_message_id": last_seen, "since_revision": revision})
-    held |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
-    assert list(held.values()) == turns
+    transcript |= {turn.id: turn for turn in [*update.updated_messages, *update.new_messages]}
+    assert list(transcript.values()) == turns
 
 
 async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(on: Stage) -> None:

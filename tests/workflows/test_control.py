@@ -90,7 +90,7 @@ async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(
 
 
 @pytest.mark.parametrize(
-    ("update", "argument", "said"),
+    ("update", "argument", "message"),
     [
         ("withdraw_prompt", None, "id"),
         ("withdraw_prompt", "p1", "value"),
@@ -106,14 +106,14 @@ async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(
     ],
 )
 async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(
-    on: Stage, update: str, argument: Any, said: str
+    on: Stage, update: str, argument: Any, message: str
 ) -> None:
     session = await on.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     before = (await session.handle.describe()).history_length
     refused = await refusal(session, update, argument)
-    assert (refused.type, refused.details[0]) == ("invalid", said)
+    assert (refused.type, refused.details[0]) == ("invalid", message)
     assert (await session.handle.describe()).history_length == before
 
 

@@ -1,4 +1,4 @@
-"""What no caller can do to a session: wedge it by what is refused (SES-10)."""
+"""No caller can block a session with messages that are refused (SES-10)."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -82,24 +82,24 @@ READERS: dict[str, Callable[[Any], object]] = {
 
 
 def hostile_arguments(reader: str) -> list[Any]:
-    found: list[Any] = [MANY, *VALUES, *({field: value} for field in FIELDS for value in VALUES)]
+    arguments: list[Any] = [MANY, *VALUES, *({field: value} for field in FIELDS for value in VALUES)]
     if reader == "start":
         base = {"created_at": NOW, "revision": 1}
-        found += [{"carried": {**base, field: value}} for field in FLAT_FIELDS for value in VALUES]
-        found += [{"carried": {"state": value}} for value in VALUES]
-        found += [{"carried": {"state": {**base, part: value}}} for part in PARTS for value in VALUES]
-        found += [{"carried": {"state": {**base, "queue": {"row": {"parked": value}}}}} for value in VALUES]
-        found += [{"carried": {**base, "context": {"cut": dict.fromkeys(MANY, "x")}}}]
-        found += [{"carried": {**base, "view": [{"turn": "a", "messages": [0] * 500_000}]}}]
-    return found
+        arguments += [{"carried": {**base, field: value}} for field in FLAT_FIELDS for value in VALUES]
+        arguments += [{"carried": {"state": value}} for value in VALUES]
+        arguments += [{"carried": {"state": {**base, part: value}}} for part in PARTS for value in VALUES]
+        arguments += [{"carried": {"state": {**base, "queue": {"row": {"parked": value}}}}} for value in VALUES]
+        arguments += [{"carried": {**base, "context": {"cut": dict.fromkeys(MANY, "x")}}}]
+        arguments += [{"carried": {**base, "view": [{"turn": "a", "messages": [0] * 500_000}]}}]
+    return arguments
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_ses_10_whatever_fits_temporal_is_read_or_refused_within_half_a_second_and_a_kilobyte(reader: str) -> None:
     for number, argument in enumerate(hostile_arguments(reader)):
-        begun = time.process_time()
+        started_at = time.process_time()
         refusal = refusal_by(READERS[reader], argument)
-        assert time.process_time() - begun < 0.5, number
+        assert time.process_time() - started_at < 0.5, number
         if refusal:
             assert len(refusal.message.encode()) <= 1_024
             assert "x" * 100 not in refusal.message
@@ -248,7 +248,7 @@ HOSTILE_STARTS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 async def shared(temporal: Client) -> AsyncIterator[Stage]:
-    """A stage for sessions that never get as far as to ask a model."""
+    """A stage for sessions that never ask a model."""
     async with stage(temporal) as on:
         yield on
 

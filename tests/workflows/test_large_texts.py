@@ -76,10 +76,10 @@ async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_ref
     assert on.tools.calls[0].args == {"text": "a" * 10_000}
     assert first.agent_message_blob.chars == 20_000
     assert await blob(on, session.handle.id, first.agent_message_blob.hash) == "w" * 20_000
-    asked = on.vendor.requests[-1].messages
-    assert [message.content for message in asked if message.role == "assistant"] == ["r" * 10_000, "w" * 20_000]
-    assert asked[1].tool_calls[0].args == {"text": "a" * 10_000}
-    assert asked[1].state == state
+    messages = on.vendor.requests[-1].messages
+    assert [message.content for message in messages if message.role == "assistant"] == ["r" * 10_000, "w" * 20_000]
+    assert messages[1].tool_calls[0].args == {"text": "a" * 10_000}
+    assert messages[1].state == state
     assert len((await session.handle.fetch_history()).to_json()) < 80_000
 
 

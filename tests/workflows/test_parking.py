@@ -36,7 +36,7 @@ LONG = 240.0
 """Seconds that hundreds of turns may take on a busy machine."""
 
 AT_ONCE = 40
-"""Signals on their way at the same time, where their order is of no matter."""
+"""Signals that are sent at the same time where their order doesn't matter."""
 
 
 async def unattended(temporal: Client, *, task_queue: str, **limits: int) -> DrivenSession:
@@ -69,13 +69,13 @@ async def burst(session: DrivenSession, count: int) -> None:
 
 
 async def small(on: Stage) -> DrivenSession:
-    """Start a session that hands over to a new run every few turns, and can take 5 of 50 prompts along."""
+    """Start a session that continues as new every few turns, and can carry 5 of 50 prompts."""
     limits = {"max_history_events": 50, "max_queued_prompts": 5}
     return await on.start(SessionInput.model_validate({"limits": limits}))
 
 
 async def with_parked_prompts(on: Stage) -> DrivenSession:
-    """Start a small session with 40 prompts, of which some are parked; its model answers no more for now."""
+    """Start a small session with 40 prompts, of which some are parked; its model doesn't answer for now."""
 
     def answer(request: ModelRequest) -> ModelResponse:
         if len(on.vendor.requests) == 3:
@@ -112,12 +112,12 @@ async def worked_off(session: DrivenSession, *, turns: int) -> None:
 
 async def fates(on: Stage, session: DrivenSession, ids: list[str]) -> dict[str, str | None]:
     """Look for every fate as the gateway does: in the session, the transcript, the archive; `None`: there is none."""
-    known: dict[str, str | None] = {}
+    by_id: dict[str, str | None] = {}
     for start in range(0, len(ids), 1_000):
         some = ids[start : start + 1_000]
         view = await session.queue({"message_ids": some})
-        known.update((fate.id, fate.fate) for fate in view.fates)
-    known |= {turn.id: "started" for turn in await transcript(on, session)}
+        by_id.update((fate.id, fate.fate) for fate in view.fates)
+    by_id |= {turn.id: "started" for turn in await transcript(on, session)}
     mine = select(FATES.c.fate).where(FATES.c.session_id == session.handle.id)
     rows = await on.stores.database.read(lambda connection: connection.scalars(mine).all())
     archived = {fate.id: fate.fate for fate in map(Fate.model_validate_json, rows)}
@@ -125,7 +125,7 @@ async def fates(on: Stage, session: DrivenSession, ids: list[str]) -> dict[str, 
         fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
         assert fate is not None
         assert fate.fate == archived[message_id]
-    return {message_id: known.get(message_id, archived.get(message_id)) for message_id in ids}
+    return {message_id: by_id.get(message_id, archived.get(message_id)) for message_id in ids}
 
 
 async def replays(session: DrivenSession) -> int:
@@ -182,15 +182,15 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on:
     on.vendor.gate.open()
     await session.handle.result()
     ids = [f"m{number}" for number in range(40)]
-    known = await fates(on, session, ids)
-    assert known["m35"] == "withdrawn"
+    fate_of = await fates(on, session, ids)
+    assert fate_of["m35"] == "withdrawn"
     turns = [turn.id for turn in await transcript(on, session)]
     assert turns == ids[: len(turns)]
-    assert {known[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
+    assert {fate_of[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
     for message_id in ids[len(turns) :]:
         fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
         assert fate is not None
-        assert fate.fate == known[message_id]
+        assert fate.fate == fate_of[message_id]
     parked = await on.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
     assert "m35" not in [prompt.id for prompt in parked]
 
@@ -210,8 +210,8 @@ async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel
     session = await with_parked_prompts(on)
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
-    known = await fates(on, session, [f"m{number}" for number in range(40)])
-    assert set(known.values()) == {"started", "discarded"}
+    fate_of = await fates(on, session, [f"m{number}" for number in range(40)])
+    assert set(fate_of.values()) == {"started", "discarded"}
 
 
 async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(on: Stage) -> None:
@@ -249,8 +249,8 @@ async def test_ses_6_over_a_thousand_prompts_in_one_activation_are_turns_or_have
         await worked_off(session, turns=20)
         await session.handle.signal("end_chat")
         await session.handle.result()
-        known = await fates(on, session, [f"m{number}" for number in range(1_200)])
-    counts = {fate: list(known.values()).count(fate) for fate in set(known.values())}
+        fate_of = await fates(on, session, [f"m{number}" for number in range(1_200)])
+    counts = {fate: list(fate_of.values()).count(fate) for fate in set(fate_of.values())}
     assert counts == {"started": 20, "rejected": 1_180}
 
 

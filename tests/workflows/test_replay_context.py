@@ -1,4 +1,4 @@
-"""The replay text of a session that lives: CTX-12, CTX-13."""
+"""The replay text of a running session: CTX-12, CTX-13."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ async def context(session: DrivenSession, argument: Any = None) -> str:
     return await session.handle.query("get_replay_context", argument, result_type=str)
 
 
-async def shown(session: DrivenSession, argument: Any = None) -> tuple[list[ReplayEvent], list[ReplayEvent] | None]:
+async def replay_of(session: DrivenSession, argument: Any = None) -> tuple[list[ReplayEvent], list[ReplayEvent] | None]:
     return parse_replay(await context(session, argument))
 
 
@@ -43,7 +43,7 @@ async def running_call(on: Stage) -> DrivenSession:
     return session
 
 
-LOOKED = [CallEvent(name="look", args={"n": 1}), ResultEvent(outcome="look done", content="{'n': 1}")]
+LOOK_EVENTS = [CallEvent(name="look", args={"n": 1}), ResultEvent(outcome="look done", content="{'n': 1}")]
 
 
 async def test_ctx_13_a_session_tells_what_has_happened_since_the_prompt_while_a_call_runs(on: Stage) -> None:
@@ -53,11 +53,11 @@ async def test_ctx_13_a_session_tells_what_has_happened_since_the_prompt_while_a
     on.tools.gate.open()
     on.tools.gate.close()
     await on.tools.gate.until_arrived(3)
-    assert await shown(session) == (
+    assert await replay_of(session) == (
         [],
         [
             UserEvent(content="look around"),
-            *LOOKED,
+            *LOOK_EVENTS,
             RespondEvent(content="Two more."),
             *[CallEvent(name="look", args={"n": 2}), ResultEvent(outcome="Running")],
             *[CallEvent(name="pay", args={"n": 3}), ResultEvent(outcome="Running")],
@@ -65,7 +65,7 @@ async def test_ctx_13_a_session_tells_what_has_happened_since_the_prompt_while_a
     )
     on.tools.gate.open()
     (turn,) = await session.idle(turns=1)
-    assert await shown(session) == (replay_events(turn), None)
+    assert await replay_of(session) == (replay_events(turn), None)
 
 
 async def test_ctx_12_a_turn_that_is_cancelled_in_a_step_stays_current_until_the_next_one(on: Stage) -> None:
@@ -73,7 +73,7 @@ async def test_ctx_12_a_turn_that_is_cancelled_in_a_step_stays_current_until_the
     session = await running_call(on)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
-    history, current = await shown(session)
+    history, current = await replay_of(session)
     assert (history, current) == ([], replay_events(turn))
     assert current == [
         UserEvent(content="look around"),
@@ -84,7 +84,7 @@ async def test_ctx_12_a_turn_that_is_cancelled_in_a_step_stays_current_until_the
     on.vendor.script = []
     await session.prompt("and now?")
     await session.idle(turns=2)
-    assert await shown(session) == (
+    assert await replay_of(session) == (
         [*current, UserEvent(content="and now?"), RespondEvent(content="echo: and now?")],
         None,
     )
@@ -107,10 +107,10 @@ async def test_ctx_12_what_was_steered_in_is_said_by_the_user(on: Stage) -> None
     await session.prompt(id="st", text="only the red ones\n$respond: all of them", mode="steer")
     on.tools.gate.open()
     (turn,) = await session.idle(turns=1)
-    history, _ = await shown(session)
+    history, _ = await replay_of(session)
     assert history[:4] == [
         UserEvent(content="look around"),
-        *LOOKED,
+        *LOOK_EVENTS,
         UserEvent(content="only the red ones\n$respond: all of them"),
     ]
     assert "\n\\$respond: all of them\n" in await context(session)
@@ -169,14 +169,14 @@ async def test_ctx_12_steps_that_were_archived_are_counted_and_told(on: Stage) -
     await session.prompt(id="p1", text="look around")
     await on.tools.gate.until_arrived(42)
     state = await session.until(lambda state: state.messages[0].steps_omitted > 10)
-    _, current = await shown(session)
+    _, current = await replay_of(session)
     omitted = int(current[1].content.split()[3])
     assert 10 < omitted <= state.messages[0].steps_omitted
     assert current[1] == ThinkEvent(content=f"[... the first {omitted} steps of this turn are left out ...]")
     assert current[0] == UserEvent(content="look around")
     on.tools.gate.open()
     (turn,) = await session.idle(turns=1)
-    history, _ = await shown(session, 0)
+    history, _ = await replay_of(session, 0)
     assert history == replay_events(turn)[2:]
     assert f"(showing last {len(history)} of {45 * 3 + 2} messages)" in await context(session, 0)
     await session.prompt("and now?")

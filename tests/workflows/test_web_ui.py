@@ -1,4 +1,4 @@
-"""What a session shows of itself, in queries and in the Temporal Web UI: SES-3, SES-13, SES-17."""
+"""What queries and the Temporal Web UI show of a session: SES-3, SES-13, SES-17."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,8 +34,8 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: St
     await on.tools.gate.until_arrived(1)
     await session.prompt("and then that")
     await session.until(lambda s: s.queue_length == 1)
-    shown = await details(session)
-    assert r"### Deploy \*now\*" in shown
+    page = await details(session)
+    assert r"### Deploy \*now\*" in page
     for fact in (
         "**Status:** processing",
         "**User:** alice",
@@ -48,8 +48,8 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: St
         "**Queue** (1)",
         "1. and then that",
     ):
-        assert fact in shown
-    assert "<b>" not in shown
+        assert fact in page
+    assert "<b>" not in page
 
 
 async def test_ses_17_every_activity_has_a_summary(on: Stage) -> None:

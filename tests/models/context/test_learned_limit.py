@@ -1,4 +1,4 @@
-"""What is sent once a vendor said that the context is too long, or refused a turn: CTX-7, CTX-8."""
+"""What is sent after a vendor has said that the context is too long, or has refused a turn: CTX-7, CTX-8."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,12 +23,12 @@ MODEL = "offline:"
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
     """Let the running turn make a step of parallel calls with these results."""
     turn = target.current_turn.running().message
-    made = [
+    calls = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))
     ]
-    target.current_turn.add_response(asks(*["look"] * len(results)), made, now=NOW)
-    for call, result in zip(made, results, strict=True):
+    target.current_turn.add_response(asks(*["look"] * len(results)), calls, now=NOW)
+    for call, result in zip(calls, results, strict=True):
         target.add_result(call.id, ToolResult(outcome="Looked", content=result, blob=blob))
     target.current_turn.append_step_to_view(state=state)
 

@@ -16,23 +16,23 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
     turn = target.current_turn.running().message
-    made = [
+    tool_calls = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)
     ]
-    target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
-    for call in made:
+    target.current_turn.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
+    for call in tool_calls:
         target.add_result(call.id, ToolResult(outcome="Looked", content=f"saw {call.id}"))
     target.current_turn.append_step_to_view(state=state)
 
 
 def orphans(messages: list[ModelMessage]) -> list[ModelMessage]:
-    asked: set[str | None] = set()
+    call_ids: set[str | None] = set()
     answered: set[str | None] = set()
     for message in messages:
-        asked |= {call.id for call in message.tool_calls}
+        call_ids |= {call.id for call in message.tool_calls}
         answered |= {message.call_id} if message.role == "tool" else set()
-    return [m for m in messages if (m.role == "tool" and m.call_id not in asked)] + [
+    return [m for m in messages if (m.role == "tool" and m.call_id not in call_ids)] + [
         m for m in messages if any(call.id not in answered for call in m.tool_calls)
     ]
 
@@ -46,12 +46,12 @@ def test_ctx_4_between_two_evictions_the_view_only_grows_at_its_end(steps: list[
     for calls in steps:
         segment = target.view.segment
         evict(target)
-        sent = target.view.request(target.head).messages
+        messages = target.view.request(target.head).messages
         if target.view.segment == segment:
-            assert sent[: len(before)] == before
-        assert not orphans(sent)
-        assert ModelMessage(role="user", content=turn.user_message) in sent
-        before = sent
+            assert messages[: len(before)] == before
+        assert not orphans(messages)
+        assert ModelMessage(role="user", content=turn.user_message) in messages
+        before = messages
         if calls:
             run_step(target, calls=calls)
         else:
@@ -113,10 +113,10 @@ def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summar
         send(target, "now", id="now")
         target.begin_turn(now=NOW)
         target.view.evict_over_bytes(2_000, running_turn="now", head=first)
-        kept = [message.content for message in target.view.messages]
-        assert kept[:first] == ["turn 0", "ok", "turn 1"][:first]
-        assert "turn 10" not in kept
-        assert kept[-1] == "now"
+        contents = [message.content for message in target.view.messages]
+        assert contents[:first] == ["turn 0", "ok", "turn 1"][:first]
+        assert "turn 10" not in contents
+        assert contents[-1] == "now"
         assert target.view.carried_bytes <= 1_100
 
 
@@ -198,6 +198,8 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
 
     carried = Session("s", target.carry(), now=NOW)
     assert carried.view.request(carried.head) == seen
-    texts = {sha256(kept.encode()).hexdigest(): kept for kept in carried.context.texts_of([turn], inline_bytes=512)}
+    texts = {
+        sha256(content.encode()).hexdigest(): content for content in carried.context.texts_of([turn], inline_bytes=512)
+    }
     carried.context.detach(turn, inline_bytes=512)
     assert resolve_request(carried.view.request(carried.head), texts) == seen

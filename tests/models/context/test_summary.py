@@ -1,4 +1,4 @@
-"""Summaries: what a model is asked, what is taken of its answer, and what waits for the next one (CTX-5)."""
+"""Summaries: the request, what is used of the answer, and what waits for the next summary (CTX-5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, Summ
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 TURNS = 1_000
-"""More than enough for what waits for a summary to be too much to be carried."""
+"""Enough turns that the messages waiting for a summary are too large to be carried."""
 
 HOSTILE = st.text(st.sampled_from("$usercalt:{}=HISTORY \\\n\r\u2028é"), max_size=60)
 
@@ -43,8 +43,8 @@ def step(name: str, args: dict[str, str], outcome: str = "done", status: str = "
 def test_ctx_5_the_model_is_asked_with_the_prompt_the_conversation_and_1024_tokens() -> None:
     request = summary_request([user("read a.txt"), *step("file_read", {"path": "a.txt"}, "Read a.txt\n\none\ntwo")])
     assert request.head.system == INSTRUCTION
-    for asked in ("read and written", "decisions", "problems", "state of the task", "factual and brief"):
-        assert asked in request.head.system
+    for topic in ("read and written", "decisions", "problems", "state of the task", "factual and brief"):
+        assert topic in request.head.system
     assert (request.head.max_tokens, SUMMARY_TOKENS, request.head.tools) == (1_024, 1_024, [])
     past, current = parse_replay(request.messages[0].content)
     assert current is None
@@ -152,12 +152,12 @@ def test_ctx_5_the_list_of_files_keeps_the_latest_and_counts_the_others() -> Non
 
 
 def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMessage]:
-    """Do what a turn does before it asks the model; return what a summary was asked of, if one was."""
+    """Do what a turn does before it asks the model; return the messages to summarise, if there are any."""
     config = target.config.history
     evict(target)
     if not target.context.is_summary_due(config):
         return []
-    asked = target.context.messages_to_summarise()
+    to_summarise = target.context.messages_to_summarise()
     entries = target.context.begin_summary()
     target.context.insert_summary(
         SummaryOutcome(text=text),
@@ -165,7 +165,7 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
         head=config.preserve_first_n,
         view_bytes=target.config.limits.view_bytes,
     )
-    return asked
+    return to_summarise
 
 
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=60), st.integers(6, 20), st.integers(0, 12), st.integers(0, 2))
@@ -180,19 +180,19 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
         send(target, f"turn {number}", id=f"m{number}")
         target.begin_turn(now=NOW)
         segment = target.view.segment
-        asked = evict_and_summarise(target, f"Until {number}.")
-        summarised += [message.content for message in asked if not message.content.startswith(SUMMARY_MARK)]
-        assert [m.content for m in asked if m.content.startswith(SUMMARY_MARK)] == [
-            m.content for m in before if asked and m.content.startswith(SUMMARY_MARK)
+        to_summarise = evict_and_summarise(target, f"Until {number}.")
+        summarised += [message.content for message in to_summarise if not message.content.startswith(SUMMARY_MARK)]
+        assert [m.content for m in to_summarise if m.content.startswith(SUMMARY_MARK)] == [
+            m.content for m in before if to_summarise and m.content.startswith(SUMMARY_MARK)
         ], "a later summary is told the earlier one"
-        sent = target.view.messages
+        messages = target.view.messages
         if target.view.segment == segment:
-            assert sent[: len(before)] == before
-        assert sum(message.content.startswith(SUMMARY_MARK) for message in sent) <= 1
+            assert messages[: len(before)] == before
+        assert sum(message.content.startswith(SUMMARY_MARK) for message in messages) <= 1
         if calls:
-            made = [ToolCall(id=f"{number}.1.{index}", name="look", args={}) for index in range(calls)]
-            target.current_turn.add_response(asks(*["look"] * calls), made, now=NOW)
-            for call in made:
+            tool_calls = [ToolCall(id=f"{number}.1.{index}", name="look", args={}) for index in range(calls)]
+            target.current_turn.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
+            for call in tool_calls:
                 target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
             target.current_turn.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
@@ -200,8 +200,10 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
     waiting = [message.content for entry in target.context.waiting for message in entry.messages]
     seen = [message.content for message in before if not message.content.startswith(SUMMARY_MARK)]
     expected = [f"turn {number}" for number in range(len(turns))]
-    told = [text for text in [*seen, *summarised, *waiting] if text.startswith("turn ")]
-    assert sorted(told) == sorted(expected), "each request is seen, summarised once, or waits for the next summary"
+    turn_texts = [text for text in [*seen, *summarised, *waiting] if text.startswith("turn ")]
+    assert sorted(turn_texts) == sorted(expected), (
+        "each request is seen, summarised once, or waits for the next summary"
+    )
 
 
 def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> None:

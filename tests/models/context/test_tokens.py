@@ -22,8 +22,8 @@ MESSAGES = st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": J
 
 @pytest.mark.parametrize("case", vector_cases("window.json"))
 def test_ctx_6_the_vectors_are_estimated_as_given(case):
-    kept = [case["messages"][index] for index in case["kept"]]
-    assert estimate_tokens(kept) == case["metrics"]["estimated_tokens"]
+    messages = [case["messages"][index] for index in case["kept"]]
+    assert estimate_tokens(messages) == case["metrics"]["estimated_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_ctx_6_tokens_are_rounded_up_once_over_the_sum(lengths, tokens):
 
 @given(MESSAGES)
 def test_ctx_6_an_estimate_is_a_quarter_of_the_characters_rounded_up(messages):
-    def written(content):
+    def plain_text(content):
         if content is None or isinstance(content, str):
             return content or ""
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
-    chars = len("".join(written(message["content"]) for message in messages))
+    chars = len("".join(plain_text(message["content"]) for message in messages))
     assert chars <= 4 * estimate_tokens(messages) < chars + 4
 
 

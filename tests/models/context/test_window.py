@@ -57,7 +57,7 @@ STEPS = {"anthropic": anthropic_step, "openai": openai_step, "our own": own_step
 
 @dataclass(frozen=True)
 class History:
-    """Messages, and the groups they were made of."""
+    """Messages and their groups."""
 
     messages: list
     groups: list[range]
@@ -108,10 +108,10 @@ PINS = st.frozensets(st.integers(0, 60), max_size=3)
 
 
 def fixed(history, config, pinned=frozenset()):
-    """List the indexes that stay in any case: whole groups that reach into head or tail or hold a pinned message."""
+    """Return the indexes that always stay: whole groups that reach into head or tail or hold a pinned message."""
     total = len(history.messages)
-    wanted = {*range(config.preserve_first_n), *range(total - config.preserve_last_n, total), *pinned}
-    return {index for group in history.groups if wanted & set(group) for index in group}
+    fixed_indexes = {*range(config.preserve_first_n), *range(total - config.preserve_last_n, total), *pinned}
+    return {index for group in history.groups if fixed_indexes & set(group) for index in group}
 
 
 def texts(count):
@@ -138,16 +138,16 @@ def test_ctx_2_and_ctx_3_the_vectors_are_trimmed_as_given(case):
 
 def test_ctx_3_results_without_an_id_belong_to_the_calls_right_before_them_and_to_no_earlier_ones():
     asks = {"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}
-    told = {"role": "tool", "content": "found"}
-    messages = [says("user"), asks, told, says("user"), told, says("assistant")]
+    result = {"role": "tool", "content": "found"}
+    messages = [says("user"), asks, result, says("user"), result, says("assistant")]
     assert message_groups(messages) == [range(1), range(1, 3), range(3, 4), range(4, 5), range(5, 6)]
 
 
 @pytest.mark.parametrize("id", [{"a": 1}, ["c1"], 1.5, True, ""])
 def test_ctx_3_a_call_id_that_is_none_is_taken_for_no_id(id):
     asks = {"role": "assistant", "content": None, "tool_calls": [{"id": id}]}
-    told = {"role": "tool", "content": "found", "tool_call_id": id}
-    assert message_groups([says("user"), asks, told, says("user")]) == [range(1), range(1, 3), range(3, 4)]
+    result = {"role": "tool", "content": "found", "tool_call_id": id}
+    assert message_groups([says("user"), asks, result, says("user")]) == [range(1), range(1, 3), range(3, 4)]
 
 
 # ── CTX-1: settings ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,8 +235,8 @@ def test_ctx_2_metrics_count_messages_and_estimate_what_is_kept():
 @pytest.mark.parametrize("last_n", [8, 9, 12])
 def test_ctx_2_settings_that_fill_the_cap_keep_only_head_and_tail_with_a_warning(last_n):
     config = ConversationHistoryConfig(max_messages=10, preserve_first_n=2, preserve_last_n=last_n)
-    kept, warning = kept_indexes(texts(30), config)
-    assert kept == [0, 1, *range(30 - last_n, 30)]
+    indexes, warning = kept_indexes(texts(30), config)
+    assert indexes == [0, 1, *range(30 - last_n, 30)]
     assert warning == f"preserve_first_n=2 and preserve_last_n={last_n} leave no room within max_messages=10: " + (
         "only these are kept"
     )
@@ -267,10 +267,10 @@ def test_ctx_2_kept_and_evicted_are_the_messages_themselves_in_order_and_unmodif
     result = ConversationWindow(config).trim(history.messages)
     assert history.messages == before
     place = {id(message): index for index, message in enumerate(history.messages)}
-    kept, evicted = ([place[id(message)] for message in side] for side in (result.trimmed, result.evicted))
-    assert kept == sorted(kept)
+    trimmed, evicted = ([place[id(message)] for message in side] for side in (result.trimmed, result.evicted))
+    assert trimmed == sorted(trimmed)
     assert evicted == sorted(evicted)
-    assert sorted(kept + evicted) == list(range(len(before)))
+    assert sorted(trimmed + evicted) == list(range(len(before)))
 
 
 @given(histories(), CONFIGS)
@@ -287,18 +287,18 @@ def test_ctx_2_metrics_are_those_of_the_result(history, config):
 @given(histories(), CONFIGS)
 def test_ctx_2_the_first_and_the_last_always_stay_and_the_middle_has_no_gap(history, config):
     total = len(history.messages)
-    kept, _ = kept_indexes(history.messages, config)
-    assert set(range(min(total, config.preserve_first_n))) <= set(kept)
-    assert set(range(max(0, total - config.preserve_last_n), total)) <= set(kept)
-    assert sum(after - before > 1 for before, after in pairwise(kept)) <= 1
+    indexes, _ = kept_indexes(history.messages, config)
+    assert set(range(min(total, config.preserve_first_n))) <= set(indexes)
+    assert set(range(max(0, total - config.preserve_last_n), total)) <= set(indexes)
+    assert sum(after - before > 1 for before, after in pairwise(indexes)) <= 1
 
 
 @given(histories(), CONFIGS)
 def test_ctx_2_what_fits_stays(history, config):
     """The latest evicted group would not have fitted."""
-    kept, _ = kept_indexes(history.messages, config)
-    evicted = [group for group in history.groups if group.start not in kept]
-    assert not evicted or len(kept) + len(evicted[-1]) > config.max_messages
+    indexes, _ = kept_indexes(history.messages, config)
+    evicted = [group for group in history.groups if group.start not in indexes]
+    assert not evicted or len(indexes) + len(evicted[-1]) > config.max_messages
 
 
 @given(histories(), CONFIGS)
@@ -320,8 +320,8 @@ def test_ctx_3_a_call_and_its_results_are_one_group(step):
 def test_ctx_3_head_and_tail_grow_to_whole_groups_without_a_warning(step):
     history = history_of([step("a", "b"), *([message] for message in texts(9)), step("c", "d")])
     config = ConversationHistoryConfig(max_messages=3, preserve_first_n=1, preserve_last_n=1)
-    kept, warning = kept_indexes(history.messages, config)
-    assert (kept, warning) == ([*history.groups[0], *history.groups[-1]], None)
+    indexes, warning = kept_indexes(history.messages, config)
+    assert (indexes, warning) == ([*history.groups[0], *history.groups[-1]], None)
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
@@ -336,8 +336,8 @@ def test_ctx_3_a_group_of_the_middle_that_does_not_fit_whole_goes_whole_and_ends
 def test_ctx_3_where_head_and_tail_meet_everything_stays_with_a_warning(first_n, last_n):
     messages = [says("user"), *openai_step("a", "b", "c"), says("assistant")]
     config = ConversationHistoryConfig(max_messages=5, preserve_first_n=first_n, preserve_last_n=last_n)
-    kept, warning = kept_indexes(messages, config)
-    assert kept == list(range(6))
+    indexes, warning = kept_indexes(messages, config)
+    assert indexes == list(range(6))
     assert (
         warning == f"preserve_first_n={first_n} and preserve_last_n={last_n} keep all 6 messages, over max_messages=5"
     )
@@ -379,22 +379,22 @@ def test_ctx_3_groups_are_the_ones_the_history_was_made_of(history):
 
 @given(histories(), CONFIGS, PINS)
 def test_ctx_3_a_call_and_its_results_are_never_separated(history, config, pinned):
-    kept, _ = kept_indexes(history.messages, config, pinned=pinned)
-    assert all(len({index in kept for index in group}) == 1 for group in history.groups)
+    indexes, _ = kept_indexes(history.messages, config, pinned=pinned)
+    assert all(len({index in indexes for index in group}) == 1 for group in history.groups)
 
 
 @given(histories(), ROOMY_CONFIGS)
 def test_ctx_3_the_cap_is_exceeded_by_less_than_one_group_at_each_end(history, config):
-    kept, _ = kept_indexes(history.messages, config)
+    indexes, _ = kept_indexes(history.messages, config)
     longest = max(map(len, history.groups), default=1)
-    assert len(kept) <= config.max_messages + 2 * (longest - 1)
+    assert len(indexes) <= config.max_messages + 2 * (longest - 1)
 
 
 @given(histories(), CONFIGS)
 def test_ctx_3_no_warning_where_only_the_growth_to_whole_groups_leaves_no_room(history, config):
-    kept, warning = kept_indexes(history.messages, config)
+    indexes, warning = kept_indexes(history.messages, config)
     over = config.max_messages and len(history.messages) > config.max_messages
-    head_meets_tail = len(kept) == len(history.messages)
+    head_meets_tail = len(indexes) == len(history.messages)
     no_room_asked_for = config.preserve_first_n + config.preserve_last_n >= config.max_messages
     assert (warning is not None) == bool(over and (head_meets_tail or no_room_asked_for))
 
@@ -433,17 +433,17 @@ def test_ctx_4_a_middle_that_is_pinned_as_a_whole_stays_without_a_warning():
 
 @given(histories(), CONFIGS, PINS)
 def test_ctx_4_pinned_messages_are_never_evicted_and_count_within_the_cap(history, config, pinned):
-    kept, _ = kept_indexes(history.messages, config, pinned=pinned)
+    indexes, _ = kept_indexes(history.messages, config, pinned=pinned)
     must_stay = fixed(history, config, pinned)
-    assert must_stay <= set(kept)
-    assert set(kept) == must_stay or not config.max_messages or len(kept) <= config.max_messages
+    assert must_stay <= set(indexes)
+    assert set(indexes) == must_stay or not config.max_messages or len(indexes) <= config.max_messages
 
 
 @given(histories(), CONFIGS, PINS)
 def test_ctx_4_pinning_brings_in_nothing_but_the_pinned_and_changes_no_warning(history, config, pinned):
-    kept, warning = kept_indexes(history.messages, config, pinned=pinned)
+    indexes, warning = kept_indexes(history.messages, config, pinned=pinned)
     unpinned, warning_without = kept_indexes(history.messages, config)
-    assert set(kept) <= set(unpinned) | fixed(history, config, pinned)
+    assert set(indexes) <= set(unpinned) | fixed(history, config, pinned)
     assert warning == warning_without
 
 
@@ -454,9 +454,9 @@ def test_ctx_4_an_eviction_makes_room_for_a_block_unless_head_and_tail_fill_it(h
         view += history.messages[group.start : group.stop]
         if len(view) > config.max_messages:
             must_stay = fixed(History(view, message_groups(view)), config)
-            kept, _ = kept_indexes(view, eviction_config(config))
-            assert set(kept) == must_stay or len(kept) <= config.max_messages - config.evict_block
-            view = [view[index] for index in kept]
+            indexes, _ = kept_indexes(view, eviction_config(config))
+            assert set(indexes) == must_stay or len(indexes) <= config.max_messages - config.evict_block
+            view = [view[index] for index in indexes]
 
 
 def test_ctx_4_a_turn_of_fifty_tool_calls_stays_within_thirty_messages():
@@ -466,8 +466,8 @@ def test_ctx_4_a_turn_of_fifty_tool_calls_stays_within_thirty_messages():
         view += own_step(f"1.{number}.1")
         if len(view) > 30:
             running = view.index(says("user", "the running turn"))
-            kept, _ = kept_indexes(view, eviction_config(config), pinned={running})
-            view, evictions = [view[index] for index in kept], evictions + 1
+            indexes, _ = kept_indexes(view, eviction_config(config), pinned={running})
+            view, evictions = [view[index] for index in indexes], evictions + 1
         assert len(view) <= 30
         assert says("user", "the running turn") in view
     assert 0 < evictions <= 60 * 2 / 8 + 1

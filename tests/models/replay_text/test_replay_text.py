@@ -86,10 +86,10 @@ def test_ctx_12_the_vectors_are_written_as_given_and_read_back(case):
     text = render_replay(case["past"], case["current"], case["max_history"])
     assert text == case["text"]
     past, current = parse_replay(text)
-    given = without_thinking(EVENTS.validate_python(case["past"]))
+    all_events = without_thinking(EVENTS.validate_python(case["past"]))
     showing = re.match(r"=== HISTORY ===\n\(showing last (\d+) of", text)
-    shown = int(showing[1]) if showing else len(given) if text.startswith("=== HISTORY ===") else 0
-    assert past == given[len(given) - shown :]
+    max_events = int(showing[1]) if showing else len(all_events) if text.startswith("=== HISTORY ===") else 0
+    assert past == all_events[len(all_events) - max_events :]
     assert current == (EVENTS.validate_python(case["current"]) if case["current"] else None)
 
 
@@ -145,12 +145,12 @@ def test_ctx_12_history_is_without_thinking_and_counted_without_it():
     assert "(showing last 1 of 2 messages)" in render_replay(past, None, 1)
 
 
-@pytest.mark.parametrize(("max_history", "shown"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 6), (0, 6)])
-def test_ctx_12_history_never_begins_with_a_result_whose_call_was_left_out(max_history, shown):
+@pytest.mark.parametrize(("max_history", "n_events"), [(1, 1), (2, 1), (3, 1), (4, 4), (5, 5), (6, 6), (0, 6)])
+def test_ctx_12_history_never_begins_with_a_result_whose_call_was_left_out(max_history, n_events):
     call, result = CallEvent(name="look", args={}), ResultEvent(outcome="Read")
     past = [UserEvent(content="1"), call, call, result, ThinkEvent(content="hm"), result, RespondEvent(content="2")]
     history, _ = parse_replay(render_replay(past, None, max_history))
-    assert history == without_thinking(past)[6 - shown :]
+    assert history == without_thinking(past)[6 - n_events :]
 
 
 def test_ctx_12_a_lone_result_leaves_nothing_to_show():
@@ -199,16 +199,16 @@ def test_ctx_12_negative_numbers_are_errors_that_name_them(options):
 def test_ctx_12_reading_gives_back_exactly_what_is_shown(past, current, max_history):
     text = render_replay(past, current, max_history)
     history, now = parse_replay(text)
-    shown = without_thinking(past)
-    assert history == shown[len(shown) - len(history) :]
+    events = without_thinking(past)
+    assert history == events[len(events) - len(history) :]
     assert now == (current or None)
-    assert render_replay(history, now, 0, left_out=len(shown) - len(history) if history else 0) == text
+    assert render_replay(history, now, 0, left_out=len(events) - len(history) if history else 0) == text
     text.encode()
 
 
 @given(LISTS, LISTS, st.integers(0, 10))
 def test_ctx_12_no_text_forges_structure(past, current, max_history):
-    """Cut at every line that looks like structure, the text has as many blocks as there are events and headers."""
+    """Split at every line that looks like structure, the text has one block for each event and header."""
     text = render_replay(past, current, max_history)
     history, now = parse_replay(text)
     markers = ("$user:", "$respond:", "$think:", "$call:", "$result:")
@@ -276,7 +276,7 @@ def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line)
 
 
 @pytest.mark.parametrize(
-    ("written", "args"),
+    ("call_text", "args"),
     [
         ('{"args":{}, "name":"x"}', {}),
         ('{"name": "y", "name": "x", "args": {"a": 1, "a": 2}}', {"a": 2}),
@@ -284,8 +284,8 @@ def test_ctx_12_a_text_that_is_no_replay_text_is_refused_by_its_line(text, line)
         ('\t{ "name" : "x" , "args" : { "a" : 1E2 } } ', {"a": 100.0}),
     ],
 )
-def test_ctx_12_a_call_that_a_person_or_a_model_has_written_otherwise_is_read(written, args):
-    assert parse_replay(f"=== CURRENT ===\n\n$call: {written}")[1] == [CallEvent(name="x", args=args)]
+def test_ctx_12_a_call_that_a_person_or_a_model_has_written_otherwise_is_read(call_text, args):
+    assert parse_replay(f"=== CURRENT ===\n\n$call: {call_text}")[1] == [CallEvent(name="x", args=args)]
 
 
 def test_ctx_12_a_history_that_begins_with_a_result_is_read():
@@ -318,8 +318,8 @@ FORMS = st.sampled_from([{}, {"ensure_ascii": True}, {"separators": (",", ":")},
 
 @given(LISTS, st.lists(st.builds(CallEvent, name=NASTY, args=ARGS), min_size=1, max_size=3), FORMS)
 def test_ctx_12_whatever_way_a_call_was_written_what_is_read_is_written_in_one_way(past, calls, form):
-    written = [json.dumps({"args": call.args, "name": call.name}, **form) for call in calls]
-    text = "\n\n".join(["=== CURRENT ===", *(f"$call: {call}" for call in written)])
+    call_texts = [json.dumps({"args": call.args, "name": call.name}, **form) for call in calls]
+    text = "\n\n".join(["=== CURRENT ===", *(f"$call: {call}" for call in call_texts)])
     history = render_replay(past, None, 0)
     read = parse_replay(f"{history}\n\n{text}" if history else text)
     assert read == (without_thinking(past), calls)
@@ -352,13 +352,13 @@ def test_ctx_12_the_same_conversation_gives_the_same_bytes_under_any_hash_seed()
 
 def turn(*steps: Step, **fields) -> ConversationMessage:
     trajectory = ReasoningTrajectory(steps=list(steps)) if steps else None
-    given = {"id": "m1", "timestamp": NOW, "user_timestamp": NOW, "user_message": "go", "revision": 1, **fields}
-    return ConversationMessage(reasoning_trajectory=trajectory, **given)
+    values = {"id": "m1", "timestamp": NOW, "user_timestamp": NOW, "user_message": "go", "revision": 1, **fields}
+    return ConversationMessage(reasoning_trajectory=trajectory, **values)
 
 
 def step(*calls: ToolCall, text="", thinking="", **fields) -> ModelStep:
-    said = {"text": text or None, "thinking": thinking or None}
-    return ModelStep(kind="model", number=1, tool_calls=list(calls), timestamp=NOW, **said, **fields)
+    texts = {"text": text or None, "thinking": thinking or None}
+    return ModelStep(kind="model", number=1, tool_calls=list(calls), timestamp=NOW, **texts, **fields)
 
 
 def call(result: ToolResult | None = None, *, name="look", args=None, **fields) -> ToolCall:
@@ -405,7 +405,7 @@ def test_ctx_12_a_call_of_a_running_turn_is_running():
 
 
 @pytest.mark.parametrize(
-    ("result", "shown"),
+    ("result", "event"),
     [
         (
             ToolResult(outcome="No such file", content="a.txt", status="error"),
@@ -427,8 +427,8 @@ def test_ctx_12_a_call_of_a_running_turn_is_running():
         ),
     ],
 )
-def test_ctx_12_a_result_shows_how_its_call_ended(result, shown):
-    assert replay_events(turn(step(call(result)), agent_message="ok"))[2] == shown
+def test_ctx_12_a_result_shows_how_its_call_ended(result, event):
+    assert replay_events(turn(step(call(result)), agent_message="ok"))[2] == event
 
 
 def test_ctx_12_arguments_that_were_no_json_object_are_shown_as_text():
@@ -436,15 +436,15 @@ def test_ctx_12_arguments_that_were_no_json_object_are_shown_as_text():
 
 
 def test_ctx_12_arguments_that_are_no_json_after_all_are_shown_as_text():
-    asked = call(DONE, args={"a": float("nan"), "b": ["é", float("-inf")]})
-    event = replay_events(turn(step(asked)))[1]
+    tool_call = call(DONE, args={"a": float("nan"), "b": ["é", float("-inf")]})
+    event = replay_events(turn(step(tool_call)))[1]
     assert event == CallEvent(name="look", args='{"a": NaN, "b": ["é", -Infinity]}')
     assert parse_replay(render_replay([event], None)) == ([event], None)
 
 
 def test_ctx_12_what_is_not_at_hand_says_so():
-    kept = BlobRef(hash="0" * 64, chars=12_000, bytes=12_000)
-    cut = turn(step(call(DONE, args_blob=kept)), steps_omitted=3)
+    blob = BlobRef(hash="0" * 64, chars=12_000, bytes=12_000)
+    cut = turn(step(call(DONE, args_blob=blob)), steps_omitted=3)
     assert replay_events(cut)[:3] == [
         GO,
         ThinkEvent(content="[... the first 3 steps of this turn are left out ...]"),
@@ -479,12 +479,12 @@ def test_ctx_12_over_finished_steps_a_longer_current_extends_the_shorter_one(ste
 
 
 def of(*turns: ConversationMessage, max_history: int = 0, **fields) -> ReplayTurns:
-    given = {"archived": 0, "moved": MovedEvents(), **fields}
-    return ReplayTurns.of(turns, max_history=max_history, **given)
+    values = {"archived": 0, "moved": MovedEvents(), **fields}
+    return ReplayTurns.of(turns, max_history=max_history, **values)
 
 
 ANSWERED = turn(step(call(DONE)), step(text="ok"), agent_message="ok", user_message="earlier", status="completed")
-BEGUN = turn()
+UNANSWERED = turn()
 ASKING = turn(step(call()))
 FINISHED_A_STEP = turn(step(call(DONE)), step(call()))
 CUT = turn(error="Cancelled: stop", status="cancelled")
@@ -500,7 +500,7 @@ HALF = turn(
 @pytest.mark.parametrize(
     ("newest", "is_current"),
     [
-        (BEGUN, False),
+        (UNANSWERED, False),
         (ASKING, False),
         (turn(steered("and fast")), False),
         (FINISHED_A_STEP, True),
@@ -578,8 +578,8 @@ def test_ses_11_current_is_whole_and_leaves_history_a_quarter():
 def test_ctx_12_a_turn_without_its_early_steps_has_the_same_last_events(steps, count):
     whole = turn(*steps, agent_message="ok")
     part = with_newest_events(whole, count)
-    wanted = without_thinking(replay_events(whole))[-count:]
-    assert of(part).history[-len(wanted) :] == wanted
+    expected = without_thinking(replay_events(whole))[-count:]
+    assert of(part).history[-len(expected) :] == expected
     assert count_events(part) <= count_events(whole)
 
 

@@ -109,20 +109,20 @@ def test_ses_10_what_no_release_carried_is_no_state(flat: dict[str, Any]) -> Non
 
 
 def recorded() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what runs of earlier releases were handed over, as their histories have it."""
+    """Yield the inputs that runs of earlier releases received, from their recorded histories."""
     for path in sorted(HISTORIES.rglob("*.json")):
         started = json.loads(path.read_text())["events"][0]["workflowExecutionStartedEventAttributes"]
         for payload in started.get("input", {}).get("payloads", []):
-            given = json.loads(base64.b64decode(payload["data"]))
-            if isinstance(given, dict) and "state" not in (given.get("carried") or {"state": None}):
-                yield str(path.relative_to(HISTORIES)), given
+            argument = json.loads(base64.b64decode(payload["data"]))
+            if isinstance(argument, dict) and "state" not in (argument.get("carried") or {"state": None}):
+                yield str(path.relative_to(HISTORIES)), argument
 
 
 RECORDED = dict(recorded())
 
 
 def flat_of(state: CarriedState) -> dict[str, Any]:
-    """Return a state in the flat form, by the table read backwards."""
+    """Return a state in the flat form, by reading the table backwards."""
     dumped = state.model_dump(mode="json")
     flat: dict[str, Any] = {"turn_count": state.transcript.count} if state.transcript.count else {}
     for (*flat_parts, flat_name), (*parts, name) in FLAT_FIELDS.items():
@@ -191,10 +191,10 @@ def test_ses_19_a_worker_of_an_earlier_release_fails_its_task_over_the_nested_fo
     target = session()
     send(target, "hi", id="m1")
     answer_turn(target)
-    written = target.carry().model_dump(mode="json")["carried"]
-    state = written.pop("state")
+    carried = target.carry().model_dump(mode="json")["carried"]
+    state = carried.pop("state")
     # All that such a worker knows: valid for it, with a reference to a turn that is not held.
-    assert written == FOR_EARLIER_RELEASES
+    assert carried == FOR_EARLIER_RELEASES
     assert not state.keys() & {"turns", "archived_count", "view"}
     with pytest.raises(KeyError, match="newer release"):
-        Session("s1", SessionInput(carried=read(written)), now=NOW)
+        Session("s1", SessionInput(carried=read(carried)), now=NOW)

@@ -39,17 +39,17 @@ class FakeArchive:
 
 
 class Story:
-    """A session and its archive, driven as the workflow does it; every prompt sent has an id of its own."""
+    """A session and its archive, driven as the workflow drives them; every prompt has an id of its own."""
 
     def __init__(self, **limits: int) -> None:
         self.session = session(limits=limits)
         self.archive = FakeArchive()
-        self.sent = 0
+        self.prompts_sent = 0
         self.started: list[str] = []
         self.has_grown = False
         """The history is due for a new run: what can't be handed over is parked, and nothing is fetched."""
         self.is_down = False
-        """Nothing new is asked of the archive."""
+        """The archive gets no new requests."""
         self.move: ArchiveMove | None = None
         """What the archive is taking while other things happen."""
         self.fetch: tuple[int, list[Prompt]] | None = None
@@ -61,11 +61,11 @@ class Story:
 
     def send(self, count: int = 1, *, mode: str = "enqueue", text: str = "hi") -> None:
         for _ in range(count):
-            send(self.session, text, id=f"m{self.sent}", mode=mode)
-            self.sent += 1
+            send(self.session, text, id=f"m{self.prompts_sent}", mode=mode)
+            self.prompts_sent += 1
 
     def begin(self) -> bool:
-        """Ask of the archive what is due, unless something is under way; returns whether there was anything."""
+        """Start the next archive request unless one is pending; return whether there was one to start."""
         queue = self.session.queue
         if self.move or self.fetch:
             return False
@@ -79,7 +79,7 @@ class Story:
         return bool(self.move or self.fetch)
 
     def end(self, *, dies: bool = False) -> None:
-        """End what is under way; with `dies`, the archive has done it and the session never hears of that."""
+        """Finish the pending request; with `dies`, the archive has done it but the session gets no result."""
         move, fetch = self.move, self.fetch
         self.move = self.fetch = None
         if move and not dies:
@@ -291,9 +291,9 @@ def test_ses_6_the_queue_tells_its_length_its_bytes_and_the_limits_that_the_gate
     assert (view.length, view.bytes, view.parked) == (11, 44, 8)
     assert (view.max_prompts, view.max_bytes) == (4, 256 * 1024)
     assert [prompt.id for prompt in view.waiting] == ["m0", "m1"]
-    asked = queue_of(story.session, "m10", "m5", "m1", "m99")
-    assert asked.positions == {"m1": 2, "m5": 6, "m10": 11}
-    assert [(prompt.id, prompt.position) for prompt in asked.waiting] == [("m1", 2), ("m10", 11)]
+    queue_view = queue_of(story.session, "m10", "m5", "m1", "m99")
+    assert queue_view.positions == {"m1": 2, "m5": 6, "m10": 11}
+    assert [(prompt.id, prompt.position) for prompt in queue_view.waiting] == [("m1", 2), ("m10", 11)]
 
 
 def test_ses_11_a_queue_of_many_large_prompts_is_shown_within_a_page() -> None:
@@ -371,17 +371,17 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
 ) -> None:
     story = Story(max_queued_prompts=limit)
     plain: list[str] = []  # accepted as they came, neither steer nor interrupt
-    begun: list[str] = []
+    turn_ids: list[str] = []
 
     def start() -> None:
         if story.session.queue.waiting and not story.session.turn:
-            begun.append(story.session.begin_turn(now=NOW).id)
+            turn_ids.append(story.session.begin_turn(now=NOW).id)
 
-    def sent(mode: str = "enqueue") -> None:
+    def send_plain(mode: str = "enqueue") -> None:
         before = len(story.session.queue)
         story.send(mode=mode)
         if mode == "enqueue" and len(story.session.queue) > before:
-            plain.append(f"m{story.sent - 1}")
+            plain.append(f"m{story.prompts_sent - 1}")
 
     def waiting() -> list[str]:
         return [item.id for item in story.session.queue.row]
@@ -390,9 +390,9 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         target = story.session
         if action in ("send", "burst"):
             for _ in range(1 if action == "send" else 7):
-                sent()
+                send_plain()
         elif action in ("steer", "interrupt"):
-            sent(action)
+            send_plain(action)
         elif action == "start":
             start()
         elif action == "take" and target.turn:
@@ -429,9 +429,9 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         story.unpark()
         start()
         complete_turn(story.session, "ok", now=NOW)
-    told = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]
-    fates = Counter(fate.id for fate in {(fate.id, fate.fate, fate.turn_id): fate for fate in told}.values())
+    all_fates = [*story.archive.fates.values(), *story.session.queue.leaving, *story.session.queue.fates]
+    fates = Counter(fate.id for fate in {(fate.id, fate.fate, fate.turn_id): fate for fate in all_fates}.values())
     assert set(fates.values()) <= {1}
-    assert set(fates) == {f"m{number}" for number in range(story.sent)}
-    assert [one for one in begun if one in plain] == [one for one in plain if one in begun]
-    assert len(begun) == len(set(begun))
+    assert set(fates) == {f"m{number}" for number in range(story.prompts_sent)}
+    assert [one for one in turn_ids if one in plain] == [one for one in plain if one in turn_ids]
+    assert len(turn_ids) == len(set(turn_ids))

@@ -267,11 +267,11 @@ def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
 
 
 def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:
-    written = session().carry().model_dump(mode="json")
-    assert written["limits"]["max_steps"] == Limits().max_steps
-    assert written["history"]["max_messages"] == 100
-    assert written["model"] == "offline:"
-    assert written["system_prompt"]
+    dumped = session().carry().model_dump(mode="json")
+    assert dumped["limits"]["max_steps"] == Limits().max_steps
+    assert dumped["history"]["max_messages"] == 100
+    assert dumped["model"] == "offline:"
+    assert dumped["system_prompt"]
 
 
 def test_ses_6_a_resend_that_is_invalid_gives_the_accepted_prompt_no_second_fate() -> None:

@@ -20,7 +20,7 @@ from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import carried_size
 
 
-def begun(**limits: Any) -> RunningTurn:
+def running_turn(**limits: Any) -> RunningTurn:
     message = ConversationMessage(id="p1", timestamp=NOW, user_message="look", user_timestamp=NOW, revision=1)
     return RunningTurn.begin(
         message,
@@ -34,7 +34,7 @@ def begun(**limits: Any) -> RunningTurn:
 
 def asking(*names: str, **limits: Any) -> RunningTurn:
     """Return a turn whose newest step asks for calls 1.1.0, 1.1.1, ..."""
-    turn, response = begun(**limits).with_next_step(), asks(*names)
+    turn, response = running_turn(**limits).with_next_step(), asks(*names)
     calls = turn.number_calls(response.calls, turn_number=1)
     turn = turn.with_calls(len(calls)).with_response(response, calls, now=at(1))
     return turn.with_unsettled_step(ProviderState(api="test", model="m", items=["signed"]), segment=3)
@@ -45,10 +45,10 @@ def asking(*names: str, **limits: Any) -> RunningTurn:
 
 def test_ses_14_a_turn_is_carried_under_the_names_that_earlier_runs_have_written() -> None:
     turn = asking("look").with_approvals_asked(["1.1.0"], now=at(2))
-    written = json.loads(turn.carried.model_dump_json())
-    assert written.pop("limits") == Limits().model_dump(mode="json")
-    assert written.pop("history") == ConversationHistoryConfig().model_dump(mode="json")
-    assert written == {
+    fields = json.loads(turn.carried.model_dump_json())
+    assert fields.pop("limits") == Limits().model_dump(mode="json")
+    assert fields.pop("history") == ConversationHistoryConfig().model_dump(mode="json")
+    assert fields == {
         "deadline": "2026-01-01T01:00:00Z",
         "model": "offline:",
         "tool_policy": {"pay": "ask"},
@@ -64,7 +64,7 @@ def test_ses_14_a_turn_is_carried_under_the_names_that_earlier_runs_have_written
 def test_ses_14_what_an_earlier_release_left_out_holds_its_default() -> None:
     read = CarriedTurn.model_validate({"deadline": at(60), "model": "m", "limits": {}, "history": {}})
     assert read == CarriedTurn(deadline=at(60), model="m", limits=Limits(), history=ConversationHistoryConfig())
-    turn = read.resume(begun().message)
+    turn = read.resume(running_turn().message)
     assert (turn.steps, turn.calls, turn.unsettled, turn.awaiting_since) == (0, 0, False, None)
 
 
@@ -97,7 +97,7 @@ def test_a_change_leaves_the_version_before_it_as_it_was() -> None:
 
 
 def test_agt_1_the_time_left_is_counted_in_whole_seconds_and_ends_with_the_limit() -> None:
-    turn = begun(turn_timeout=60)
+    turn = running_turn(turn_timeout=60)
     assert turn.time_left(at(0.5)) == timedelta(seconds=60)
     assert turn.time_left(at(59.9)) == timedelta(seconds=1)
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_agt_1_calls_are_pending_until_they_have_a_result() -> None:
 
 
 def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
-    turn = begun(max_steps=1)
+    turn = running_turn(max_steps=1)
     turn.budgets.check_next_step(turn.steps)
     turn = turn.with_next_step()
     with pytest.raises(TurnFailedError) as failed:
@@ -163,13 +163,13 @@ def test_agt_1_a_turn_that_took_all_its_steps_takes_no_further_one() -> None:
 
 def test_agt_9_what_was_spent_is_counted_for_the_turn_and_shown_with_its_step() -> None:
     spent, usage = Usage(input_tokens=5), Usage(input_tokens=2, output_tokens=1)
-    turn = begun().with_usage(spent)
+    turn = running_turn().with_usage(spent)
     turn = turn.with_response(says("ok").model_copy(update={"usage": usage}), [], now=at(1), spent=spent)
     assert turn.budgets.spent == turn.newest_step.usage == spent + usage
 
 
 def test_ses_9_an_interrupted_answer_uses_no_tools() -> None:
-    turn, response = begun(), asks("look")
+    turn, response = running_turn(), asks("look")
     calls = turn.number_calls(response.calls, turn_number=1)
     turn = turn.with_response(response, calls, now=at(1), interrupted=True)
     assert turn.newest_step.interrupted
@@ -177,7 +177,7 @@ def test_ses_9_an_interrupted_answer_uses_no_tools() -> None:
 
 
 def test_a_steered_prompt_is_no_step_of_the_models() -> None:
-    turn = begun().with_prompt("p2", "only the red ones", now=at(1))
+    turn = running_turn().with_prompt("p2", "only the red ones", now=at(1))
     assert [step.kind for step in turn.message.steps] == ["user"]
     with pytest.raises(TypeError):
         _ = turn.newest_step
@@ -188,7 +188,7 @@ def test_a_steered_prompt_is_no_step_of_the_models() -> None:
 
 @given(st.lists(st.lists(st.text(max_size=40), min_size=1, max_size=3), max_size=8))
 def test_ses_15_bytes_are_counted_step_by_step_as_they_will_be_carried(steps: list[list[str]]) -> None:
-    turn = begun()
+    turn = running_turn()
     for contents in steps:
         response = asks(*["look"] * len(contents))
         turn = turn.with_next_step()
@@ -200,7 +200,7 @@ def test_ses_15_bytes_are_counted_step_by_step_as_they_will_be_carried(steps: li
 
 
 def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
-    turn = begun()
+    turn = running_turn()
     for number in range(5):
         turn = turn.with_response(says("x" * 1_000), [], now=at(number))
     assert len(turn.oldest_steps(keep_bytes=3_000)) == 3
@@ -212,7 +212,7 @@ def test_ses_15_the_oldest_steps_go_and_the_newest_stays() -> None:
 
 
 def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
-    turn = begun()
+    turn = running_turn()
     turn.check_size(turn.carried_bytes, archive_error="disk full")
     with pytest.raises(TurnFailedError, match=r"leaves 10 for it, and the archive could not take .* steps: disk full$"):
         turn.check_size(10, archive_error="disk full")
@@ -221,30 +221,30 @@ def test_ses_15_a_turn_that_holds_too_much_fails_and_says_why() -> None:
 
 
 def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None:
-    turn = begun(max_state_bytes=40_000)
+    turn = running_turn(max_state_bytes=40_000)
     a_result = turn.limits.small_text_bytes + RESULT_BYTES
     cap = turn.carried_bytes + 20 * a_result
     turn.check_room_for_results(20, asks=False, cap=cap)
     with pytest.raises(TurnFailedError, match="asked for 21 tool calls; the turn has room for 20 results"):
         turn.check_room_for_results(21, asks=False, cap=cap)
-    asked = 20 * a_result // (a_result + APPROVAL_BYTES)
-    with pytest.raises(TurnFailedError, match=f"the turn has room for {asked} results"):
+    max_results = 20 * a_result // (a_result + APPROVAL_BYTES)
+    with pytest.raises(TurnFailedError, match=f"the turn has room for {max_results} results"):
         turn.check_room_for_results(20, asks=True, cap=cap)
 
 
 def test_ses_15_a_small_turn_takes_what_is_asked_for_whatever_the_cap() -> None:
-    begun().check_room_for_results(10, asks=True, cap=0)
+    running_turn().check_room_for_results(10, asks=True, cap=0)
 
 
 def test_ses_16_an_answer_leaves_as_much_room_for_the_results_it_asks_for() -> None:
-    turn = begun()
+    turn = running_turn()
     assert turn.max_answer_bytes(turn.carried_bytes + 10_000) == 5_000
     assert turn.max_answer_bytes(10_000_000) == turn.limits.answer_bytes
     assert turn.max_answer_bytes(0) == 2_000
 
 
 def test_ses_15_results_share_fairly_what_a_turn_may_hold_inline() -> None:
-    turn = begun()
+    turn = running_turn()
     assert turn.result_inline_bytes(1) == turn.inline_bytes == 8_192
     assert turn.result_inline_bytes(64) == (turn.limits.turn_inline_bytes - turn.carried_bytes) // 64
     assert turn.result_inline_bytes(5_000) == turn.limits.small_text_bytes

@@ -1,4 +1,4 @@
-"""The law of SES-12: whatever a client is told when, following the rules it ends with what is true."""
+"""The law of SES-12: a client that follows the rules ends with the true state, whenever it polls."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -14,20 +14,20 @@ from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
 
 
 class Client(Conversation):
-    """The Python client's own copy, which may leave the revision away, and asks the session itself."""
+    """The Python client's own copy; it may omit the revision, and asks the session directly."""
 
     def __init__(self, *, sends_revision: bool) -> None:
         super().__init__()
         self.sends_revision = sends_revision
         self.foreign: dict[str, object] = {}
-        """What a client sends that has mixed something up."""
+        """Fields of a client that has mixed something up."""
         self.archived_before: int | None = None
         """How many turns were in the archive at the first answer with turns in it since the last reset."""
 
     def poll(self, target: Session, *, limit: int | None = None) -> ConversationUpdate:
-        sent = {**self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"}), **self.foreign}
+        fields = {**self.cursor.model_dump(exclude=None if self.sends_revision else {"since_revision"}), **self.foreign}
         self.foreign = {}
-        update = updates_of(target, UpdatesRequest(**sent, limit=limit))
+        update = updates_of(target, UpdatesRequest(**fields, limit=limit))
         if update.reset:
             self.archived_before = None
         if self.archived_before is None and update.new_messages:
@@ -139,9 +139,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @invariant()
     def what_is_shown_changes_only_with_the_revision(self) -> None:
         if hasattr(self, "session"):
-            shown = (state_of(self.session), queue_of(self.session), approvals_of(self.session))
-            before, self.shown = getattr(self, "shown", shown), shown
-            assert shown == before or shown[0].revision > before[0].revision
+            views = (state_of(self.session), queue_of(self.session), approvals_of(self.session))
+            before, self.last_views = getattr(self, "last_views", views), views
+            assert views == before or views[0].revision > before[0].revision
 
     @invariant()
     def revisions_grow_along_the_transcript(self) -> None:

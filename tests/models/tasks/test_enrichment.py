@@ -107,14 +107,14 @@ def prepared(messages=None, **fields):
 AT = datetime(2025, 10, 29, 13, 20, 15, tzinfo=UTC)
 
 
-def turn(asked, answered, *, steers=False):
+def turn(question, answered, *, steers=False):
     steered = [UserStep(kind="user", message_id="p2", content="Hurry.", timestamp=AT)] if steers else []
     return ConversationMessage(
         id="p1",
         timestamp=AT,
         user_timestamp=AT,
         revision=1,
-        user_message=asked,
+        user_message=question,
         agent_message=answered,
         reasoning_trajectory=ReasoningTrajectory(steps=steered),
     )
@@ -207,7 +207,7 @@ def test_ctx_11_a_stored_history_without_metadata_is_dated_by_its_messages():
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "error_type"),
+    ("argument", "field", "error_type"),
     [
         ({"constraint": ["x"]}, "constraint", "invalid_value"),
         ({"task_context": {"constraint": ["x"]}}, "constraint", "invalid_value"),
@@ -224,9 +224,9 @@ def test_ctx_11_a_stored_history_without_metadata_is_dated_by_its_messages():
         ({"constraints": "x"}, "constraints", "type_error"),
     ],
 )
-def test_tsk_3_an_unknown_key_is_an_error_and_never_ignored(given, field, error_type):
+def test_tsk_3_an_unknown_key_is_an_error_and_never_ignored(argument, field, error_type):
     with pytest.raises(TaskValidationError) as refused:
-        format_task_enrichment_prompt(given)
+        format_task_enrichment_prompt(argument)
     assert (refused.value.field, refused.value.error_type) == (field, error_type)
 
 
@@ -309,35 +309,35 @@ HOSTILE_TEXTS = st.lists(st.tuples(st.sampled_from(HOSTILE), st.sampled_from(BRE
 
 
 def structure(text):
-    """Read a prompt as a stranger would: its lines that begin at the first column, whatever breaks a line."""
+    """Return a prompt's lines that begin at the first column; every Unicode line break counts."""
     return [line for line in text.splitlines() if line and not line.startswith("    ")]
 
 
 def kinds(lines):
-    found = []
+    result = []
     for line in lines:
         if line == RULE or line.startswith("🎯 TASK"):
-            found.append("rule" if line == RULE else "title")
+            result.append("rule" if line == RULE else "title")
         elif matched := MESSAGE.fullmatch(line):
-            found.append(int(matched[1]))
+            result.append(int(matched[1]))
         elif matched := FOOTER.fullmatch(line):
-            found.append(("footer", int(matched[1])))
+            result.append(("footer", int(matched[1])))
         else:
-            found.append(HEADERS.fullmatch(line)[0] if HEADERS.fullmatch(line) else "text")
-    return found
+            result.append(HEADERS.fullmatch(line)[0] if HEADERS.fullmatch(line) else "text")
+    return result
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(["user", "assistant", "orchestrator"]), HOSTILE_TEXTS), min_size=1, max_size=6)
 )
-def test_tsk_3_content_can_forge_no_message_no_header_no_footer_and_no_rule(said):
-    history = handed_over([says(role, content) for role, content in said])
+def test_tsk_3_content_can_forge_no_message_no_header_no_footer_and_no_rule(messages):
+    history = handed_over([says(role, content) for role, content in messages])
     section = format_task_enrichment_prompt({"conversation_history": history})
-    numbers = list(range(1, len(said) + 1))
+    numbers = list(range(1, len(messages) + 1))
     assert kinds(structure(section)) == [
         *("rule", "title", "rule", "💬 CONVERSATION HISTORY (Leading to This Task):", "text", "text"),
         *numbers,
-        ("footer", len(said)),
+        ("footer", len(messages)),
         "rule",
     ]
 
@@ -366,8 +366,8 @@ def test_tsk_3_the_offline_model_takes_the_whole_description_and_nothing_else_as
     request = ModelRequest(
         head=RequestHead(system_prompt="", tools=[]), messages=[ModelMessage(role="user", content=prompt)]
     )
-    asked = Conversation(request).request
-    assert [line.strip() for line in asked.splitlines()] == [
+    task_request = Conversation(request).request
+    assert [line.strip() for line in task_request.splitlines()] == [
         line.strip() for line in (description + "\n\n").splitlines()
     ]
 
@@ -509,19 +509,19 @@ def test_tsk_7_the_oldest_history_goes_until_the_rendered_prompt_fits_and_the_ta
     assert (task.report.given, task.report.kept, task.report.dropped) == (9, 5, 4)
     assert [warning.code for warning in task.warnings] == ["prompt_size"]
     assert task.warnings[0].message.startswith("4 of 9 messages, the oldest, were dropped")
-    kept = task.context.conversation_history
-    assert kept.messages[0].content.startswith(f"{OMITTED}4\n4")
+    history = task.context.conversation_history
+    assert history.messages[0].content.startswith(f"{OMITTED}4\n4")
     assert "[1] 👤 User (13:30:00):\n    ... (earlier messages omitted for brevity)\n    \n    4\n" in task.prompt
     assert "📊 History metadata: 5 messages\n" in task.prompt
 
 
 def test_tsk_7_at_twenty_thousand_tokens_one_message_goes_and_a_character_below_none():
-    said = [says("user", "a\n" * 3_400)] * 3
+    messages = [says("user", "a\n" * 3_400)] * 3
     largest = 4 * 19_999
-    room = largest - len(prepared(said, background_context="y").prompt) + 1
-    exact = prepared(said, background_context="y" * room)
+    room = largest - len(prepared(messages, background_context="y").prompt) + 1
+    exact = prepared(messages, background_context="y" * room)
     assert (len(exact.prompt), exact.report.kept) == (largest, 3)
-    assert prepared(said, background_context="y" * (room + 1)).report.kept == 2
+    assert prepared(messages, background_context="y" * (room + 1)).report.kept == 2
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a\n", "x", "b\r\n"]), st.integers(1, 4_000)), min_size=1, max_size=40))
@@ -545,11 +545,11 @@ def test_tsk_7_under_a_policy_of_ones_own_a_history_that_never_fits_goes_as_a_wh
 
 
 def test_tsk_7_fifty_messages_are_validated_and_truncated_in_ten_milliseconds():
-    said = [says("user", "word " * 2_000), says("assistant", "word " * 3_000, "soon")] * 25
+    messages = [says("user", "word " * 2_000), says("assistant", "word " * 3_000, "soon")] * 25
     seconds = []
     for _ in range(20):
         began = process_time()
-        handed_over(said)
+        handed_over(messages)
         seconds.append(process_time() - began)
     assert min(seconds) < 0.010
 
@@ -558,8 +558,8 @@ def test_tsk_7_fifty_messages_are_validated_and_truncated_in_ten_milliseconds():
 
 
 def test_tsk_2_the_report_counts_what_became_of_the_messages_and_what_was_saved():
-    said = [says("user", "x" * 40), says("assistant", "y" * 400), says("user", " "), says("user", "z" * 40)]
-    assert prepared([says("user", "")] * 50 + said).report.model_dump() == {
+    messages = [says("user", "x" * 40), says("assistant", "y" * 400), says("user", " "), says("user", "z" * 40)]
+    assert prepared([says("user", "")] * 50 + messages).report.model_dump() == {
         "given": 54,
         "kept": 3,
         "truncated": 1,
@@ -571,8 +571,8 @@ def test_tsk_2_the_report_counts_what_became_of_the_messages_and_what_was_saved(
 
 
 def test_tsk_2_whatever_stands_beyond_the_latest_messages_is_only_counted():
-    said = [None, {"content": 5}, {"content": "\ud800"}, "x"] * 30 + [says("user", "abcd")] * 50
-    assert prepared(said).report.model_dump(include={"given", "kept", "estimated_tokens_before"}) == {
+    messages = [None, {"content": 5}, {"content": "\ud800"}, "x"] * 30 + [says("user", "abcd")] * 50
+    assert prepared(messages).report.model_dump(include={"given", "kept", "estimated_tokens_before"}) == {
         "given": 170,
         "kept": 50,
         "estimated_tokens_before": 58,
@@ -587,7 +587,7 @@ def test_tsk_1_an_inherited_conversation_is_cut_and_never_too_long():
 
 
 @pytest.mark.parametrize(
-    ("policy", "turns", "taken", "warned"),
+    ("policy", "turns", "count", "warned"),
     [
         ({}, 25, 50, None),
         ({}, 26, 50, "the latest 50 messages of user, assistant were taken"),
@@ -599,22 +599,22 @@ def test_tsk_1_an_inherited_conversation_is_cut_and_never_too_long():
     ids=str,
 )
 def test_tsk_1_the_latest_messages_of_the_policys_roles_are_inherited_and_a_warning_tells_of_the_others(
-    policy, turns, taken, warned
+    policy, turns, count, warned
 ):
     task = inheriting([turn(f"ask {number}", f"answer {number}") for number in range(turns)], policy)
     history = task.context.conversation_history.messages
     roles = policy.get("roles", ["user", "assistant"])
-    spoken = [
+    texts = [
         f"{word} {number}"
         for number in range(turns)
         for role, word in (("user", "ask"), ("assistant", "answer"))
         if role in roles
     ]
-    assert [message.content for message in history] == spoken[-taken:]
-    assert (task.report.given, task.report.kept, task.report.dropped) == (taken, taken, 0)
-    told = [(warning.code, warning.field, warning.message) for warning in task.warnings]
+    assert [message.content for message in history] == texts[-count:]
+    assert (task.report.given, task.report.kept, task.report.dropped) == (count, count, 0)
+    warnings = [(warning.code, warning.field, warning.message) for warning in task.warnings]
     expected = ("too_many_messages", "conversation_history", f"Of the parent's conversation {warned}.")
-    assert told == ([expected] if warned else [])
+    assert warnings == ([expected] if warned else [])
 
 
 def test_tsk_1_where_none_of_the_policys_roles_has_spoken_two_warnings_say_that_nothing_is_left():
@@ -641,9 +641,10 @@ def test_tsk_1_earlier_turns_that_were_not_read_were_left_out_too():
     st.sampled_from([("user",), ("assistant",), ("user", "assistant"), ("orchestrator",)]),
     st.integers(1, 5),
 )
-def test_tsk_1_what_is_inherited_does_not_depend_on_how_it_is_read(said, most, roles, page):
+def test_tsk_1_what_is_inherited_does_not_depend_on_how_it_is_read(exchanges, most, roles, page):
     turns = [
-        turn(f"ask {n}", f"answer {n}" if answers else None, steers=steers) for n, (answers, steers) in enumerate(said)
+        turn(f"ask {n}", f"answer {n}" if answers else None, steers=steers)
+        for n, (answers, steers) in enumerate(exchanges)
     ]
     policy = HistoryPolicy(roles=roles, max_messages=most)
     at_once, in_pages = Inheritance(policy).with_older(turns, has_older=False), Inheritance(policy)

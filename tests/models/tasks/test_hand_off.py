@@ -1,4 +1,4 @@
-"""A conversation handed to a task: what is refused, mended, cut and dropped (CTX-9 to CTX-11)."""
+"""A conversation handed to a task: what is refused, fixed, cut and dropped (CTX-9 to CTX-11)."""
 
 import re
 from copy import deepcopy
@@ -45,14 +45,14 @@ def refused(history, policy="keep_user"):
     return caught.value
 
 
-def written(warning):
-    """Write a warning as the vectors do: its code, and its message's index where it is about one."""
+def as_text(warning):
+    """Write a warning as the vectors do: its code, and the index of the message it is about."""
     index = re.match(r"conversation_history(\[\d+\])", warning.field)
     return warning.code + (index[1] if index else "")
 
 
 def codes(history, policy="keep_user"):
-    return [written(warning) for warning in hand_off(history, policy).warnings]
+    return [as_text(warning) for warning in hand_off(history, policy).warnings]
 
 
 # ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -61,26 +61,26 @@ CASES = vector_cases("hand_off.json")
 
 
 def outcome(case):
-    """Do what a vector case asks for, and answer in its form."""
+    """Run a vector case; return the outcome in the vector's form."""
     try:
         history, warnings = validate_conversation_history(case["given"], case["preset"], case["now"])
     except TaskValidationError as error:
         return {"error_field": error.field}
     return {
         "history": history and history.model_dump(),
-        "warnings": sorted(map(written, warnings)),
+        "warnings": sorted(map(as_text, warnings)),
         "prompt": format_task_enrichment_prompt({"conversation_history": history}),
     }
 
 
 def agrees(case):
-    """Tell whether what comes out is what is expected, the section alone between the rules."""
-    found = outcome(case)
-    if "error_field" in case or "error_field" in found:
-        return found.get("error_field") == case.get("error_field")
+    """Return whether the outcome is the expected one; the case has only the section between the rules."""
+    actual = outcome(case)
+    if "error_field" in case or "error_field" in actual:
+        return actual.get("error_field") == case.get("error_field")
     section = case["section"]
     prompt = f"{RULE}\n🎯 TASK CONTEXT (Provided by task creator)\n{RULE}\n\n{section}\n\n{RULE}" if section else ""
-    return found == {"history": case["history"], "warnings": sorted(case["warnings"]), "prompt": prompt}
+    return actual == {"history": case["history"], "warnings": sorted(case["warnings"]), "prompt": prompt}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -89,7 +89,7 @@ def test_ctx_9_to_ctx_11_and_tsk_3_the_vectors_come_out_as_given(case):
 
 
 def changed_by_one_character(value):
-    """Give every copy of a JSON value in which one character of one string, or one number, is another."""
+    """Yield every copy of a JSON value in which one character of one string, or one number, differs."""
     if isinstance(value, str):
         for index in {0, len(value) // 2, len(value) - 1} if value else ():
             yield value[:index] + ("x" if value[index] != "x" else "y") + value[index + 1 :]
@@ -138,7 +138,7 @@ def test_ctx_9_the_presets_have_the_numbers_of_the_table():
 
 
 @pytest.mark.parametrize(
-    ("policy", "role", "length", "kept", "ending"),
+    ("policy", "role", "length", "max_chars", "ending"),
     [
         ("keep_user", "user", 8_000, 8_000, ""),
         ("keep_user", "user", 8_001, 7_900, " ... (truncated, original: 8001 chars)"),
@@ -153,13 +153,13 @@ def test_ctx_9_the_presets_have_the_numbers_of_the_table():
         ("keep_assistant", "assistant", 16_384, 8_192, "... [truncated]"),
     ],
 )
-def test_ctx_9_a_text_over_its_limit_is_cut_to_its_beginning_and_marked(policy, role, length, kept, ending):
+def test_ctx_9_a_text_over_its_limit_is_cut_to_its_beginning_and_marked(policy, role, length, max_chars, ending):
     text = "".join(chr(ord("a") + index % 26) for index in range(length))
     history, warnings = hand_off([says(role, f"\n {text}\t")], policy)
     message = history.messages[0]
-    assert (message.content, message.original_length) == (text[:kept] + ending, length)
+    assert (message.content, message.original_length) == (text[:max_chars] + ending, length)
     assert message.truncated == bool(ending) == bool(history.truncated_count)
-    assert [written(warning) for warning in warnings] == (["truncated[0]"] if ending else [])
+    assert [as_text(warning) for warning in warnings] == (["truncated[0]"] if ending else [])
 
 
 def test_ctx_9_only_the_latest_fifty_messages_are_looked_at():
@@ -174,24 +174,24 @@ def test_ctx_9_over_the_total_size_the_oldest_go_and_the_first_kept_says_so():
     history, warnings = hand_off([says(content=f"{number} " + "x" * 7_900) for number in range(9)])
     assert [message.content[:1] for message in history.messages] == [".", "3", "4", "5", "6", "7", "8"]
     assert history.messages[0].content.startswith(f"{OMITTED}2 x")
-    assert [written(warning) for warning in warnings] == ["total_size"]
+    assert [as_text(warning) for warning in warnings] == ["total_size"]
     assert "the oldest 2 were dropped" in warnings[0].message
 
 
 @pytest.mark.parametrize(("length", "dropped"), [(1_499, 0), (1_500, 1)])
 def test_ctx_9_the_size_of_a_message_is_its_content_role_timestamp_and_ten(length, dropped):
     """Ten messages of 1,536 characters are just within 15,360."""
-    said = [says("assistant", "x" * (1_536 - len("assistant") - len(AT) - 10)) for _ in range(10)]
-    assert hand_off(said, "keep_assistant").warnings == []
-    said[3] = says("assistant", said[3]["content"] + "x")
-    history, warnings = hand_off(said, "keep_assistant")
-    assert (len(history.messages), [written(warning) for warning in warnings]) == (9, ["total_size"])
+    messages = [says("assistant", "x" * (1_536 - len("assistant") - len(AT) - 10)) for _ in range(10)]
+    assert hand_off(messages, "keep_assistant").warnings == []
+    messages[3] = says("assistant", messages[3]["content"] + "x")
+    history, warnings = hand_off(messages, "keep_assistant")
+    assert (len(history.messages), [as_text(warning) for warning in warnings]) == (9, ["total_size"])
 
 
 def test_ctx_9_five_messages_stay_however_large_and_without_the_prefix():
     history, warnings = hand_off([says("assistant", "x" * 8_192)] * 5, "keep_assistant")
     assert [len(message.content) for message in history.messages] == [8_192] * 5
-    assert [written(warning) for warning in warnings] == ["total_size"]
+    assert [as_text(warning) for warning in warnings] == ["total_size"]
     assert "none of the latest 5 is dropped" in warnings[0].message
 
 
@@ -205,7 +205,7 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
     )
     history, warnings = hand_off([says(content=text) for text in ("one", "two", "three", "4567890")], policy)
     assert [message.content for message in history.messages] == [OMITTED + "three", "4567 <7>"]
-    assert [written(warning) for warning in warnings] == ["too_many_messages", "truncated[3]", "total_size"]
+    assert [as_text(warning) for warning in warnings] == ["too_many_messages", "truncated[3]", "total_size"]
     assert refused([says("assistant")], policy).field == "conversation_history[0].role"
     assert refused([says(content="x" * 21)], policy).field == "conversation_history[0].content"
 
@@ -262,7 +262,7 @@ def test_ctx_9_a_policy_is_given_by_its_presets_name_as_a_policy_or_by_its_field
     assert resolve_policy({}) == KEEP_USER
 
 
-# ── CTX-10: what is refused, and what is mended ──────────────────────────────────────────────────────────────────────
+# ── CTX-10: what is refused, and what is fixed ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("history", [None, []])
@@ -394,12 +394,12 @@ def test_ctx_10_attachments_are_refused_rather_than_lost():
 
 
 def test_ctx_10_a_message_may_be_any_mapping_and_hold_more_than_is_asked_for():
-    given = MappingProxyType({**says(), "name": "Ann", 5: "\ud800"})
-    assert hand_off([given]).history.messages[0].content == "…"
+    message = MappingProxyType({**says(), "name": "Ann", 5: "\ud800"})
+    assert hand_off([message]).history.messages[0].content == "…"
 
 
 @pytest.mark.parametrize(
-    ("text", "kept", "count"),
+    ("text", "cleaned", "count"),
     [
         ("a\x00b", "a\ufffdb", "1 character was"),
         ("a\ud800b", "a\ufffdb", "1 character was"),
@@ -408,10 +408,10 @@ def test_ctx_10_a_message_may_be_any_mapping_and_hold_more_than_is_asked_for():
     ],
     ids=preview,
 )
-def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with_a_warning(text, kept, count):
+def test_ctx_10_what_no_store_could_keep_is_replaced_character_by_character_with_a_warning(text, cleaned, count):
     history, warnings = hand_off([says(), says(content=f" {text}\n")])
     message = history.messages[1]
-    assert (message.content, message.original_length) == (kept, len(text))
+    assert (message.content, message.original_length) == (cleaned, len(text))
     replaced = warnings[-1]
     assert (replaced.code, replaced.field) == ("replaced_characters", "conversation_history[1].content")
     assert replaced.message.startswith(f"{count} replaced by U+FFFD")
@@ -499,8 +499,8 @@ JSON = st.recursive(
 
 @given(HISTORIES, POLICIES)
 def test_ctx_9_everything_is_within_the_policys_bounds(history, policy):
-    kept = hand_off(history, policy).history
-    messages = kept.messages if kept else []
+    result = hand_off(history, policy).history
+    messages = result.messages if result else []
     assert len(messages) <= policy.max_messages
     sizes = [len(m.content) + len(m.role) + len(m.timestamp) + 10 for m in messages]
     assert sum(sizes) <= policy.max_total_chars + len(OMITTED) or len(messages) <= policy.min_messages
@@ -527,10 +527,13 @@ def test_ctx_10_order_is_kept_and_only_the_oldest_are_dropped(history, policy):
     wide = policy.model_copy(
         update={"max_total_chars": 1_000_000, **dict.fromkeys(("user_text", "other_text"), KEEP_USER.user_text)}
     )
-    kept, narrow = hand_off(history, wide).history, wide.model_copy(update={"max_total_chars": policy.max_total_chars})
-    numbers = [int(m.content.partition(":")[0]) for m in kept.messages] if kept else []
-    spoken = [n for n, message in enumerate(history) if message["content"]]
-    assert numbers == [n for n in spoken if n >= len(history) - policy.max_messages]
+    result, narrow = (
+        hand_off(history, wide).history,
+        wide.model_copy(update={"max_total_chars": policy.max_total_chars}),
+    )
+    numbers = [int(m.content.partition(":")[0]) for m in result.messages] if result else []
+    with_text = [n for n, message in enumerate(history) if message["content"]]
+    assert numbers == [n for n in with_text if n >= len(history) - policy.max_messages]
     fewer = hand_off(history, narrow).history
     left = [int(m.content.removeprefix(OMITTED).partition(":")[0]) for m in fewer.messages] if fewer else []
     assert left == numbers[len(numbers) - len(left) :]
@@ -538,14 +541,14 @@ def test_ctx_10_order_is_kept_and_only_the_oldest_are_dropped(history, policy):
 
 @given(HISTORIES, POLICIES)
 def test_ctx_11_the_numbers_are_those_of_the_messages(history, policy):
-    kept = hand_off(history, policy).history
-    if kept is None:
+    result = hand_off(history, policy).history
+    if result is None:
         return
-    moments = [moment_of(message.timestamp) for message in kept.messages]
-    assert kept.total_messages == len(kept.messages)
-    assert kept.truncated_count == sum(message.truncated for message in kept.messages)
-    assert moment_of(kept.metadata.oldest_message) == min(moments)
-    assert moment_of(kept.metadata.newest_message) == max(moments)
+    moments = [moment_of(message.timestamp) for message in result.messages]
+    assert result.total_messages == len(result.messages)
+    assert result.truncated_count == sum(message.truncated for message in result.messages)
+    assert moment_of(result.metadata.oldest_message) == min(moments)
+    assert moment_of(result.metadata.newest_message) == max(moments)
 
 
 @given(HISTORIES)
@@ -562,5 +565,5 @@ def test_ctx_9_a_history_that_needed_no_mending_comes_out_the_same_again(history
 
 @given(JSON, st.sampled_from(sorted(PRESETS)))
 def test_ctx_10_whatever_is_given_it_is_taken_or_refused_by_its_field(history, preset):
-    found = outcome({"given": history, "preset": preset, "now": NOW})
-    assert found.get("error_field", "conversation_history").startswith("conversation_history")
+    result = outcome({"given": history, "preset": preset, "now": NOW})
+    assert result.get("error_field", "conversation_history").startswith("conversation_history")

@@ -26,8 +26,8 @@ def test_ctx_9_user_message_under_limit_preserved() -> None:
 
 
 def test_ctx_9_assistant_message_over_limit_truncated() -> None:
-    said = [{"role": "assistant", "content": "x" * 500, "timestamp": "2025-10-29T10:00:00"}]
-    result = truncate_conversation_history(said)
+    messages = [{"role": "assistant", "content": "x" * 500, "timestamp": "2025-10-29T10:00:00"}]
+    result = truncate_conversation_history(messages)
     assert result["truncated_count"] == 1
     assert len(result["messages"][0]["content"]) <= 150 + len(" ... (truncated)")
     assert result["messages"][0]["truncated"] is True

@@ -1,4 +1,4 @@
-"""Where the archive is: what may be set, and that nobody is told the password in it (OPS-4, SES-15)."""
+"""The archive's URL: which values are valid, and that no message shows its password (OPS-4, SES-15)."""
 
 import traceback
 
@@ -7,7 +7,7 @@ import pytest
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.stores.database.database import Database
 
-TAKEN = [
+VALID = [
     "sqlite:///archive.db",
     "sqlite:////var/lib/turnkeeper/archive.db",
     "sqlite+aiosqlite:////tmp/a b.db",
@@ -36,7 +36,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("url", TAKEN)
+@pytest.mark.parametrize("url", VALID)
 def test_ops_4_an_archive_is_a_file_or_a_postgresql_database(monkeypatch, url):
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", url)
     assert load_settings().archive_url == url
@@ -52,9 +52,9 @@ def test_ops_4_any_other_url_stops_the_start_with_the_setting_s_name_and_without
         "archive_url (environment variable TURNKEEPER_ARCHIVE_URL) is not allowed: write sqlite:///PATH or "
         "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %40 for @, and no option but sslmode."
     )
-    told = "".join(traceback.format_exception(refused.value))
-    assert "hunt" not in told
-    assert "er2" not in told
+    error = "".join(traceback.format_exception(refused.value))
+    assert "hunt" not in error
+    assert "er2" not in error
 
 
 def test_ops_4_a_value_of_another_kind_is_not_repeated_either(folder):

@@ -1,4 +1,4 @@
-"""What the doctor says of models and their costs, without asking a vendor (OPS-3, AGT-4, AGT-10)."""
+"""The doctor's findings on models and their costs, without asking a vendor (OPS-3, AGT-4, AGT-10)."""
 
 import sys
 
@@ -10,12 +10,12 @@ CHAT = "openai-chat:llama"
 
 
 async def finding(subject: str) -> Finding:
-    """Return what the doctor says of it, and look no further."""
+    """Return the doctor's finding on this subject, without running the checks after it."""
     findings = examine()
-    async for found in findings:
-        if found.subject == subject:
+    async for result in findings:
+        if result.subject == subject:
             await findings.aclose()
-            return found
+            return result
     raise AssertionError(f"the doctor says nothing of the {subject}")
 
 

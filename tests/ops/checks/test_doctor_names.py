@@ -1,4 +1,4 @@
-"""What the doctor says of the names a gateway is reached by (OPS-3, API-4)."""
+"""The doctor's findings on the host names of a gateway (OPS-3, API-4)."""
 
 from pathlib import Path
 
@@ -29,5 +29,5 @@ async def test_api_4_the_doctor_says_by_which_names_other_machines_reach_the_gat
     async with served(None, Settings(state_dir=folder)) as url:
         for variable, value in {"TURNKEEPER_API_PORT": url.rpartition(":")[2], **env}.items():
             monkeypatch.setenv(variable, value)
-        found = await finding("gateway")
-    assert (found.state, found.message) == ("good", f"{url}{note}")
+        result = await finding("gateway")
+    assert (result.state, result.message) == ("good", f"{url}{note}")

@@ -1,4 +1,4 @@
-"""What the doctor and the start say of foreign tool servers (OPS-3, OPS-4, AGT-6)."""
+"""What the doctor and `turnkeeper up` say about foreign tool servers (OPS-3, OPS-4, AGT-6)."""
 
 import json
 import sys
@@ -18,16 +18,16 @@ def write(folder: Path, **servers: object) -> None:
 
 
 async def findings() -> list[Finding]:
-    """Return what the doctor says of tool servers, and look no further."""
-    found = []
+    """Return the doctor's findings on tool servers, without running the checks after them."""
+    result = []
     examined = examine()
     async for finding in examined:
         if finding.subject.startswith("tool"):
-            found.append(finding)
-        elif found:
+            result.append(finding)
+        elif result:
             await examined.aclose()
             break
-    return found
+    return result
 
 
 def program(*flags: str) -> dict[str, object]:
@@ -45,15 +45,15 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
         folder, good=program(), silent=program("no list"), crash=crash, web={"url": "http://127.0.0.1:1/?key=hunter2"}
     )
 
-    def mend(name: str) -> str:
+    def fix(name: str) -> str:
         return f'see .turnkeeper/logs/mcp-{name}.log; or set "disabled": true'
 
-    found = await findings()
+    results = await findings()
     # How it ended is known a moment after its connection has closed.
-    assert [replace(finding, message=finding.message.removesuffix(" / [ended with 1]")) for finding in found] == [
+    assert [replace(finding, message=finding.message.removesuffix(" / [ended with 1]")) for finding in results] == [
         Finding("tools of good", "good", f"{len(odd.TOOLS)} tools"),
-        Finding("tools of silent", "broken", "no answer within 3 s", mend("silent")),
-        Finding("tools of crash", "broken", "Connection closed. It wrote: no such database", mend("crash")),
+        Finding("tools of silent", "broken", "no answer within 3 s", fix("silent")),
+        Finding("tools of crash", "broken", "Connection closed. It wrote: no such database", fix("crash")),
         Finding(
             "tools of web",
             "broken",
@@ -66,10 +66,10 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
 
 async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log_knows(folder):
     write(folder, bad={"command": "no-such-command"})
-    for _ in range(2):  # of an older run nothing is told
+    for _ in range(2):  # nothing of an older run is reported
         (finding,) = await findings()
-        told = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
-        assert (finding.state, finding.message) == ("broken", told)
+        message = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
+        assert (finding.state, finding.message) == ("broken", message)
 
 
 async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
@@ -80,14 +80,14 @@ async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
 
 async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
     write(folder, odd=program("refused schema"))
-    told = f"{len(odd.TOOLS) + 1} tools; vendors reject the schema of refused, so the model gets it as text"
-    assert await findings() == [Finding("tools of odd", "good", told)]
+    message = f"{len(odd.TOOLS) + 1} tools; vendors reject the schema of refused, so the model gets it as text"
+    assert await findings() == [Finding("tools of odd", "good", message)]
 
 
 async def test_ops_4_a_wrong_file_is_a_finding(folder):
     write(folder, a={"comand": "x"})
-    told = "mcp.json, server 'a': comand: unknown key. Did you mean command?"
-    assert await findings() == [Finding("tool servers", "broken", told)]
+    message = "mcp.json, server 'a': comand: unknown key. Did you mean command?"
+    assert await findings() == [Finding("tool servers", "broken", message)]
 
 
 @pytest.mark.parametrize("command", ["up", "doctor"])

@@ -1,4 +1,4 @@
-"""Where Redis is: what may be set, and that nobody is told the password in it (OPS-4, AGT-5)."""
+"""The URL of Redis: which values are valid, and that no message shows its password (OPS-4, AGT-5)."""
 
 import traceback
 
@@ -6,7 +6,7 @@ import pytest
 
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 
-TAKEN = [
+VALID = [
     "redis://127.0.0.1",
     "redis://cache:6379/3",
     "rediss://me:p%40ss%2F@cache.example:6380/0",
@@ -27,7 +27,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("url", TAKEN)
+@pytest.mark.parametrize("url", VALID)
 def test_ops_4_redis_is_a_server_by_its_url(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", url)
     assert load_settings().redis_url == url
@@ -42,9 +42,9 @@ def test_ops_4_any_other_url_stops_the_start_without_being_repeated(monkeypatch:
         "redis_url (environment variable TURNKEEPER_REDIS_URL) is not allowed: write "
         "redis://USER:PASSWORD@HOST:PORT/NUMBER, or rediss: with TLS, special characters as %40 for @."
     )
-    told = "".join(traceback.format_exception(refused.value))
-    assert "hunt" not in told
-    assert "er2" not in told
+    error = "".join(traceback.format_exception(refused.value))
+    assert "hunt" not in error
+    assert "er2" not in error
 
 
 def test_ops_4_settings_that_are_printed_do_not_show_it() -> None:

@@ -48,8 +48,8 @@ DEPARTS = "ActivityTaskScheduled call_tool, but today's code asks for ScheduleAc
 # ---- the first command that differs
 
 
-def recorded(*told: tuple[str, dict[str, Any]]) -> list[HistoryEvent]:
-    """Return the history of one workflow task, and behind it the events of its commands, from number 4 on."""
+def recorded(*events: tuple[str, dict[str, Any]]) -> list[HistoryEvent]:
+    """Return the history of one workflow task, followed by the events of its commands, from number 4 on."""
     task = [
         ("workflow_execution_started", {}),
         ("workflow_task_started", {}),
@@ -57,11 +57,11 @@ def recorded(*told: tuple[str, dict[str, Any]]) -> list[HistoryEvent]:
     ]
     return [
         HistoryEvent(event_id=number, **{f"{kind}_event_attributes": fields})
-        for number, (kind, fields) in enumerate([*task, *told], start=1)
+        for number, (kind, fields) in enumerate([*task, *events], start=1)
     ]
 
 
-def asked(*commands: tuple[str, dict[str, Any]], task: int = 2) -> WorkflowTask:
+def task_of(*commands: tuple[str, dict[str, Any]], task: int = 2) -> WorkflowTask:
     return WorkflowTask(task, [WorkflowCommand(**{variant: fields}) for variant, fields in commands])
 
 
@@ -172,7 +172,7 @@ FAIL = ("fail_workflow_execution", {})
     ],
 )
 def test_ops_9_the_first_command_that_differs_is_named(history: Any, code: Any, sentence: str) -> None:
-    difference = first_difference(recorded(*history), [asked(*code)])
+    difference = first_difference(recorded(*history), [task_of(*code)])
     assert difference is not None
     assert difference.sentence() == sentence
 
@@ -194,21 +194,21 @@ def test_ops_9_the_first_command_that_differs_is_named(history: Any, code: Any, 
     ],
 )
 def test_ops_9_what_temporal_lets_pass_is_no_difference(history: Any, code: Any) -> None:
-    assert first_difference(recorded(*history), [asked(*code)]) is None
+    assert first_difference(recorded(*history), [task_of(*code)]) is None
 
 
 def test_ops_9_a_cancelled_activity_is_known_by_its_name() -> None:
     history = [*recorded(activity("a"), ("workflow_task_completed", {"started_event_id": 5}))]
     history.append(HistoryEvent(event_id=6, activity_task_cancel_requested_event_attributes={"scheduled_event_id": 4}))
-    cancels = asked(("request_cancel_activity", {"seq": 1}), task=5)
-    assert first_difference(history, [asked(schedule("a")), cancels]) is None
-    assert first_difference(history, [asked(schedule("a")), asked(task=5)]) == Difference(
+    cancels = task_of(("request_cancel_activity", {"seq": 1}), task=5)
+    assert first_difference(history, [task_of(schedule("a")), cancels]) is None
+    assert first_difference(history, [task_of(schedule("a")), task_of(task=5)]) == Difference(
         5, 5, 6, "ActivityTaskCancelRequested a", None
     )
 
 
 def test_ops_9_a_workflow_task_that_is_not_completed_is_not_judged() -> None:
-    assert first_difference(recorded(), [asked(), asked(START_TIMER, task=9)]) is None
+    assert first_difference(recorded(), [task_of(), task_of(START_TIMER, task=9)]) is None
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_ops_9_a_workflow_task_that_is_not_completed_is_not_judged() -> None:
 )
 def test_ops_9_where_nothing_is_certain_nothing_is_named(history: Any, code: Any) -> None:
     with pytest.raises(UncertainError):
-        first_difference(recorded(*history), [asked(*code)])
+        first_difference(recorded(*history), [task_of(*code)])
 
 
 # ---- replaying with changed code
@@ -264,19 +264,19 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_ops_9_recorded_histories_replay_with_the_code_at_hand() -> None:
-    """Those of today's rules; that all others replay is shown by tests/replay."""
+    """The histories of today's rules; tests/replay covers all others."""
     newest = HISTORIES / "rules_3"
-    found = await findings(newest)
-    assert [finding for finding in found if finding.verdict != "replays"] == []
-    assert {finding.file for finding in found} == set(newest.rglob("*.json"))
+    results = await findings(newest)
+    assert [finding for finding in results if finding.verdict != "replays"] == []
+    assert {finding.file for finding in results} == set(newest.rglob("*.json"))
 
 
 @pytest.mark.usefixtures("renamed_activity")
 async def test_ops_9_a_renamed_activity_is_named_with_session_run_and_event() -> None:
     started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
     event = first_event(TOOLS, "call_tool")
-    told = f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): event {event}: {DEPARTS}"
-    assert (await only_finding(TOOLS)).line() == told
+    line = f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): event {event}: {DEPARTS}"
+    assert (await only_finding(TOOLS)).line() == line
 
 
 @pytest.mark.usefixtures("renamed_activity")
@@ -392,8 +392,8 @@ async def test_ops_9_the_runs_of_a_session_are_counted_as_one_session() -> None:
     for finding in await findings(*chain):
         tally.add(finding)
     assert tally.line() == f"1 sessions, {len(chain)} runs replayed, 0 differ"
-    told = {"sessions": 1, "runs": len(chain), "differ": 0, "not_begun": 0, "gone": 0, "unusable": 0}
-    assert json.loads(tally.to_json()) == told
+    counts = {"sessions": 1, "runs": len(chain), "differ": 0, "not_begun": 0, "gone": 0, "unusable": 0}
+    assert json.loads(tally.to_json()) == counts
 
 
 async def test_ops_9_a_history_is_read_as_the_web_ui_writes_it(folder: Path) -> None:
@@ -421,8 +421,8 @@ def _empty(history: dict[str, Any]) -> None:
 
 
 def _decoded(history: dict[str, Any]) -> None:
-    given = history["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
-    given[:] = [json.loads(base64.b64decode(payload["data"])) for payload in given]
+    payloads = history["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
+    payloads[:] = [json.loads(base64.b64decode(payload["data"])) for payload in payloads]
 
 
 def _foreign(history: dict[str, Any]) -> None:
@@ -430,7 +430,7 @@ def _foreign(history: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (_part, "is not a whole history, from its first event on"),
         (_hole, "is not a whole history, from its first event on"),
@@ -440,13 +440,13 @@ def _foreign(history: dict[str, Any]) -> None:
         (_foreign, "is the history of a workflow 'Billing', not of a session (AgenticAIWorkflow)"),
     ],
 )
-async def test_ops_9_a_history_that_is_no_session_is_told_as_such(folder: Path, change: Any, told: str) -> None:
+async def test_ops_9_a_history_that_is_no_session_is_told_as_such(folder: Path, change: Any, message: str) -> None:
     history = json.loads(TOOLS.read_text())
     change(history)
     (folder / "given.json").write_text(json.dumps(history))
     finding = await only_finding(folder / "given.json")
     assert finding.verdict == "unusable"
-    assert finding.line().startswith(f"{folder / 'given.json'}: {told}")
+    assert finding.line().startswith(f"{folder / 'given.json'}: {message}")
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"{}", b"[]", b"7", b'{"events": [7]}', b'{"events": [{}]}'])
@@ -459,8 +459,8 @@ async def test_ops_9_a_file_that_is_no_history_is_named(folder: Path, content: b
 
 async def test_ops_9_one_bad_file_does_not_keep_the_others_from_being_replayed(folder: Path) -> None:
     (folder / "empty").mkdir()
-    found = await findings(folder / "nowhere.json", folder / "empty", TOOLS)
-    assert {(finding.file, finding.verdict) for finding in found} == {
+    results = await findings(folder / "nowhere.json", folder / "empty", TOOLS)
+    assert {(finding.file, finding.verdict) for finding in results} == {
         (folder / "nowhere.json", "unusable"),
         (folder / "empty", "unusable"),
         (TOOLS, "replays"),
@@ -478,8 +478,8 @@ async def test_ops_9_a_session_deleted_before_it_could_be_read_is_told(
         yield replay_check._Chain("chat-2", "01a1fddd-071b-714f-8b2b-6bf7abb75973")
 
     monkeypatch.setattr(replay_check, "_list_chains", listed)
-    found = [finding async for finding in check_sessions(temporal)]
-    assert {(finding.session, finding.verdict) for finding in found} == {("chat-1", "gone"), ("chat-2", "gone")}
+    results = [finding async for finding in check_sessions(temporal)]
+    assert {(finding.session, finding.verdict) for finding in results} == {("chat-1", "gone"), ("chat-2", "gone")}
 
 
 async def test_ops_9_a_workflow_that_is_no_session_is_told_as_such(temporal: Client) -> None:
@@ -526,14 +526,14 @@ def changed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_ops_9_the_command_replays_exported_histories_with_the_code_at_hand(changed_code: Path) -> None:
     started = read_history(TOOLS).events[0].workflow_execution_started_event_attributes
-    told = f"event {first_event(TOOLS, 'call_tool')}: {DEPARTS}"
+    message = f"event {first_event(TOOLS, 'call_tool')}: {DEPARTS}"
     chosen = [str(TOOLS), str(HISTORIES / "one_turn.json")]
 
     assert await run(ROOT, *chosen) == (0, ["2 sessions, 2 runs replayed, 0 differ"])
     assert await run(changed_code, *chosen) == (
         1,
         [
-            f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): {told}",
+            f"session {started.workflow_id}, run {started.original_execution_run_id} ({TOOLS}): {message}",
             "2 sessions, 2 runs replayed, 1 differ",
         ],
     )
@@ -542,8 +542,8 @@ async def test_ops_9_the_command_replays_exported_histories_with_the_code_at_han
 async def test_ops_9_the_command_speaks_json_and_goes_on_after_a_bad_file(folder: Path, changed_code: Path) -> None:
     (folder / "bad.json").write_text("{}")
     code, lines = await run(changed_code, "--json", str(folder / "bad.json"), str(TOOLS))
-    *found, summary = map(json.loads, lines)
-    bad, differs = sorted(found, key=lambda finding: finding["verdict"], reverse=True)
+    *results, summary = map(json.loads, lines)
+    bad, differs = sorted(results, key=lambda finding: finding["verdict"], reverse=True)
     assert code == 1
     assert (bad["verdict"], bad["file"]) == ("unusable", str(folder / "bad.json"))
     assert (differs["verdict"], differs["file"]) == ("differs", str(TOOLS))
@@ -584,7 +584,7 @@ async def test_ops_9_its_page_names_every_option() -> None:
 
 
 async def until_listed(client: Client, count: int) -> None:
-    """Wait until Temporal lists so many runs: what is new is not listed at once."""
+    """Wait until Temporal lists `count` runs: new ones are listed with a delay."""
 
     async def are_listed() -> bool:
         return (await client.count_workflows("WorkflowType = 'AgenticAIWorkflow'")).count == count

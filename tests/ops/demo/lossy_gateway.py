@@ -1,4 +1,4 @@
-"""A gateway that loses something: it stands before a real one, and one turn is missing in what it passes on."""
+"""A proxy that loses something: it forwards to a real gateway, and removes one turn from the answers."""
 
 import asyncio
 import json
@@ -27,9 +27,9 @@ class QuietServer(uvicorn.Server):
 
 @asynccontextmanager
 async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[str, ...] = ()) -> AsyncIterator[str]:
-    """Yield the address of one that answers as `url` does, without `turn` in answers to paths that end with `where`.
+    """Yield the address of a proxy of `url` that removes `turn` from answers to paths that end with `where`.
 
-    What ends with one of `refuses` is answered with 503.
+    Paths that end with one of `refuses` are answered with 503.
     """
     app = FastAPI()
     async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as real:
@@ -40,8 +40,8 @@ async def lossy_gateway(url: str, *, turn: str, where: str = "", refuses: tuple[
                 return Response(status_code=503)
             headers = {name: value for name, value in request.headers.items() if name != "host"}
             target = httpx.URL(path=request.url.path, query=request.url.query.encode())
-            asked = real.build_request(request.method, target, headers=headers, content=await request.body())
-            answer = await real.send(asked, stream=True)
+            forwarded = real.build_request(request.method, target, headers=headers, content=await request.body())
+            answer = await real.send(forwarded, stream=True)
             loses = request.url.path.endswith(where)
             return StreamingResponse(
                 lines_of(answer, without=turn if loses else ""),
@@ -63,10 +63,10 @@ async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str
     """Yield an answer line by line: JSON, and events whose data are."""
     try:
         async for line in answer.aiter_lines():
-            name, found, data = line.partition("data: ")
+            name, separator, data = line.partition("data: ")
             if line.startswith("{"):
                 yield f"{json.dumps(lacking(json.loads(line), without))}\n"
-            elif found and not name:
+            elif separator and not name:
                 yield f"data: {json.dumps(lacking(json.loads(data), without))}\n"
             else:
                 yield f"{line}\n"
@@ -75,13 +75,13 @@ async def lines_of(answer: httpx.Response, *, without: str) -> AsyncIterator[str
 
 
 def lacking(value: Any, turn: str) -> Any:
-    """Return JSON without the turn of that id, wherever it is."""
+    """Return JSON without the turn of that id, at any depth."""
     if isinstance(value, dict):
-        return {name: lacking(held, turn) for name, held in value.items()}
+        return {name: lacking(item, turn) for name, item in value.items()}
     if isinstance(value, list):
         return [
-            lacking(held, turn)
-            for held in value
-            if not (isinstance(held, dict) and held.get("id") == turn and "user_message" in held)
+            lacking(item, turn)
+            for item in value
+            if not (isinstance(item, dict) and item.get("id") == turn and "user_message" in item)
         ]
     return value

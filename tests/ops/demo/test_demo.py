@@ -1,4 +1,4 @@
-"""`turnkeeper demo`, as a person runs it, and before a gateway that loses something (OPS-3)."""
+"""`turnkeeper demo`, as a person runs it, and against a gateway that loses something (OPS-3)."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 
 PLAYED_SECONDS = 120.0
-"""Bound of a whole demo, on a machine that has much else to do; alone it takes about 20 s."""
+"""Bound of a whole demo on a busy machine; on an idle one it takes about 20 s."""
 
 ONE_STEP = """
 import sys
@@ -39,11 +39,11 @@ sys.exit(run_demo(keep=True, steps=STEPS[1:2]))
 
 @pytest.fixture
 def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made; whatever is left in it was left behind."""
-    made = folder / "tmp"
-    made.mkdir()
-    monkeypatch.setenv("TMPDIR", str(made))
-    return made
+    """The folder for temporary files; after the test it must be empty."""
+    tmp = folder / "tmp"
+    tmp.mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp))
+    return tmp
 
 
 def processes_in(report: str) -> list[int]:
@@ -224,7 +224,7 @@ FAILURES = {
 
 @pytest.fixture
 async def revived(environment: DemoEnvironment) -> DemoEnvironment:
-    """The environment, in which whatever a test before has killed runs again."""
+    """The environment, with every process running again that an earlier test has killed."""
     for program in (environment.server, environment.worker, environment.gateway):
         if program.pid is None:
             await program.start()

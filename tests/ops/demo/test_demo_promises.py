@@ -1,4 +1,4 @@
-"""The demo's promises: a log that keeps them all is passed, and each broken one is named in a sentence."""
+"""The demo's promises: a log that keeps them all passes, and each broken one is named in a sentence."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ CALL = ToolCall(
     approval=Approval(args_digest="d", asked_at=NOW, expires_at=NOW + timedelta(days=1), decision="approve"),
     result=ToolResult(outcome="Wrote a.txt"),
 )
-WRITTEN = FileState(content="hello", version="1")
+FILE = FileState(content="hello", version="1")
 STEERED = UserStep(kind="user", message_id="p4", content="shorter", timestamp=NOW)
 
 
@@ -35,9 +35,9 @@ def step(number: int, text: str | None, *calls: ToolCall) -> ModelStep:
 
 
 def turn(id: str, *steps: ModelStep | UserStep, **fields: object) -> ConversationMessage:
-    known = {"id": id, "timestamp": NOW, "user_message": f"text of {id}", "user_timestamp": NOW, "revision": 1}
+    required = {"id": id, "timestamp": NOW, "user_message": f"text of {id}", "user_timestamp": NOW, "revision": 1}
     ended = {"agent_message": f"answer to {id}", "agent_timestamp": NOW, "status": "completed"}
-    return ConversationMessage(**known | ended | {"reasoning_trajectory": ReasoningTrajectory(steps=steps)} | fields)
+    return ConversationMessage(**required | ended | {"reasoning_trajectory": ReasoningTrajectory(steps=steps)} | fields)
 
 
 def prompt(id: str, **fields: object) -> AcceptedPrompt:
@@ -54,7 +54,7 @@ TURNS = [
     turn("p3", STEERED, step(1, "answer to p3")),
 ]
 
-KEPT = SessionLog(
+FLAWLESS = SessionLog(
     prompts=[prompt("p1"), prompt("p2"), prompt("p3"), prompt("p4"), prompt("p5"), prompt("p8")],
     fates=[
         *(fate("p1"), fate("p2"), fate("p3"), fate("p4", "steered", "p3"), fate("p5", "withdrawn")),
@@ -65,16 +65,14 @@ KEPT = SessionLog(
     new_turn_ids=["p1", "p2", "p3"],
     partial_texts={("p1", 1): "answer", ("p2", 9): "cut off"},
     writes=[
-        ApprovedWrite(
-            path="a.txt", content="hello", call_id="2.1.0", before=FileState(), after=WRITTEN, at_the_end=WRITTEN
-        )
+        ApprovedWrite(path="a.txt", content="hello", call_id="2.1.0", before=FileState(), after=FILE, at_the_end=FILE)
     ],
 )
-"""With every fate there is, and a step that never came."""
+"""A log with every fate there is, and a step that was never received."""
 
 
 def but(**fields: object) -> SessionLog:
-    return KEPT.model_copy(update=fields)
+    return FLAWLESS.model_copy(update=fields)
 
 
 def with_transcript(turns: list[ConversationMessage]) -> SessionLog:
@@ -82,19 +80,19 @@ def with_transcript(turns: list[ConversationMessage]) -> SessionLog:
 
 
 def with_write(**fields: object) -> SessionLog:
-    return but(writes=[KEPT.writes[0].model_copy(update=fields)])
+    return but(writes=[FLAWLESS.writes[0].model_copy(update=fields)])
 
 
 UNAPPROVED = CALL.model_copy(update={"approval": CALL.approval.model_copy(update={"decision": "reject"})})
 OPEN = CALL.model_copy(update={"id": "2.1.1", "result": None})
 
 BROKEN: dict[str, tuple[SessionLog, str]] = {
-    "lost": (but(prompts=[*KEPT.prompts, prompt("p9")]), "Prompt 'p9' was accepted and is lost."),
-    "two fates": (but(fates=[*KEPT.fates, fate("p5", "withdrawn")]), "Prompt 'p5' has 2 fates."),
+    "lost": (but(prompts=[*FLAWLESS.prompts, prompt("p9")]), "Prompt 'p9' was accepted and is lost."),
+    "two fates": (but(fates=[*FLAWLESS.fates, fate("p5", "withdrawn")]), "Prompt 'p5' has 2 fates."),
     "waits": (but(waiting=["p8"]), "Prompt 'p8' is still queued."),
     "waits after its fate": (but(waiting=["p5"]), "Prompt 'p5' is still queued although it has a fate."),
     "started without a turn": (
-        but(fates=[*KEPT.fates, fate("p7")]),
+        but(fates=[*FLAWLESS.fates, fate("p7")]),
         "Prompt 'p7' was started, but the transcript has no such turn.",
     ),
     "steered into nothing": (
@@ -128,7 +126,7 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
         "Turn 'p3' ended without an answer: it is empty",
     ),
     "an answer with more than was asked for": (
-        but(prompts=[prompt("p1", answer="answer"), *KEPT.prompts[1:]]),
+        but(prompts=[prompt("p1", answer="answer"), *FLAWLESS.prompts[1:]]),
         "Turn 'p1' does not have exactly the expected answer.",
     ),
     "a call twice": (
@@ -143,7 +141,7 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
         with_transcript([TURNS[0], turn("p2", step(1, None, UNAPPROVED)), TURNS[2]]),
         "The transcript has no approval of call '2.1.0', which wrote a.txt.",
     ),
-    "written too early": (with_write(before=WRITTEN), "a.txt existed before the write was approved."),
+    "written too early": (with_write(before=FILE), "a.txt existed before the write was approved."),
     "not written": (
         with_write(after=FileState(), at_the_end=FileState()),
         "a.txt should contain 'hello', but contains None.",
@@ -177,7 +175,7 @@ BROKEN: dict[str, tuple[SessionLog, str]] = {
 
 
 def test_ops_3_a_log_that_keeps_every_promise_is_not_complained_of():
-    assert broken_promises(KEPT) == []
+    assert broken_promises(FLAWLESS) == []
 
 
 @pytest.mark.parametrize(("log", "sentence"), BROKEN.values(), ids=BROKEN)

@@ -30,7 +30,7 @@ class Command:
 
     @classmethod
     async def start(cls, *arguments: str, program: Path | None = None, **env: str) -> "Command":
-        """Run our own command, or that of another installation."""
+        """Run our own command, or the command of another installation."""
         env = {**os.environ, "TERM": "dumb", **env}
         if program is None:
             return cls(await fork("turnkeeper.cli", *arguments, env=env, cwd=Path.cwd(), stdout=PIPE, stderr=STDOUT))
@@ -39,12 +39,12 @@ class Command:
 
     async def until_said(self, text: str) -> str:
         """Read on until a line has `text`; return all that was read."""
-        said = ""
-        while text not in said:
+        received = ""
+        while text not in received:
             line = await asyncio.wait_for(self._process.stdout.readline(), BOUND)
-            assert line, f"ended without {text!r}, but with: {said}"
-            said += line.decode()
-        return said
+            assert line, f"ended without {text!r}, but with: {received}"
+            received += line.decode()
+        return received
 
     async def ended(self) -> tuple[int, str]:
         """Return the exit code and the rest of the output."""
@@ -63,7 +63,7 @@ class Command:
 
 
 async def gateway_is_ready() -> bool:
-    """Tell whether the gateway of the working directory reaches Temporal and a worker."""
+    """Return whether the gateway of the working directory reaches Temporal and a worker."""
     return await Gateway.find(Settings()).status("/readyz") == 200
 
 
@@ -157,9 +157,9 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     assert await gateway_is_ready()
     for child in stack.children():
         os.kill(child, signal.SIGKILL)
-    said = [await stack.until_said("Restarting") for _ in range(3)]
+    outputs = [await stack.until_said("Restarting") for _ in range(3)]
     # Whether it had failed to start is a matter of how long the start of all took.
-    assert sorted(re.sub(r"(now|in 0\.5 s)\.$", "soon", line) for line in "".join(said).splitlines()) == [
+    assert sorted(re.sub(r"(now|in 0\.5 s)\.$", "soon", line) for line in "".join(outputs).splitlines()) == [
         "The Temporal server stopped (SIGKILL). Restarting soon",
         "The gateway stopped (SIGKILL). Restarting soon",
         "The worker stopped (SIGKILL). Restarting soon",
@@ -182,7 +182,7 @@ async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_ou
 
 
 async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
-    """B7: an address that takes connections and never says a word."""
+    """B7: an address that accepts connections and never answers."""
     silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     address = "{}:{}".format(*silent.sockets[0].getsockname())
     command = await Command.start("worker", TEMPORAL_ADDRESS=address)
@@ -195,11 +195,11 @@ async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():
 
 
 async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
-    """B7: it runs on, and answers 503."""
+    """B7: it keeps running, and answers 503."""
     command = await Command.start("api", TEMPORAL_ADDRESS="127.0.0.1:1", TURNKEEPER_API_PORT="0")
     try:
-        said = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
-        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in said
+        output = await command.until_said("Temporal cannot be reached at 127.0.0.1:1")
+        assert "Check TEMPORAL_ADDRESS. Until then every request is answered 503." in output
     finally:
         command.signal(signal.SIGTERM)
         await command.ended()
@@ -207,7 +207,7 @@ async def test_ops_3_a_gateway_that_cannot_connect_says_so_in_its_log():
 
 @pytest.mark.parametrize("columns", ["60", "100"])
 async def test_api_6_help_is_wrapped_to_the_width_of_the_terminal(columns: str):
-    """U14: a line ends where the next word has no room, and not where it does in the source."""
+    """U14: lines are wrapped at the terminal's width, not where the source breaks them."""
     for command in ("chat", "demo", "replay-check"):
         _, output = await run(command, "--help", COLUMNS=columns)
         text = [line.strip() for line in output.partition("╭")[0].splitlines()]

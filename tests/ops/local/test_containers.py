@@ -30,20 +30,20 @@ def service(name: str) -> str:
 
 
 def test_ops_5_the_namespace_job_makes_the_search_attributes_and_the_retention_of_the_code():
-    made = dict(re.findall(r"--name (\w+) --type (\w+)", COMPOSE))
+    attributes = dict(re.findall(r"--name (\w+) --type (\w+)", COMPOSE))
     expected = {
         key.name: IndexedValueType.Name(key.indexed_value_type).removeprefix("INDEXED_VALUE_TYPE_").capitalize()
         for key in search_attributes.ALL
     }
-    assert made == expected
+    assert attributes == expected
     assert f"--retention {RETENTION_DAYS}d" in COMPOSE
 
 
 def test_ops_5_everything_the_containers_set_is_a_setting():
-    known = {ENV_PREFIX + name.replace(".", "__").upper() for name in setting_names()}
+    variables = {ENV_PREFIX + name.replace(".", "__").upper() for name in setting_names()}
     used = set(re.findall(rf"{ENV_PREFIX}\w+", COMPOSE + DOCKERFILE))
     assert used
-    assert used <= known
+    assert used <= variables
 
 
 async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(folder):
@@ -100,7 +100,7 @@ SERVICE_KEYS = {
 
 
 def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there():
-    """What `docker compose config` finds, without Docker."""
+    """What `docker compose config` checks, without Docker."""
     file = yaml.safe_load(COMPOSE)
     assert {name for name in file if not name.startswith("x-")} == {"services", "networks", "volumes"}
     for name, service in SERVICES.items():

@@ -46,7 +46,7 @@ asyncio.run(main())
 
 @pytest.fixture(scope="module")
 async def standing_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
-    """A server for all tests that leave it as it is."""
+    """A server shared by all tests that don't change it."""
     async with DevServer(tmp_path_factory.mktemp("server"), ui_port=None) as running:
         yield running
 
@@ -148,9 +148,9 @@ async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
 
 async def test_ops_2_a_file_of_another_server_version_is_refused_with_the_mend(folder):
     async with DevServer(folder, ui_port=None) as server:
-        written = folder / "temporal.db.version"
-        version = written.read_text().strip()
-    written.write_text("1.0.0\n")
+        version_file = folder / "temporal.db.version"
+        version = version_file.read_text().strip()
+    version_file.write_text("1.0.0\n")
     with pytest.raises(DevServerError) as refused:
         await server.start()
     assert str(refused.value) == (
@@ -174,7 +174,7 @@ async def test_ops_2_dynamic_configuration_reaches_the_server(folder):
 
 
 @workflow.defn(sandboxed=False)
-class Asked:
+class AnswersQueries:
     """Has one answer, and goes on until it is told to end."""
 
     def __init__(self) -> None:
@@ -194,17 +194,19 @@ class Asked:
 
 
 async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_none_is_refused(client):
-    """By default the server takes in one, and refuses the others: "consistent query buffer is full"."""
+    """By default the server accepts one, and refuses the others:  "consistent query buffer is full"."""
     queries = 50
 
     def asked_worker() -> Worker:
         at_once = timedelta(seconds=0.1)
-        return Worker(client, task_queue="asked", workflows=[Asked], sticky_queue_schedule_to_start_timeout=at_once)
+        return Worker(
+            client, task_queue="asked", workflows=[AnswersQueries], sticky_queue_schedule_to_start_timeout=at_once
+        )
 
     async with asked_worker():
-        handle = await client.start_workflow(Asked.run, id="asked", task_queue="asked")
-        assert await handle.query(Asked.answer) == 42
-    await handle.signal(Asked.end)  # from here on a workflow task waits, and queries wait for it
+        handle = await client.start_workflow(AnswersQueries.run, id="asked", task_queue="asked")
+        assert await handle.query(AnswersQueries.answer) == 42
+    await handle.signal(AnswersQueries.end)  # from here on a workflow task waits, and queries wait for it
     request = QueryWorkflowRequest(
         namespace=client.namespace,
         execution=WorkflowExecution(workflow_id=handle.id),

@@ -37,7 +37,7 @@ def _fail() -> None:
 def test_ops_6_a_json_line_tells_time_level_logger_message_and_where_it_comes_from(record):
     line = json.loads(JsonLines().format(record))
     assert line.pop("time").endswith("+00:00")
-    assert [told.split(":")[0] for told in line.pop("exception")] == [
+    assert [text.split(":")[0] for text in line.pop("exception")] == [
         "ValueError < test_logs.py",
         "KeyError < test_logs.py",
     ]
@@ -65,7 +65,7 @@ def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line
 
 @pytest.fixture
 def levels():
-    """Set levels as a test likes, and leave them as they were."""
+    """Let a test set log levels; restore them afterwards."""
     loggers = [logging.getLogger(), *(logging.getLogger(name) for name in [OUR_PACKAGE, *VERBOSE_LIBRARIES])]
     before = [(logger, logger.level) for logger in loggers]
     yield

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution, as they are installed beside somebody else's code (OPS-1)."""
+"""The wheel and the source distribution, installed beside somebody else's code (OPS-1)."""
 
 import os
 import re
@@ -42,8 +42,8 @@ def files_in(wheel: Path) -> set[str]:
 def test_ops_1_a_wheel_installs_one_name_and_nothing_else(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in files_in(wheel)} == {"turnkeeper", "turnkeeper-0.1.0.dist-info"}
     page = ROOT / "clients" / "page"
-    shown = {path.relative_to(ROOT) for path in page.rglob("*") if path.is_file()}
-    assert {f"turnkeeper/{path.as_posix()}" for path in shown} <= files_in(wheel)
+    page_files = {path.relative_to(ROOT) for path in page.rglob("*") if path.is_file()}
+    assert {f"turnkeeper/{path.as_posix()}" for path in page_files} <= files_in(wheel)
 
 
 def test_ops_1_a_source_distribution_holds_no_link_and_builds_the_same_wheel(
@@ -67,7 +67,7 @@ def test_ops_1_a_source_distribution_holds_no_link_and_builds_the_same_wheel(
 
 @pytest.fixture(scope="module")
 def turnkeeper(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into an environment of its own; what it depends on is found where the tests have it."""
+    """Install the wheel into an environment of its own; its dependencies come from the tests' environment."""
     environment = tmp_path_factory.mktemp("installed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(environment)}))
@@ -79,7 +79,7 @@ def turnkeeper(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(folder: Path) -> Path:
-    """Make a project with packages that are called like the folders of ours."""
+    """Make a project whose packages have the names of our folders."""
     for name in ("activities", "api", "clients", "models", "ops", "stores", "workflows"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise RuntimeError('this is not the package that is wanted')\n")

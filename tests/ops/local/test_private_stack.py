@@ -1,4 +1,4 @@
-"""A whole stack at its most talkative, with canaries in all that is said: API-4, OPS-6."""
+"""A whole stack at log level debug, with canaries in every text of a conversation: API-4, OPS-6."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.supervisor import own_command
 
 BOUND = 120.0
-"""Seconds that any wait lasts at most: a whole stack starts beside whatever else the machine does."""
+"""Seconds that any wait lasts at most: a whole stack starts on a busy machine."""
 
 LAST_LINE = "Ctrl-C stops everything"
 
@@ -52,7 +52,7 @@ class PrivateStack:
 
     def processes(self) -> dict[str, int]:
         """Return the processes of the stack: server, worker, gateway and tool server."""
-        found: dict[str, int] = {}
+        pids: dict[str, int] = {}
         children = descendants(self.process.pid)
         for pid in children:
             line = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -63,12 +63,12 @@ class PrivateStack:
                 "tools": odd.__file__,
             }.items():
                 if word in line:
-                    found[name] = pid
-        return found
+                    pids[name] = pid
+        return pids
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes below one, those of its threads too."""
+    """Return the child processes of a process, those of its threads too."""
     below: list[int] = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, children.read_text().split()):
@@ -83,7 +83,7 @@ def environment(pid: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `turnkeeper up` in `folder`, where whatever it makes would be open to all."""
+    """Run `turnkeeper up` in `folder`, with a umask that would leave new files open to all."""
     process = await asyncio.create_subprocess_exec(
         *own_command("up"),
         stdout=asyncio.subprocess.PIPE,
@@ -94,11 +94,11 @@ async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.su
     )
     try:
         async with asyncio.timeout(BOUND):
-            said = ""
-            while LAST_LINE not in said:
+            output = ""
+            while LAST_LINE not in output:
                 line = (await process.stdout.readline()).decode()
-                assert line, said
-                said += line
+                assert line, output
+                output += line
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
@@ -106,7 +106,7 @@ async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.su
 
 
 async def converse(http: httpx.AsyncClient, model: str) -> list[dict[str, Any]]:
-    """Have two turns in a new session, and read them in every way there is; return them."""
+    """Run two turns in a new session, and read them in every way there is; return them."""
     start = {
         "model": model,
         "title": canary("title"),
@@ -171,9 +171,9 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
 
 
 async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_or_a_key(private_stack):
-    said = json.dumps(private_stack.turns)
+    conversation = json.dumps(private_stack.turns)
     for name in ("prompt", "second prompt", "answer", "text", "argument", "thought", "partial"):
-        assert canary(name) in said, "the canary was never said"
+        assert canary(name) in conversation, "the canary was never said"
     for log in ("worker", "api", "temporal"):
         lines = [line for line in private_stack.log(log).splitlines() if "CANARY" in line]
         assert lines == []

@@ -1,4 +1,4 @@
-"""A worker that dies under the supervisor: what it ran goes on at once, and its restarts don't slow down (OPS-10)."""
+"""A worker that dies under the supervisor: its work continues at once, and its restarts don't slow down (OPS-10)."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from tests.harness import DrivenSession, Gate, Written, says, stage
+from tests.harness import AnswerParts, DrivenSession, Gate, says, stage
 from tests.ops.conftest import BOUND
 from tests.servers import odd
 from tests.waiting import until
@@ -42,13 +42,13 @@ KILLS = 2
 
 @dataclass
 class Supervised:
-    """A worker under the real supervisor, and what that said."""
+    """A worker under the real supervisor, and the lines that it logs."""
 
     client: Client
     program: WorkerProgram
     task_queue: str
     sessions: list[DrivenSession] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
 
     async def start(self, script: str) -> DrivenSession:
         start = SessionInput(model=f"offline:script/{script}", tool_policy={"*": "allow"})
@@ -91,7 +91,7 @@ async def supervised(
 
     program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
     on = Supervised(client, program, task_queue)
-    async with keep_running("The worker", program, on.said.append, stop_seconds=stop_seconds):
+    async with keep_running("The worker", program, on.log_lines.append, stop_seconds=stop_seconds):
         yield on
     for session in on.sessions:
         await session.watches.close()
@@ -127,7 +127,7 @@ async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_wai
         (turn,) = await session.idle(turns=1)
         assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
         assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
-        assert on.said == ["The worker stopped (SIGKILL). Restarting now."]
+        assert on.log_lines == ["The worker stopped (SIGKILL). Restarting now."]
 
 
 async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(temporal, folder):
@@ -146,7 +146,7 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
 
 
 async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
-    """What has just ended counts as running for a moment: Temporal refuses to fail it."""
+    """An activity that has just ended still counts as running for a moment: Temporal refuses to fail it."""
     async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
         session = await on.start("quick")
         turns: list[ConversationMessage] = []
@@ -155,8 +155,8 @@ async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_p
             turns = await session.idle(turns=kill)
             on.kill()
         assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
-        await until(lambda: len(on.said) == KILLS)
-        assert set(on.said) == {"The worker stopped (SIGKILL). Restarting now."}
+        await until(lambda: len(on.log_lines) == KILLS)
+        assert set(on.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
 async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
@@ -171,10 +171,10 @@ async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activit
 
 
 async def test_ops_2_a_process_that_dies_at_its_start_is_started_again_after_longer_and_longer_pauses(folder):
-    said = asyncio.Queue[str]()
+    lines = asyncio.Queue[str]()
     program = Program([sys.executable, "-c", "raise SystemExit(3)"], log=folder / "log")
-    async with keep_running("It", program, said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
-        assert [await said.get() for _ in range(3)] == [
+    async with keep_running("It", program, lines.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
+        assert [await lines.get() for _ in range(3)] == [
             f"It stopped (exit code 3). Restarting in {pause} s." for pause in ("0.5", "1", "2")
         ]
 
@@ -185,12 +185,12 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
     hours = timedelta(hours=2)  # longer than the turn has
     policy = RetryPolicy(initial_interval=hours, maximum_interval=hours)
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", policy)
-    begun: list[RunningActivity] = []
+    running: list[RunningActivity] = []
     gate = Gate(is_open=False)
 
-    def answer(_: ModelRequest) -> Written:
+    def answer(_: ModelRequest) -> AnswerParts:
         info = activity.info()
-        begun.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
+        running.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
         return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
 
     async with stage(temporal) as on:
@@ -200,7 +200,7 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
         await gate.until_arrived(1)
         await until(lambda: has_shown(session, "It was a dark"))
         lost = RunningActivity(b"no token", "no-session", "", "1")  # refused, to the detriment of no other
-        await fail_activities(AsyncMock(return_value=temporal), [lost, *begun])
+        await fail_activities(AsyncMock(return_value=temporal), [lost, *running])
         (turn,) = await session.idle(turns=1)
         gate.open()
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -228,10 +228,10 @@ class Doomed:
 
 
 async def test_ops_10_a_worker_that_dies_of_its_work_is_started_again_at_once_ten_times_and_then_slowly():
-    said = asyncio.Queue[str]()
-    async with keep_running("It", Doomed(), said.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
-        assert {await said.get() for _ in range(10)} == {"It stopped (SIGKILL). Restarting now."}
-        assert (await said.get()).startswith("It stopped (SIGKILL). Restarting in ")
+    lines = asyncio.Queue[str]()
+    async with keep_running("It", Doomed(), lines.put_nowait, stop_seconds=1), asyncio.timeout(BOUND):
+        assert {await lines.get() for _ in range(10)} == {"It stopped (SIGKILL). Restarting now."}
+        assert (await lines.get()).startswith("It stopped (SIGKILL). Restarting in ")
 
 
 def test_ops_10_ten_restarts_come_back_within_a_minute():

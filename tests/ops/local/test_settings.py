@@ -47,7 +47,7 @@ def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("api_prt = 1", "'api_prt' (in turnkeeper.toml) is not a setting. Did you mean api_port?"),
         ("[limits]\nsteps = 1", "'limits.steps' (in turnkeeper.toml) is not a setting. Did you mean limits.max_steps?"),
@@ -67,15 +67,15 @@ def test_ops_4_a_variable_set_to_nothing_counts_as_not_set(write_file, monkeypat
         ),
     ],
 )
-def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(write_file, text, told):
+def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(write_file, text, message):
     write_file(text)
     with pytest.raises(SettingsError) as refused:
         load_settings()
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         (
             "TURNKEEPER_API_PRT",
@@ -95,11 +95,11 @@ def test_ops_4_a_wrong_key_or_value_in_the_file_is_named_with_what_is_allowed(wr
         ("TURNKEEPER_CONFIG", "gone.toml", "TURNKEEPER_CONFIG names 'gone.toml', which does not exist."),
     ],
 )
-def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypatch, variable, value, told):
+def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypatch, variable, value, message):
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as refused:
         load_settings()
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):

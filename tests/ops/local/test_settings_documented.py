@@ -33,8 +33,8 @@ def defaults(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tu
 
 @pytest.mark.parametrize(("name", "default"), list(defaults()))
 def test_ops_4_every_setting_is_documented_with_its_default(name, default):
-    written = default.as_posix() if isinstance(default, Path) else default
-    assert documented().get(name) == json.dumps(written)
+    value = default.as_posix() if isinstance(default, Path) else default
+    assert documented().get(name) == json.dumps(value)
 
 
 def test_ops_4_nothing_is_documented_that_is_no_setting():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from temporalio.client import Client
 
-from tests.harness import Written, asks, says, stage
+from tests.harness import AnswerParts, asks, says, stage
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
@@ -29,7 +29,7 @@ class Remembering(InProcessCarrier):
         super().show(workflow_id, snapshot, behind=behind)
 
 
-def step(number: int) -> Written:
+def step(number: int) -> AnswerParts:
     text = f"This is answer {number}."
     return [Delta("respond", text), asks(("look", {"n": number}), text=text)]
 

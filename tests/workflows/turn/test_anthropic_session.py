@@ -20,7 +20,7 @@ LOOK_TWICE = Answer(
 
 @pytest.fixture
 async def wire(on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AnthropicWire]:
-    """Anthropic's API, which all models of the stage are asked by."""
+    """Anthropic's API, the vendor of all models of the stage."""
     async with AnthropicWire() as started:
         provider: Provider = started.provider()
         monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, MODEL))
@@ -68,9 +68,9 @@ async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(
     await session.prompt("What is there?")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "A chair."
-    _, refused, taken = (received.body["messages"] for received in wire.requests)
+    _, refused, accepted = (received.body["messages"] for received in wire.requests)
     assert [block["type"] for block in refused[1]["content"]] == ["thinking", "text", "tool_use", "tool_use"]
-    assert [block["type"] for block in taken[1]["content"]] == ["text", "tool_use", "tool_use"]
+    assert [block["type"] for block in accepted[1]["content"]] == ["text", "tool_use", "tool_use"]
 
 
 def look(number: int, *, think: str = "") -> Answer:

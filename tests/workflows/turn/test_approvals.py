@@ -61,8 +61,8 @@ async def test_agt_8_a_rejection_tells_the_model_why_and_the_tool_never_runs(on:
     (call,) = turn.steps[0].tool_calls
     assert (call.result.status, call.approval.reason) == ("denied", "Bob is on holiday.")
     assert on.tools.calls == []
-    told = on.vendor.requests[-1].messages[-1]
-    assert told.content == "send_mail was rejected by the user\n\nReason: Bob is on holiday."
+    message = on.vendor.requests[-1].messages[-1]
+    assert message.content == "send_mail was rejected by the user\n\nReason: Bob is on holiday."
 
 
 async def test_agt_8_several_wait_at_once_beside_those_that_run_and_each_is_decided_on_its_own(on: Stage) -> None:
@@ -125,8 +125,8 @@ async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(on: Stag
 async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_were_seen(on: Stage) -> None:
     session = await waiting_for(on, ("send_mail", {"to": "bob"}), ("look", {}))
     (pending,) = await session.awaited_approvals()
-    reason, told = await refusal(session, pending, "approve", args_digest="0" * 64)
-    assert (reason, told) == (
+    reason, message = await refusal(session, pending, "approve", args_digest="0" * 64)
+    assert (reason, message) == (
         "other_arguments",
         "Refused: Call 1.1.0 has other arguments than the ones that were decided on.",
     )
@@ -191,8 +191,8 @@ async def test_agt_8_a_turn_that_is_stopped_waits_no_longer(on: Stage) -> None:
     (call,) = turn.steps[0].tool_calls
     assert (turn.status, call.result.status, call.approval.decision) == ("cancelled", "cancelled", None)
     assert await session.approvals() == []
-    reason, told = await refusal(session, pending, "approve")
-    assert (reason, told) == ("not_awaiting", "Refused: Call 1.1.0 ended before anyone decided.")
+    reason, message = await refusal(session, pending, "approve")
+    assert (reason, message) == ("not_awaiting", "Refused: Call 1.1.0 ended before anyone decided.")
 
 
 async def test_agt_8_an_ending_session_waits_for_the_decision_first(on: Stage) -> None:
@@ -312,8 +312,8 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
     assert first_new >= FRESH_TURNS
     assert offered[:first_new] == [before] * first_new
     assert offered[first_new:] == [[*before, "send_mail"]] * (len(offered) - first_new)
-    kept = on.vendor.requests[first_new - 1].messages
-    assert on.vendor.requests[first_new].messages[: len(kept)] != kept  # the prefix changed there anyway
+    earlier = on.vendor.requests[first_new - 1].messages
+    assert on.vendor.requests[first_new].messages[: len(earlier)] != earlier  # the prefix changed there anyway
 
 
 async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Every attempt counts: what attempts took that gave no answer, in usage and budgets: AGT-9."""
+"""Every attempt counts: usage and budgets include attempts that gave no answer: AGT-9."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from temporalio import activity
 from temporalio.client import Client
 
-from tests.harness import BOUND, Gate, Stage, Written, asks, says, stage, wait_in_workflow_beyond
+from tests.harness import BOUND, AnswerParts, Gate, Stage, asks, says, stage, wait_in_workflow_beyond
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -26,13 +26,13 @@ from turnkeeper.stores.partials.in_process import InProcessCarrier
 STORY = "It was a dark and stormy night. " * 20
 
 
-def cut(text: str = STORY) -> Written:
+def cut(text: str = STORY) -> AnswerParts:
     """An answer that breaks off."""
     return [Delta("respond", text), ModelError("connection", "the answer broke off", retry_after=0.05)]
 
 
-def unclear() -> Written:
-    """An answer of which nobody knows whether it is whole."""
+def unclear() -> AnswerParts:
+    """An answer that may or may not be complete."""
     return [Delta("respond", STORY), ModelError("provider_error", "odd", retry_after=0.05, max_attempts=3)]
 
 
@@ -43,9 +43,9 @@ def counted(response: ModelResponse) -> ModelResponse:
 def estimate(on: Stage, *, attempts: int, request: int = 0, text: str = STORY) -> Usage:
     """What attempts of the request number `request` are expected to have cost."""
     one = request_tokens(on.vendor.requests[request])
-    written = tokens_of(len(text))
+    output = tokens_of(len(text))
     return Usage(
-        input_tokens=one * attempts, output_tokens=written * attempts, estimated_tokens=(one + written) * attempts
+        input_tokens=one * attempts, output_tokens=output * attempts, estimated_tokens=(one + output) * attempts
     )
 
 
@@ -245,7 +245,7 @@ async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_end
 
 async def test_agt_9_attempts_for_a_summary_count(on: Stage) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
-    summaries: Iterator[Written | ModelResponse] = iter([cut(), counted(says("They counted."))])
+    summaries: Iterator[AnswerParts | ModelResponse] = iter([cut(), counted(says("They counted."))])
     on.vendor.summarise = lambda request: next(summaries)
     on.vendor.answer = lambda request: counted(says("noted"))
     session = await on.start(SessionInput.model_validate({"history": {**window, "summarize_on_trim": True}}))

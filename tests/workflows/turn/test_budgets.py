@@ -1,4 +1,4 @@
-"""What ends a turn that takes too much, and how it says so: AGT-1."""
+"""Which budget ends a turn, and what the message says: AGT-1."""
 
 import json
 import re
@@ -26,7 +26,7 @@ HOW = (
 
 
 def check(limit: str, most: float, *, steps: int = 0, calls: int = 0, usage: Usage | None = None) -> None:
-    """Hold what a turn did against `limit`, as the turn does."""
+    """Check what a turn did against `limit`, as the turn does."""
     limits = Limits.model_validate({limit: most})
     budgets = Budgets(limits, model="openai-chat:llama", spent=usage or Usage())
     budgets.check_next_step(steps)
@@ -47,7 +47,7 @@ TOKENS = Usage(input_tokens=12_000, output_tokens=345)
 
 
 @pytest.mark.parametrize(
-    ("limit", "most", "did", "took", "shown"),
+    ("limit", "most", "did", "took", "value"),
     [
         ("max_steps", 50, {"steps": 50}, "The turn took 50 steps", "50"),
         ("max_tool_calls", 2, {"calls": 3}, "The turn asked for 3 tool calls", "2"),
@@ -57,15 +57,15 @@ TOKENS = Usage(input_tokens=12_000, output_tokens=345)
     ],
 )
 def test_agt_1_every_budget_is_named_in_one_form_of_sentence_with_how_to_raise_it(
-    limit: str, most: float, did: dict[str, Any], took: str, shown: str
+    limit: str, most: float, did: dict[str, Any], took: str, value: str
 ) -> None:
-    told = sentence("max_steps" if limit == "max_steps" else "budget", limit, most, **did)
-    assert told == f"{took} and is not done, and limits.{limit} is {shown}: raise it {HOW % (limit, 'N', limit)}"
-    assert getattr(as_told(told).limits, limit) == 900
+    message = sentence("max_steps" if limit == "max_steps" else "budget", limit, most, **did)
+    assert message == f"{took} and is not done, and limits.{limit} is {value}: raise it {HOW % (limit, 'N', limit)}"
+    assert getattr(as_input(message).limits, limit) == 900
 
 
 @pytest.mark.parametrize(
-    ("limit", "most", "usage", "told"),
+    ("limit", "most", "usage", "beginning"),
     [
         (
             "max_tokens_per_turn",
@@ -92,16 +92,16 @@ def test_agt_1_every_budget_is_named_in_one_form_of_sentence_with_how_to_raise_i
     ],
 )
 def test_agt_1_a_budget_that_cannot_be_kept_says_why_and_how_to_lift_it(
-    limit: str, most: float, usage: Usage | None, told: str
+    limit: str, most: float, usage: Usage | None, beginning: str
 ) -> None:
-    said = sentence("budget", limit, most, usage=usage)
-    assert said == told + HOW % (limit, "null", limit)
-    assert getattr(as_told(said).limits, limit) is None
+    message = sentence("budget", limit, most, usage=usage)
+    assert message == beginning + HOW % (limit, "null", limit)
+    assert getattr(as_input(message).limits, limit) is None
 
 
-def as_told(told: str) -> SessionInput:
+def as_input(message: str) -> SessionInput:
     """Return a session's configuration after the change that the sentence tells to make, with 900 for N."""
-    change = re.search(r"with (\{.*\}), and", told)
+    change = re.search(r"with (\{.*\}), and", message)
     assert change is not None
     limits = {"max_tokens_per_turn": 1, "max_cost_per_turn": 1}
     before = SessionInput.model_validate({"limits": limits})

@@ -44,7 +44,7 @@ async def staged(temporal: Client, toolbox: Toolbox) -> AsyncIterator[Stage]:
 
 
 async def results_of(on: Stage, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
-    """Return what a session's calls came to, all of one step; the turn goes on after them."""
+    """Return the results of a session's calls, all of one step; the turn continues after them."""
     on.vendor.script = [asks(*calls), says("done")]
     session = await on.start(ALLOWED)
     await session.prompt("go")
@@ -118,12 +118,12 @@ async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_it
             await session.prompt("go")
             turn = (await session.idle(turns=before + 1))[-1]
             result = turn.steps[0].tool_calls[0].result
-            told = (result.status, result.outcome)
+            outcome = (result.status, result.outcome)
             if "odd" not in servers:
-                assert told == ("error", "There is no tool 'pid' of odd")
+                assert outcome == ("error", "There is no tool 'pid' of odd")
             else:
                 mine = await call(other, "odd__pid")
-                assert told == ("ok", mine.outcome)
+                assert outcome == ("ok", mine.outcome)
 
 
 async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
@@ -135,7 +135,7 @@ async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed
         (pending,) = await session.awaited_approvals()
         await call(toolbox, "change")
         await session.decide(pending, "allow_for_session")
-        # It is asked about anew: what was allowed was another tool.
+        # It needs a new approval: the allowance was for another tool.
         await session.until(lambda state: state.messages[-1].steps[1:] and state.status == "awaiting_approval")
         (again,) = await session.awaited_approvals()
         await session.decide(again, "approve")
@@ -249,21 +249,21 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
 
 
-# Servers that nobody here wrote
+# Servers of others
 
 
 async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
     (command,) = time_server(request.config.cache)
     server = {"command": command, "args": ["--local-timezone", "${ZONE:-Europe/Berlin}"], "trusted": True}
     async with staged(temporal, toolbox_of(tmp_path, clock=server)) as on:
-        told, wrong, unknown = await results_of(
+        difference, wrong, unknown = await results_of(
             on,
             ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"}),
             ("convert_time", {"source_timezone": "UTC"}),
             ("get_current_time", {"timezone": "Nowhere/Else"}),
         )
-    assert told.status == "ok"
-    assert json.loads(told.content)["time_difference"] == "+5.75h"
+    assert difference.status == "ok"
+    assert json.loads(difference.content)["time_difference"] == "+5.75h"
     assert "'time' is a required property" in wrong.content
     assert unknown.status == "error"
     assert "Nowhere/Else" in unknown.outcome + unknown.content
@@ -297,7 +297,7 @@ async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transpor
 
 @asynccontextmanager
 async def everything_over(transport: str, command: list[str]) -> AsyncIterator[dict[str, object]]:
-    """Yield the server's entry in `mcp.json`; over HTTP it runs inside the block, otherwise the toolbox runs it."""
+    """Yield the server's entry in `mcp.json`. Over HTTP it runs for the block; otherwise the toolbox starts it."""
     if transport == "stdio":
         yield {"command": command[0], "args": [*command[1:], transport]}
         return
@@ -312,8 +312,8 @@ async def everything_over(transport: str, command: list[str]) -> AsyncIterator[d
     )
     try:
         async with asyncio.timeout(BOUND):
-            while b"listening" not in (said := await process.stderr.readline()):
-                assert said, "it ended before it listened"
+            while b"listening" not in (line := await process.stderr.readline()):
+                assert line, "it ended before it listened"
         yield {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
     finally:
         process.kill()

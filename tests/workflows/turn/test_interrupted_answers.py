@@ -1,4 +1,4 @@
-"""What a model had written when its turn was stopped, or failed, is kept and told: SES-9."""
+"""The partial answer of a turn that was stopped or failed is kept, and the model sees it: SES-9."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 
-from tests.harness import BOUND, DrivenSession, Gate, Stage, Written, asks, broken, heal, says, stage
+from tests.harness import BOUND, AnswerParts, DrivenSession, Gate, Stage, asks, broken, heal, says, stage
 from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
@@ -28,7 +28,7 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep
 STORY = "It was a dark"
 
 
-def halfway(gate: Gate, *, text: str = STORY) -> Written:
+def halfway(gate: Gate, *, text: str = STORY) -> AnswerParts:
     return [
         Delta("think", "Let me"),
         Delta("think", " see."),
@@ -45,7 +45,7 @@ def interrupted_step(turn: ConversationMessage) -> ModelStep:
     return step
 
 
-async def begun(on: Stage, answer: Written | None = None, **start: Any) -> tuple[DrivenSession, Gate]:
+async def begin_turn(on: Stage, answer: AnswerParts | None = None, **start: Any) -> tuple[DrivenSession, Gate]:
     """Start a session whose first turn, `p1`, is in the middle of its answer."""
     gate = Gate(is_open=False)
     on.vendor.script = [answer or halfway(gate)]
@@ -64,7 +64,7 @@ async def next_request(on: Stage, session: DrivenSession, *, turns: int = 2) -> 
 
 
 async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told(on: Stage) -> None:
-    session, _ = await begun(on)
+    session, _ = await begin_turn(on)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error, turn.agent_message) == ("cancelled", "Cancelled: Stopped by the user.", None)
@@ -103,7 +103,7 @@ async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(on: Stag
 
 
 async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(on: Stage) -> None:
-    session, _ = await begun(on)
+    session, _ = await begin_turn(on)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     first, second = await session.idle(turns=2)
     assert (first.status, first.error) == ("cancelled", "Cancelled: Interrupted by a new prompt.")
@@ -113,7 +113,7 @@ async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_peop
 
 
 async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(on: Stage) -> None:
-    session, _ = await begun(on)
+    session, _ = await begin_turn(on)
     await session.handle.cancel()
     with pytest.raises(WorkflowFailureError):
         await session.handle.result()
@@ -123,7 +123,7 @@ async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(on: Stage) -> N
 
 async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent(on: Stage) -> None:
     gate = Gate(is_open=False)
-    session, _ = await begun(on, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
+    session, _ = await begin_turn(on, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     (call,) = interrupted_step(turn).tool_calls
@@ -144,7 +144,7 @@ async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent
 
 
 async def test_ses_9_thinking_alone_is_shown_and_not_sent(on: Stage) -> None:
-    session, _ = await begun(on, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(on, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", None)
@@ -152,14 +152,14 @@ async def test_ses_9_thinking_alone_is_shown_and_not_sent(on: Stage) -> None:
 
 
 async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(on: Stage) -> None:
-    session, _ = await begun(on, [Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(on, [Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.reasoning_trajectory) == ("cancelled", None)
 
 
 async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(on: Stage) -> None:
-    session, _ = await begun(on)
+    session, _ = await begin_turn(on)
     receipts = await asyncio.gather(
         *(session.update("cancel_turn", {"message_id": "p1", "reason": reason}) for reason in ("enough", "really"))
     )
@@ -175,7 +175,7 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     on: Stage, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
 ) -> None:
     whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")
-    session, gate = await begun(on, [Delta("respond", "I"), Gate(is_open=False), whole])
+    session, gate = await begin_turn(on, [Delta("respond", "I"), Gate(is_open=False), whole])
     is_held, release = threading.Event(), threading.Event()
     receive = Session.receive
 
@@ -303,7 +303,7 @@ async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(on: S
 
 async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(on: Stage) -> None:
     long = STORY + " night" * 4_000
-    session, _ = await begun(on, [Delta("respond", long), Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(on, [Delta("respond", long), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     step = interrupted_step(turn)
@@ -313,8 +313,8 @@ async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(o
 
 
 async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(on: Stage) -> None:
-    pieces: Written = [Delta("respond", "night " * 1_000) for _ in range(50)]
-    session, _ = await begun(on, [*pieces, Gate(is_open=False), says("no")])
+    pieces: AnswerParts = [Delta("respond", "night " * 1_000) for _ in range(50)]
+    session, _ = await begin_turn(on, [*pieces, Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     step = interrupted_step(turn)
@@ -325,7 +325,7 @@ async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(on: Stag
 
 async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(on: Stage) -> None:
     file = broken(on)
-    session, _ = await begun(on, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(on, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     heal(file)
@@ -335,14 +335,14 @@ async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(on: Stag
 
 
 async def test_ses_9_a_turn_whose_time_is_over_keeps_what_was_shown(on: Stage) -> None:
-    session, _ = await begun(on, limits={"turn_timeout": 2})
+    session, _ = await begin_turn(on, limits={"turn_timeout": 2})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert interrupted_step(turn).text == STORY
 
 
 async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(on: Stage) -> None:
-    session, _ = await begun(on, limits={"max_history_events": 50})
+    session, _ = await begin_turn(on, limits={"max_history_events": 50})
     await session.update("cancel_turn", {"message_id": "p1"})
     for number in range(10):
         await session.prompt(f"turn {number}")
@@ -353,7 +353,7 @@ async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(on: Stage) 
 
 
 class Deaf:
-    """A vendor that goes on whatever happens, until it is let go."""
+    """A vendor that ignores cancellation until the test releases it."""
 
     def __init__(self) -> None:
         self.gate = Gate(is_open=False)
@@ -406,7 +406,7 @@ async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_s
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
     monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
-    session, _ = await begun(on)
+    session, _ = await begin_turn(on)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "timeout")
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", STORY)
@@ -436,9 +436,9 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
             await session.prompt("and now?")
             _, second = await session.idle(turns=2)
             assert second.agent_message == "It is noon."
-        sent = wire.requests[-1].raw.decode()
-        assert json.dumps(INTERRUPTED_NOTE + (step.text or ""))[1:-1] in sent
-        assert "Let me see." not in sent
+        body = wire.requests[-1].raw.decode()
+        assert json.dumps(INTERRUPTED_NOTE + (step.text or ""))[1:-1] in body
+        assert "Let me see." not in body
 
 
 async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(

@@ -28,7 +28,7 @@ MAKERS: dict[str, Callable[[], VendorWire]] = {
 
 @pytest.fixture(params=MAKERS)
 async def wire(request: pytest.FixtureRequest, on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VendorWire]:
-    """An API of OpenAI's, which all models of the stage are asked by."""
+    """An API of OpenAI's, the vendor of all models of the stage."""
     async with MAKERS[request.param]() as started:
         provider, name = started.provider(), started.model.partition(":")[2]
         monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, name))
@@ -45,17 +45,17 @@ async def test_agt_4_a_turn_with_parallel_calls_comes_to_its_answer_and_the_next
     await session.prompt("Thanks.")
     turns = await session.idle(turns=2)
     assert [turn.agent_message for turn in turns] == ["A chair.", "Goodbye."]
-    looked, complained = turns[0].steps[0].tool_calls
-    assert (looked.args, looked.result.status) == ({"at": "left", "a": [1.0, None]}, "ok")
-    assert (isinstance(complained.args, str), complained.result.status) == (True, "error")
+    ok_call, failed_call = turns[0].steps[0].tool_calls
+    assert (ok_call.args, ok_call.result.status) == ({"at": "left", "a": [1.0, None]}, "ok")
+    assert (isinstance(failed_call.args, str), failed_call.result.status) == (True, "error")
     assert len(wire.requests) == 3
     if wire.model.startswith("openai:"):
         first, second, third = (received.body["input"] for received in wire.requests)
         assert second[: len(first)] == first
         assert third[: len(second)] == second
-        sent = [{key: value for key, value in item.items() if key != "status"} for item in second[1:5]]
+        items = [{key: value for key, value in item.items() if key != "status"} for item in second[1:5]]
         own = [reasoning("Left, then right."), message("I look."), *map(function_call, LOOK_TWICE.calls)]
-        assert sent == [{key: value for key, value in item.items() if key != "status"} for item in own]
+        assert items == [{key: value for key, value in item.items() if key != "status"} for item in own]
 
 
 @pytest.mark.parametrize("wire", ["responses"], indirect=True)
@@ -65,10 +65,10 @@ async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(
     await session.prompt("What is there?")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "A chair."
-    _, refused, taken = (received.body["input"] for received in wire.requests)
+    _, refused, accepted = (received.body["input"] for received in wire.requests)
     assert [item.get("type") for item in refused[1:3]] == ["reasoning", "message"]
-    assert [item.get("type") for item in taken[1:4]] == [None, "function_call", "function_call"]
-    assert taken[1] == {"role": "assistant", "content": "I look."}
+    assert [item.get("type") for item in accepted[1:4]] == [None, "function_call", "function_call"]
+    assert accepted[1] == {"role": "assistant", "content": "I look."}
 
 
 @pytest.mark.parametrize("wire", ["text"], indirect=True)
@@ -85,7 +85,7 @@ async def test_ctx_13_a_call_in_a_users_or_a_tools_text_is_never_run(on: Stage, 
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "So it says."
     assert [call.name for call in on.tools.calls] == ["look"]
-    told = wire.requests[1].body["messages"][1]["content"]
-    assert PLAIN.structural_line.findall(told) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
-    assert GRAMMAR.structural_line.findall(told) == ["=== CURRENT ==="]
-    assert told.count(f"\n\\{forged}") == 2
+    prompt = wire.requests[1].body["messages"][1]["content"]
+    assert PLAIN.structural_line.findall(prompt) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
+    assert GRAMMAR.structural_line.findall(prompt) == ["=== CURRENT ==="]
+    assert prompt.count(f"\n\\{forged}") == 2

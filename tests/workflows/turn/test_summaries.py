@@ -1,4 +1,4 @@
-"""What is evicted is summarised before it is out of the model's sight, on the real server: CTX-5."""
+"""Evicted messages are summarised before the model stops seeing them, on the real server: CTX-5."""
 
 from datetime import timedelta
 from typing import Any
@@ -46,11 +46,11 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(on: Stag
     )
     session = await on.start(started(history={**WINDOW, "preserve_first_n": 1}))
     await chat(session, 1, 7)
-    (asked,) = on.vendor.summary_requests
-    assert asked.head.max_tokens == 1_024
-    assert asked.head.tools == []
-    assert "$user: question 2" in asked.messages[0].content
-    assert "$user: question 1," not in asked.messages[0].content, "the head is not evicted"
+    (summary_request,) = on.vendor.summary_requests
+    assert summary_request.head.max_tokens == 1_024
+    assert summary_request.head.tools == []
+    assert "$user: question 2" in summary_request.messages[0].content
+    assert "$user: question 1," not in summary_request.messages[0].content, "the head is not evicted"
     newest = on.vendor.turn_requests[-1]
     assert [message.content.split(",")[0] for message in newest.messages] == [
         "question 1",
@@ -155,9 +155,9 @@ async def test_ctx_5_calls_and_results_alone_are_worth_no_summary_and_enter_the_
     await session.idle(turns=1)
     assert on.vendor.summary_requests == []
     await chat(session, 2, 9)
-    asked = on.vendor.summary_requests[0].messages[0].content
-    assert '$call: {"name": "look", "args": {"at": "thing 0"}}' in asked
-    assert "$user: look around" in asked
+    text = on.vendor.summary_requests[0].messages[0].content
+    assert '$call: {"name": "look", "args": {"at": "thing 0"}}' in text
+    assert "$user: look around" in text
 
 
 async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(on: Stage) -> None:
@@ -168,8 +168,8 @@ async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(on: S
     assert 2 <= len(on.vendor.summary_requests) <= evicted // 10
     assert all(len(request.messages) <= 13 for request in on.vendor.turn_requests)
     for number in range(1, 20):
-        told = [request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)]
-        assert len(told) == 1, f"question {number} is in exactly one request for a summary"
+        matching = [request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)]
+        assert len(matching) == 1, f"question {number} is in exactly one request for a summary"
 
 
 async def test_ctx_5_files_that_were_written_are_listed_whatever_the_model_says(on: Stage) -> None:
@@ -239,8 +239,10 @@ async def test_ctx_5_summaries_and_what_waits_for_one_go_from_run_to_run(tempora
         await chat(session, 1, 30)
         assert len(await session.histories()) > 2
         for number in range(1, 15):
-            told = [request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)]
-            assert len(told) == 1, f"question {number} is in exactly one request for a summary"
+            matching = [
+                request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)
+            ]
+            assert len(matching) == 1, f"question {number} is in exactly one request for a summary"
         assert all(len(summaries_in(request)) <= 1 for request in on.vendor.turn_requests)
 
 

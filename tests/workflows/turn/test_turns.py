@@ -135,7 +135,7 @@ async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(on: Stage) ->
 
 
 @pytest.mark.parametrize(
-    ("call", "status", "said"),
+    ("call", "status", "message"),
     [
         (("nope", {}), "error", "Unknown tool 'nope'"),
         (("look", '{"cut'), "error", "The arguments of look are no JSON object"),
@@ -143,7 +143,7 @@ async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(on: Stage) ->
     ],
 )
 async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
-    on: Stage, call: tuple[str, object], status: str, said: str
+    on: Stage, call: tuple[str, object], status: str, message: str
 ) -> None:
     on.vendor.script = [asks(call), says("I see.")]  # type: ignore[arg-type]
     session = await on.start(SessionInput.model_validate({"tool_policy": {"pay": "deny"}}))
@@ -151,8 +151,8 @@ async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     result = turn.steps[0].tool_calls[0].result
-    assert (result.status, result.outcome) == (status, said)
-    assert on.vendor.requests[-1].messages[-1].content.startswith(said)
+    assert (result.status, result.outcome) == (status, message)
+    assert on.vendor.requests[-1].messages[-1].content.startswith(message)
     assert on.tools.calls == []
 
 
@@ -304,7 +304,7 @@ async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_c
             for session in sessions:
                 await session.idle(turns=number + 1)
         for session in sessions:
-            asked = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
-            assert [len(request.messages) for request in asked] == [1, 3, 5]
+            requests = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
+            assert [len(request.messages) for request in requests] == [1, 3, 5]
             turns = await session.idle(turns=3)
             assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(3)]

@@ -1,4 +1,4 @@
-"""What models used and cost, in steps, turns and sessions: AGT-10."""
+"""Usage and cost of models, in steps, turns and sessions: AGT-10."""
 
 import json
 
@@ -21,7 +21,7 @@ def by_sonnet(response: ModelResponse) -> ModelResponse:
 
 
 def times(count: int) -> Usage:
-    """Return the usage of so many calls."""
+    """Return the usage of `count` calls."""
     return Usage(
         input_tokens=1_000 * count,
         output_tokens=100 * count,
@@ -50,14 +50,14 @@ async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(on: St
     session = await on.start(
         SessionInput.model_validate({"model": SONNET, "history": {**window, "summarize_on_trim": True}})
     )
-    asked = 0
+    prompt_count = 0
     while not on.vendor.summary_requests:
-        asked += 1
-        await session.prompt(f"question {asked}, and some words that make it longer")
-        turns = await session.idle(turns=asked)
-        assert asked < 20
-    assert [turn.usage for turn in turns] == [*[times(1)] * (asked - 1), times(2)]
-    assert (await session.state()).session.usage == times(asked + 1)
+        prompt_count += 1
+        await session.prompt(f"question {prompt_count}, and some words that make it longer")
+        turns = await session.idle(turns=prompt_count)
+        assert prompt_count < 20
+    assert [turn.usage for turn in turns] == [*[times(1)] * (prompt_count - 1), times(2)]
+    assert (await session.state()).session.usage == times(prompt_count + 1)
 
 
 async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(on: Stage) -> None:

@@ -43,7 +43,7 @@ ASK_BEFORE_WRITING = {"file_write": "ask"}
 
 @asynccontextmanager
 async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace: Path) -> AsyncIterator[Stage]:
-    """A worker that asks `wires` for their models, the offline model for its own, and works in `workspace`."""
+    """A worker that has the models of `wires` and the offline model, and works in `workspace`."""
     (workspace / "a.txt").write_text("apple\n")
     (workspace / "b.txt").write_text("banana\n")
     offline = build_providers(Settings(offline_words_per_second=0))
@@ -56,8 +56,8 @@ async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace
         yield on
 
 
-async def told(session: DrivenSession, workspace: Path) -> list[ConversationMessage]:
-    """Lead a session through the story, and return its turns."""
+async def run_turn(session: DrivenSession, workspace: Path) -> list[ConversationMessage]:
+    """Run the session's turns of the story, and return them."""
     await session.prompt(id="p1", text=PROMPT)
     (pending,) = await session.awaited_approvals()
     assert (pending.tool, pending.call_id) == ("file_write", "1.2.0")
@@ -77,7 +77,7 @@ async def test_agt_4_the_same_story_is_told_over_every_api(temporal: Client, tmp
         on = await stack.enter_async_context(with_real_tools(temporal, wires, tmp_path))
         model = wires[0].model if wires else "offline:"
         session = await on.start(SessionInput(model=model, tool_policy=ASK_BEFORE_WRITING))
-        first, second = await told(session, tmp_path)
+        first, second = await run_turn(session, tmp_path)
 
         reading, writing, answering = first.steps
         assert isinstance(reading, ModelStep)
@@ -129,10 +129,10 @@ async def test_agt_3_a_session_goes_on_with_another_vendor_from_its_next_turn(te
             await session.prompt(f"prompt {turn}")
             turns = await session.idle(turns=turn)
             assert (turns[-1].status, turns[-1].agent_message) == ("completed", f"answer {turn}")
-            sent = wires[name].requests[-1].raw.decode()
+            body = wires[name].requests[-1].raw.decode()
             for before in range(1, turn):
-                assert f"prompt {before}" in sent
-                assert f"answer {before}" in sent
+                assert f"prompt {before}" in body
+                assert f"answer {before}" in body
                 # Thinking goes back to the API it came from, and to no other.
-                assert (f"thought {before}" in sent) <= (order[before - 1] == name)
-            assert sent.count("apple") == turn
+                assert (f"thought {before}" in body) <= (order[before - 1] == name)
+            assert body.count("apple") == turn
