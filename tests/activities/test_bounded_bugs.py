@@ -1,4 +1,4 @@
-"""An error that nobody foresaw ends a turn after a few attempts, whoever died before (AGT-9, OPS-10)."""
+"""An unforeseen error ends a turn after a few attempts, whichever process died before (AGT-9, OPS-10)."""
 
 import dataclasses
 from typing import Any, cast

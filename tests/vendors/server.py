@@ -56,9 +56,9 @@ class Reply:
     def error(cls, status: int, body: object, headers: dict[str, str] | None = None) -> "Reply":
         """An answer that is no stream; `body` is sent as JSON, text as it is."""
         is_text = isinstance(body, str)
-        written = body.encode() if is_text else json.dumps(body).encode()  # type: ignore[union-attr]
+        payload = body.encode() if is_text else json.dumps(body).encode()  # type: ignore[union-attr]
         kind = "text/html" if is_text else "application/json"
-        return cls(chunks=(written,), status=status).with_headers({"content-type": kind, **(headers or {})})
+        return cls(chunks=(payload,), status=status).with_headers({"content-type": kind, **(headers or {})})
 
     def with_headers(self, headers: dict[str, str]) -> "Reply":
         return replace(self, headers=tuple({**dict(self.headers), **headers}.items()))

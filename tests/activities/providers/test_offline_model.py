@@ -315,9 +315,9 @@ def test_agt_10_usage_is_estimated_from_the_text_that_was_sent_and_all_that_was_
     chat = Chat({"a.txt": "alpha"})
     chat.ask("read a.txt")
     response = chat.steps[-1]
-    sent = ["Be brief.", "read a.txt", "", "Read a.txt\n\nalpha"]  # neither the tools nor the call to one
+    counted_texts = ["Be brief.", "read a.txt", "", "Read a.txt\n\nalpha"]  # neither the tools nor the call to one
     assert response.usage is not None
-    assert response.usage.input_tokens == estimate_tokens([{"content": "".join(sent)}])
+    assert response.usage.input_tokens == estimate_tokens([{"content": "".join(counted_texts)}])
     assert response.usage.reasoning_tokens == estimate_tokens([{"content": response.thinking}])
     assert response.usage.output_tokens > response.usage.reasoning_tokens
 

@@ -218,7 +218,7 @@ def good_answer() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "expected_content"),
     [
         (http("401 Unauthorized", HTML), "The server answered HTTP 401."),
         (http("429 Too Many Requests", b"{}", "Content-Type: application/json"), "The server answered HTTP 429."),
@@ -229,11 +229,11 @@ def good_answer() -> bytes:
         (as_json({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "not so"}}), "not so"),
     ],
 )
-async def test_agt_7_what_a_server_refuses_was_not_run(odd, said, told):
-    odd.says = [said]
+async def test_agt_7_what_a_server_refuses_was_not_run(odd, reply, expected_content):
+    odd.says = [reply]
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
-    assert (result.status, result.outcome, result.content) == ("error", "act failed", told)
+    assert (result.status, result.outcome, result.content) == ("error", "act failed", expected_content)
 
 
 def as_stream(message: object, line_end: str) -> bytes:

@@ -353,11 +353,11 @@ def counting_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     followed: list[str] = []
     lookup = Resolver.lookup
 
-    def noted(resolver: Resolver[Any], reference: str) -> Any:
+    def counting_lookup(resolver: Resolver[Any], reference: str) -> Any:
         followed.append(reference)
         return lookup(resolver, reference)
 
-    monkeypatch.setattr(Resolver, "lookup", noted)
+    monkeypatch.setattr(Resolver, "lookup", counting_lookup)
     return followed
 
 
@@ -531,8 +531,8 @@ async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_res
     assert (await toolbox.list_tools()).tools == listed
     # Nothing was called: the outcome is known, though a second run of it would not be allowed.
     assert listed[0].effect == "at_most_once"
-    gone = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")
-    assert untimed(await toolbox.call(invocation("echo", {"text": "a"}))) == gone
+    expected = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")
+    assert untimed(await toolbox.call(invocation("echo", {"text": "a"}))) == expected
     available[0] = True
     assert (await toolbox.call(invocation("echo", {"text": "a"}))).outcome == "a"
     await toolbox.aclose()

@@ -288,7 +288,7 @@ PATHS = st.lists(
 
 
 @contextmanager
-def scene(tree: dict[str, str]) -> Iterator[Path]:
+def temporary_tree(tree: dict[str, str]) -> Iterator[Path]:
     """Yield a root with `tree` in it and a folder beside it that holds secrets."""
     # Not a word about disks is said here: thousands of writes need not wait for one.
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
@@ -321,13 +321,13 @@ def grow(root: Path, place: str, kind: str) -> None:
 
 def protected(top: Path) -> dict[str, bytes | None]:
     """Everything that no path may change: what lies beside the root, and what is hidden in it."""
-    found = {}
+    contents = {}
     for folder, folders, files in os.walk(top):  # does not follow links
         for item in (Path(folder, name).relative_to(top) for name in [*folders, *files]):
             if item.parts[0] != "root" or any(part.startswith(".") for part in item.parts):
                 is_file = stat.S_ISREG((top / item).lstat().st_mode)
-                found[str(item)] = (top / item).read_bytes() if is_file else None
-    return found
+                contents[str(item)] = (top / item).read_bytes() if is_file else None
+    return contents
 
 
 @settings(max_examples=200, deadline=None)
@@ -335,7 +335,7 @@ def protected(top: Path) -> dict[str, bytes | None]:
 @example({"link": "../outside"}, ["link/secret", "link/new", "link/../secret", "a/../link/secret", "link"] * 2)
 @example({"a/link": "/"}, ["a/link/etc/passwd", "/etc/passwd", "../../etc/passwd", "a/../..", "a/link"] * 2)
 def test_agt_6_of_generated_trees_and_paths_none_escapes(tree, paths):
-    with scene(tree) as root:
+    with temporary_tree(tree) as root:
         workspace = Workspace.at(root, "")
         before = protected(root.parent)
         for path in paths:

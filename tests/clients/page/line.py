@@ -41,26 +41,26 @@ class Line:
             to_gateway.close()
 
     async def _requests(self, browser: asyncio.StreamReader, to_gateway: asyncio.StreamWriter, fate: "_Fate") -> None:
-        while asked := await browser.read(CHUNK):
-            if b"/events" in asked.split(b"\r\n")[0]:
+        while request := await browser.read(CHUNK):
+            if b"/events" in request.split(b"\r\n")[0]:
                 fate.dead = self._dead
             for pattern in [*self.cuts]:
-                if re.match(pattern.encode(), asked):
+                if re.match(pattern.encode(), request):
                     self.cuts.remove(pattern)
                     fate.is_cut = True
             if not fate.is_dead:
-                to_gateway.write(asked)
+                to_gateway.write(request)
                 await to_gateway.drain()
         raise _OverError
 
     async def _answers(self, gateway: asyncio.StreamReader, to_browser: asyncio.StreamWriter, fate: "_Fate") -> None:
-        while told := await gateway.read(CHUNK):
+        while answer := await gateway.read(CHUNK):
             if fate.is_dead:
                 continue
             if fate.is_cut:
-                head, _, body = told.partition(b"\r\n\r\n")
-                told = head + b"\r\n\r\n" + (body or await gateway.read(CHUNK))[: len(body) // 2]
-            to_browser.write(told)
+                head, _, body = answer.partition(b"\r\n\r\n")
+                answer = head + b"\r\n\r\n" + (body or await gateway.read(CHUNK))[: len(body) // 2]
+            to_browser.write(answer)
             await to_browser.drain()
             if fate.is_cut:
                 break

@@ -150,7 +150,7 @@ class Tab:
         await self.text.press("Enter")
 
     async def shows(self, count: int) -> None:
-        """So many turns are shown, and nothing runs or waits any more."""
+        """Wait until the page shows `count` turns, and nothing runs or waits any more."""
         await expect(self.turns).to_have_count(count)
         await expect(self.stop).to_be_hidden()
         await expect(self.queue).to_have_count(0)
@@ -173,13 +173,13 @@ class Tab:
         """What is shown is what the gateway has, turn by turn: nothing is missing, nothing is there twice."""
         async with http_client(self.url) as http:
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
-        shown = await self.shown_turns()
-        kept = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
-        assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in shown] == [
-            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in kept.messages
+        turns = await self.shown_turns()
+        state = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
+        assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in turns] == [
+            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in state.messages
         ]
-        assert [turn["said"][-1] for turn in shown if turn["status"] == "completed"] == [
-            words_of(turn.agent_message) for turn in kept.messages if turn.agent_message is not None
+        assert [turn["said"][-1] for turn in turns if turn["status"] == "completed"] == [
+            words_of(turn.agent_message) for turn in state.messages if turn.agent_message is not None
         ]
 
 

@@ -73,8 +73,10 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """All lines, those that have scrolled away too, without the blanks at their ends."""
-        gone = ["".join(row[column].data for column in range(self.screen.columns)) for row in self.screen.history.top]
-        return [line.rstrip() for line in [*gone, *self.screen.display]]
+        scrolled = [
+            "".join(row[column].data for column in range(self.screen.columns)) for row in self.screen.history.top
+        ]
+        return [line.rstrip() for line in [*scrolled, *self.screen.display]]
 
     @property
     def text(self) -> str:
@@ -82,7 +84,7 @@ class Terminal:
         return "\n".join(self.lines).rstrip()
 
     @property
-    def shown(self) -> str:
+    def on_screen(self) -> str:
         """What is on the screen now."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
@@ -92,9 +94,9 @@ class Terminal:
         """Type a line."""
         self.type_bytes((text + (KEYS["enter"] if enter else "")).encode())
 
-    def type_bytes(self, written: bytes) -> None:
+    def type_bytes(self, data: bytes) -> None:
         """Send what no keyboard sends, but a paste may."""
-        os.write(self.master, written)
+        os.write(self.master, data)
 
     def press(self, key: str) -> None:
         """Press one of `KEYS`."""
@@ -121,7 +123,7 @@ class Terminal:
 
     async def until_gone(self, text: str, *, bound: float = BOUND) -> None:
         """Wait for a text to stand on the screen no longer."""
-        await self.until(lambda terminal: text not in terminal.shown, bound=bound)
+        await self.until(lambda terminal: text not in terminal.on_screen, bound=bound)
 
     async def exit_code(self, *, bound: float = BOUND) -> int:
         """Return the command's exit code once it has ended and all it wrote has been read."""
@@ -133,20 +135,20 @@ class Terminal:
     def read(self) -> bool:
         """Take in what the command has written; `False` at its end."""
         try:
-            written = os.read(self.master, CHUNK_BYTES)
+            output = os.read(self.master, CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:  # Linux's way to say that nobody has the other side open
-            written = b""
-        if written:
-            self.recording.append((asyncio.get_running_loop().time(), written))
-            self._stream.feed(written)
-            begun, ended = (self._tail + written).rfind(BEGIN), (self._tail + written).rfind(END)
-            if begun != ended:
-                self._is_within_a_picture = begun > ended
-            self._tail = written[-len(BEGIN) + 1 :]
+            output = b""
+        if output:
+            self.recording.append((asyncio.get_running_loop().time(), output))
+            self._stream.feed(output)
+            begin_at, end_at = (self._tail + output).rfind(BEGIN), (self._tail + output).rfind(END)
+            if begin_at != end_at:
+                self._is_within_a_picture = begin_at > end_at
+            self._tail = output[-len(BEGIN) + 1 :]
         self._changed.set()
-        return bool(written)
+        return bool(output)
 
 
 @asynccontextmanager

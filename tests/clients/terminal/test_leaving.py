@@ -38,7 +38,7 @@ async def test_api_6_who_leaves_while_nobody_answers_is_waited_for_until_it_is_s
         await terminal.until("reconnecting")
         terminal.type("what time is it?")
         await terminal.until("1 sending")
-        assert "queued" not in terminal.shown
+        assert "queued" not in terminal.on_screen
         terminal.press("c-d")
         await terminal.until("Still sending your prompts. Press Ctrl-C to leave without sending them.")
         await relay.heal()

@@ -35,7 +35,7 @@ class Printed:
 
     def all(self, pattern: str) -> list[str]:
         """Return what the pattern's group is in each line that it matches."""
-        return [found[1] for line in self.lines if (found := re.match(pattern, line))]
+        return [match[1] for line in self.lines if (match := re.match(pattern, line))]
 
 
 class PrintedOnce(RuleBasedStateMachine):
