@@ -19,7 +19,7 @@ CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
 
 
 class Broken:
-    """A way to the model that ends with `error`."""
+    """Stands in for the models; every call fails with `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

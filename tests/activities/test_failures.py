@@ -63,7 +63,7 @@ def test_agt_9_a_storm_is_waited_out_by_the_workflow_whatever_short_time_the_ven
 
 
 def test_agt_9_temporals_attempts_last_until_the_workflow_takes_over() -> None:
-    assert MODEL_RETRIES.maximum_attempts == 0  # a worker's death is no attempt of the model's (OPS-10)
+    assert MODEL_RETRIES.maximum_attempts == 0  # a worker's death doesn't count as an attempt (OPS-10)
 
 
 @pytest.mark.parametrize("error_type", ["auth", "quota"])

@@ -52,7 +52,7 @@ def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], max_by
     assert len(snapshot.model_dump_json().encode()) <= max_bytes
     assert [part.kind for part in snapshot.parts] == [kind for kind, _ in whole]
     for part, (_, text) in zip(snapshot.parts, whole, strict=True):
-        # A half of a character that waits for the other one is not shown yet; in the whole it stands as lost.
+        # Half a character isn't published before its other half; the whole answer has a replacement character.
         assert part.text == text[part.omitted : part.end]
         assert text[part.end :] in ("", "\ufffd")
     after_the_first_text = dropwhile(lambda part: not part.text, snapshot.parts)
@@ -139,7 +139,7 @@ class Clock:
 
 @dataclass
 class Carrier:
-    """A carrier that notes what it is shown, and when; or fails."""
+    """A carrier that records the snapshots it gets and their times, or fails."""
 
     clock: Clock
     failing: bool = False

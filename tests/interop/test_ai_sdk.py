@@ -304,7 +304,7 @@ async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
     chat = await driver.open(url)
     sending = chat.sending("what colour?")
     await chat.until_shows("It is")
-    await chat.do("stop")  # which for a durable session is to leave, and no more
+    await chat.do("stop")  # for a durable session this disconnects only
     await sending
     resuming = chat.doing("resume")
     await chat.until(lambda chat: chat.status == "streaming")
@@ -436,7 +436,7 @@ async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
     await chat.do("stop")
     await sending
     assert (chat.status, chat.text) == ("ready", "Once upon")
-    assert page.status == "streaming"  # to leave is not to stop
+    assert page.status == "streaming"  # disconnecting does not stop the turn
     assert (await http.post(f"/workflow/{chat.id}/cancel", json={})).status_code == 202
     await resuming
     assert (page.status, page.text, page.finishes[-1]["finishReason"]) == ("ready", "Once upon", "other")

@@ -37,7 +37,7 @@ class Counted:
 
 @dataclass
 class PromptCache:
-    """What is in the cache of one organisation, and what each request came to."""
+    """The cache of one organisation, and the token counts of each request."""
 
     entries: set[bytes] = field(default_factory=set)
     requests: list[Counted] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""Anthropic's Messages API on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -165,7 +165,7 @@ def _halves(value: str) -> list[str]:
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
-    """Hold what the API demands beyond its types: who speaks when, and every call with its result at once."""
+    """Check the API's rules beyond its types: the order of roles, and every call directly followed by its result."""
     roles = [message["role"] for message in messages]
     assert roles == (["user", "assistant"] * len(roles))[: len(roles)]
     assert roles[-1] == "user"
@@ -183,7 +183,7 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
 
 
 def _check_thinking(body: dict[str, Any]) -> None:
-    """Hold what the API demands of models that think by budget: an answer that goes on began with its thinking."""
+    """Check the API's rule for models with a thinking budget: an answer that continues begins with its thinking."""
     if body.get("thinking", {}).get("type") != "enabled" or "tool_result" not in _kinds(body["messages"][-1]):
         return
     began = max(at for at, message in enumerate(body["messages"][:-1]) if message["role"] == "user"

@@ -1,4 +1,4 @@
-"""A Chat Completions endpoint on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""A Chat Completions endpoint on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ class ChatWire(VendorWire):
         if self.protocol == "text":
             answer = Answer(**{**vars(answer), "text": as_text(answer), "think": "", "calls": ()})
         *chunks, finish, usage = answer_chunks(answer)
-        # The reason why it stopped makes an answer whole: what follows it comes with it.
+        # A finish reason completes an answer, so its chunk is sent with all that follow.
         return Reply.stream([*map(sse, chunks), sse(finish) + sse(usage) + DONE])
 
     def fault(self, fault: Fault, headers: dict[str, str] | None = None) -> Reply:
@@ -151,7 +151,7 @@ def halves(value: str) -> list[str]:
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
-    """Hold what strict templates demand beyond the types: who speaks when, calls with their results, no empty text."""
+    """Check the rules of strict templates beyond the types: order of roles, calls with their results, no empty text."""
     speakers = [message["role"] for message in messages if message["role"] not in ("system", "tool")]
     assert speakers[0] == "user"
     assert "system" not in [message["role"] for message in messages[1:]]

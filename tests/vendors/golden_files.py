@@ -1,4 +1,4 @@
-"""Bodies of requests as they were sent when they were last looked at, in `tests/vendors/golden/`.
+"""Request bodies as they were at the last review, in `tests/vendors/golden/`.
 
 A vendor binds its thinking to the exact prefix, and caches by it: what changes these files changes every running
 session. With `RENEW_GOLDEN=1` a test writes its file and fails once; the difference is then to be read.
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def assert_golden(name: str, body: dict[str, Any]) -> None:
-    """Hold `body` against the file `name`, key for key in their order and byte for byte."""
+    """Compare `body` with the file `name`, byte for byte and with keys in the same order."""
     file = FOLDER / f"{name}.json"
     current = json.dumps(body, ensure_ascii=False, indent=1) + "\n"
     recorded = file.read_text(encoding="utf-8") if file.exists() else ""

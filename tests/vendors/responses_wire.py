@@ -1,4 +1,4 @@
-"""OpenAI's Responses API on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""OpenAI's Responses API on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -223,7 +223,7 @@ def halves(value: str) -> list[str]:
 
 
 def _check_pairs(items: list[Item]) -> None:
-    """Hold what the API demands beyond its types: every call has its output, and reasoning can be read."""
+    """Check the API's rules beyond its types: every call has its output, and reasoning can be decoded."""
     calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
     outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     assert calls == outputs

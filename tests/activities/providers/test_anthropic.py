@@ -70,7 +70,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def whole_body(*messages: ModelMessage, head: RequestHead = HEAD, name: str = MODEL) -> dict[str, Any]:
-    """Return the body, held against the vendor's types and demands."""
+    """Return the body, checked against the vendor's types and rules."""
     body = encode(ModelRequest(head=head, messages=list(messages)), name=name)
     AnthropicWire().check(json.loads(json.dumps(body)))
     return body
@@ -167,7 +167,7 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() ->
 
 
 def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
-    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
     step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
     once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
@@ -293,7 +293,7 @@ def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinki
     steps: list[ModelMessage], thinks: bool
 ) -> None:
     messages = [message for step in steps for message in [step, *RESULTS.get(id(step), [])]]
-    # Such requests are held against the vendor's demand on their way.
+    # `encoded` checks these requests against the vendor's rules.
     assert ("thinking" in encoded(user("?"), *messages, name="claude-sonnet-4-5")) is thinks
     assert encoded(user("?"), *messages)["thinking"]["type"] == "adaptive"
 

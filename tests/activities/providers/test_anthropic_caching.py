@@ -1,4 +1,4 @@
-"""What of a session's requests Anthropic reads from its cache: AGT-4, *Caching*."""
+"""Which part of a session's requests Anthropic reads from its cache: AGT-4, *Caching*."""
 
 import pytest
 

@@ -51,7 +51,7 @@ CONTEXT = CallContext(session_id="s", request=1, attempt=1)
 async def failure(provider: Provider) -> ModelError:
     with pytest.raises(ModelError) as raised:
         await ask(provider)
-    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    # A chained exception has the vendor's body in it, and would be written into the history and into logs.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     return raised.value
@@ -347,7 +347,7 @@ async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire
 
 
 def unnamed(reply: Reply) -> Reply:
-    """The reply without its `event:` lines, as there are servers that send it."""
+    """The reply without its `event:` lines: some servers send it so."""
     lines = (chunk.split(b"\n", 1) for chunk in reply.chunks)
     return replace(reply, chunks=tuple(rest if first.startswith(b"event:") else first for first, rest in lines))
 

@@ -1,4 +1,4 @@
-"""What an answer takes before it is whole, as each API tells it: AGT-9."""
+"""The usage of an answer before it is whole, as each API reports it: AGT-9."""
 
 from contextlib import aclosing
 from typing import Any

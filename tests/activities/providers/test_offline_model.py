@@ -28,7 +28,7 @@ TOOLS = ("file_read", "file_list", "file_search", "file_write", "now")
 
 @dataclass
 class Chat:
-    """A conversation that a test has: files, the tools over them, and every step that was taken."""
+    """A test's conversation: files, the tools that read them, and every step so far."""
 
     files: dict[str, str] = field(default_factory=dict)
     tools: tuple[str, ...] = TOOLS
@@ -37,7 +37,7 @@ class Chat:
     steps: list[ModelResponse] = field(default_factory=list)
 
     def ask(self, text: str, *, max_steps: int = 6) -> str:
-        """Lead a turn to its end and return the answer."""
+        """Run a turn to its end and return the answer."""
         self.messages.append(ModelMessage(role="user", content=text))
         for _ in range(max_steps):
             response = self.step()
@@ -46,7 +46,7 @@ class Chat:
         raise AssertionError(f"no answer after {max_steps} steps: {self.called}")
 
     def step(self) -> ModelResponse:
-        """Take one step: ask the model, and run the tools it calls."""
+        """Run one step: ask the model, and run the tools it calls."""
         response = answer(self.request, number=len(self.steps) + 1)
         self.steps.append(response)
         self.messages.append(ModelMessage(role="assistant", content=response.text, tool_calls=response.calls))

@@ -58,7 +58,7 @@ class Player:
         prompt: str = "hi",
         partial_events: list[Delta | ModelResponse] | None = None,
     ) -> list[Delta | ModelResponse]:
-        """Return everything that is streamed; `shown` also has what came before an error."""
+        """Return everything that is streamed; `partial_events` also has what came before an error."""
         events = [] if partial_events is None else partial_events
         messages = [ModelMessage(role="user", content=prompt)]
         context = CallContext(session_id="s", request=request, attempt=attempt, round=wait_count)

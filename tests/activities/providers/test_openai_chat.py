@@ -56,7 +56,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def encoded(*messages: ModelMessage, head: RequestHead = HEAD, without: Any = (), by: Any = encode) -> Any:
-    """Return the body, held against OpenAI's types and the demands of strict templates."""
+    """Return the body, checked against OpenAI's types and the rules of strict templates."""
     body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, without=without)
     ChatWire().check(json.loads(json.dumps(body)))
     return body

@@ -68,7 +68,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def encoded(*messages: ModelMessage, head: RequestHead = HEAD, session_id: str = "s-1", without: Any = ()) -> Any:
-    """Return the body, held against the vendor's types and demands."""
+    """Return the body, checked against the vendor's types and rules."""
     request = ModelRequest(head=head, messages=list(messages))
     body = encode(request, name=MODEL, session_id=session_id, without=without)
     ResponsesWire().check(json.loads(json.dumps(body)))
@@ -141,7 +141,7 @@ def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_
 
 
 def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
-    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = Call("call_0", "look", {"at": "left"})
     step = assistant("", call, items=[function_call(call)])
     once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
@@ -345,7 +345,7 @@ def test_agt_3_an_answer_whose_items_came_only_at_its_end_is_one_all_the_same():
 
 
 def without_done(events: Iterable[dict[str, Any]], *indexes: int) -> list[dict[str, Any]]:
-    """The events, but for those that say that these items are done."""
+    """The events without those that say that these items are done."""
     return [
         event
         for event in events

@@ -81,7 +81,7 @@ async def ask(
 async def failure(provider: Provider, model_request: ModelRequest | None = None) -> ModelError:
     with pytest.raises(ModelError) as raised:
         await ask(provider, model_request)
-    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    # A chained exception has the vendor's body in it, and would be written into the history and into logs.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     return raised.value
@@ -316,7 +316,7 @@ DEMANDS = [
 
 
 def request_after_look(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
-    """A request after a step whose state is there yet, or is not: in a new segment, after a switch of models."""
+    """A request after a step, with or without its state: it is missing in a new segment or after a switch of models."""
     state = step.state if has_state else None
     message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=state)
     result = ModelMessage(role="tool", content="ok", call_id="call_1")
@@ -324,7 +324,7 @@ def request_after_look(step: ModelResponse, *, has_state: bool = True) -> ModelR
 
 
 def thoughts_sent(wire: VendorWire) -> list[list[str | None]]:
-    """For each request, the thinking in each message of the assistant's."""
+    """For each request, the thinking in each assistant message."""
     return [
         [message.get("reasoning_content") for message in received.body["messages"] if message["role"] == "assistant"]
         for received in wire.requests
@@ -395,7 +395,7 @@ async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_s
 
 
 async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
-    """The second is refused after the first has been: it was on its way with the parameter all the same."""
+    """The second request is sent, with the parameter, before the refusal of the first one arrives."""
     odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}}).after_requests(2)
     chat.script(odd, odd, WHOLE, WHOLE)
     provider = chat.provider()
@@ -527,7 +527,7 @@ async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
 
 
 async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
-    """The state is there, but is of other calls: it is not sent, and the same request would be."""
+    """The state belongs to other calls, so it isn't sent; without the field the request would be the same."""
     chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
     provider = chat.provider()
     _, step = await ask(provider)

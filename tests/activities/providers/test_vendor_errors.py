@@ -113,7 +113,7 @@ IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
         ({"X-RateLimit-Reset": str(int(NOW.timestamp() * 1000) + 6_000)}, 6),
         ({"ratelimit-reset": "6"}, 6),
         ({"ratelimit-reset": "6", "ratelimit-remaining": "0"}, 6),
-        # Of several limits, all that are used up have to be over.
+        # Where several limits are used up, the longest one counts.
         (
             {
                 "anthropic-ratelimit-requests-remaining": "49",
@@ -579,7 +579,7 @@ def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> N
         f"bad: messages = {json.dumps(request_body['messages'])}",
     ):
         assert judged(400, openai(words), request_body=request_body).error_type == "bad_request"
-    # Of what the vendor says itself, words that are in the conversation too count all the same.
+    # The vendor's own words count, even where the conversation has the same words.
     too_long = "prompt is too long: 215000 tokens > 200000 maximum"
     error = judged(400, openai(too_long), request_body={"messages": [{"role": "user", "content": too_long}]})
     assert error.error_type == "context_too_long"

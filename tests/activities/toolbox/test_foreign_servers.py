@@ -1,4 +1,4 @@
-"""Servers of others, as programs of their own: good, dying, hanging, changing, rubbish (AGT-6, AGT-7)."""
+"""Foreign servers as separate programs: good, dying, hanging, changing, sending rubbish (AGT-6, AGT-7)."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ def is_running(pid: int) -> bool:
 
 
 async def cancel(call: Awaitable[ToolResult], *, once: Callable[[], bool]) -> None:
-    """Begin a call, cancel it once something is so, and see that it ends at once."""
+    """Begin a call, cancel it once the condition holds, and check that it ends at once."""
     calling = asyncio.ensure_future(call)
     await until(once)
     calling.cancel()
@@ -286,7 +286,7 @@ async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_
 
 
 async def as_known(toolbox: Toolbox, name: str) -> dict[str, str]:
-    """Return what a session that reads its tools now says of one when it calls it."""
+    """Return what a session that reads its tools now sends with a call of one of them."""
     (tool,) = [tool for tool in (await toolbox.list_tools()).tools if tool.name == name]
     return {"server": tool.server, "tool_digest": tool.digest}
 
@@ -309,7 +309,7 @@ async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_ca
         assert "text: 'a' is not of type 'integer'" in complaint.content
         gone_result = await call(toolbox, "pid", **gone_later)
         assert (gone_result.outcome, gone_result.tool_changed) == ("There is no tool 'pid' of a", True)
-        # A session of an earlier release says nothing of what it knows.
+        # A session of an earlier release sends neither the server nor the digest.
         assert (await call(toolbox, "echo", text=1)).outcome == "1"
 
 

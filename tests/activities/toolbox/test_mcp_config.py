@@ -242,7 +242,7 @@ TOUCHES: list[tuple[str, dict[str, object]]] = [
 
 
 async def touched(path: str, *, workspace: str = "", settings: Settings | None = None) -> list[ToolResult]:
-    """Return what becomes of every tool over files that is told `path`."""
+    """Return the result of every file tool when it is called with `path`."""
     async with Toolbox([own_tool_server(settings or Settings(workspace_root=Path()))]) as toolbox:
         return [
             await toolbox.call(

@@ -290,7 +290,7 @@ PATHS = st.lists(
 @contextmanager
 def temporary_tree(tree: dict[str, str]) -> Iterator[Path]:
     """Yield a root with `tree` in it and a folder beside it that holds secrets."""
-    # Not a word about disks is said here: thousands of writes need not wait for one.
+    # These tests prove nothing about disks: thousands of writes need not wait for `fsync`.
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
         outside, root = Path(folder, "outside"), Path(folder, "root")
         (outside / "a").mkdir(parents=True)
@@ -299,7 +299,7 @@ def temporary_tree(tree: dict[str, str]) -> Iterator[Path]:
         (root / ".hidden").mkdir(parents=True)
         (root / ".hidden" / "secret").write_bytes(SECRET)
         for place, kind in tree.items():
-            with suppress(OSError):  # places of one tree may be in each other's way
+            with suppress(OSError):  # paths of one tree may conflict
                 grow(root, place, kind)
         yield root
 
@@ -320,7 +320,7 @@ def grow(root: Path, place: str, kind: str) -> None:
 
 
 def protected(top: Path) -> dict[str, bytes | None]:
-    """Everything that no path may change: what lies beside the root, and what is hidden in it."""
+    """Return everything that no path may change: what is beside the root, and what is hidden in it."""
     contents = {}
     for folder, folders, files in os.walk(top):  # does not follow links
         for item in (Path(folder, name).relative_to(top) for name in [*folders, *files]):
@@ -369,7 +369,7 @@ def repeating(action) -> Iterator[None]:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two names change places, in one step."""
+    """Exchange two names in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         pytest.skip("needs renameat2")
@@ -379,7 +379,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @pytest.fixture
 def swapped_once_asked(root, tmp_path, monkeypatch):
-    """Let a link to the outside take the place of a name in the root, right after it was asked what the name is."""
+    """Replace a name in the root by a link to the outside, right after the name was checked."""
     ask = os.stat
 
     def prepare(place: str, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The line between a browser and a gateway, in a test's hands: it can go dead, or break in the middle of an answer."""
+"""The connection between a browser and a gateway, controlled by a test: it can go dead, or break within an answer."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ CHUNK = 65_536
 
 @dataclass
 class Line:
-    """A proxy at `url`. What is asked by the browser decides what becomes of a connection."""
+    """A proxy at `url`. The browser's request decides what happens to its connection."""
 
     target: str
     url: str = ""
@@ -22,7 +22,7 @@ class Line:
     _dead: asyncio.Event = field(default_factory=asyncio.Event)
 
     def kill_streams(self) -> None:
-        """Nothing passes any more on the connections that carry events, and nobody is told. New ones are sound."""
+        """Nothing passes any more on the connections that carry events, and neither end learns it. New ones work."""
         self._dead.set()
         self._dead = asyncio.Event()
 
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass
 class _Fate:
-    """What becomes of one connection."""
+    """Serve one connection."""
 
     dead: asyncio.Event | None = None
     is_cut: bool = False
@@ -80,7 +80,7 @@ class _Fate:
 
 
 class _OverError(Exception):
-    """One end has closed: so does the other."""
+    """Close the other end when one end has closed."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A conversation, as a person leads it in the page (API-5)."""
+"""A conversation, as a person has it in the page (API-5)."""
 
 import re
 
@@ -165,7 +165,7 @@ async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole
     await tab.shows(1)
     session = tab.session
 
-    async def without_the_store(route):  # the gateway could not read it in time: what it sends then
+    async def without_the_store(route):  # what the gateway sends when it could not read it in time
         answer = await route.fetch()
         page = await answer.json()
         [turn] = page["messages"]

@@ -50,7 +50,7 @@ async def page(tab: Tab) -> Page:
 
 
 class ClientHistory:
-    """A session, a client of the law, and all that the client was told."""
+    """A session, the Python client that the law is proved with, and every update that this client got."""
 
     def __init__(self) -> None:
         self.session: Session = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})

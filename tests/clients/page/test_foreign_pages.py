@@ -108,7 +108,7 @@ class Victim:
         self.session = session
 
     async def look(self) -> dict[str, Any]:
-        """Everything that a foreign page may want to change."""
+        """Return everything that a foreign page may want to change."""
         async with http_client(self.url) as http:
             sessions = (await http.get("/workflow")).json()
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()

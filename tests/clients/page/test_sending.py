@@ -1,4 +1,4 @@
-"""What is written in a tab reaches the session in the order in which it was written, whatever stands in its way."""
+"""Prompts reach the session in the order in which they were written in a tab, whatever fails on the way."""
 
 import asyncio
 

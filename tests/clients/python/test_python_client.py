@@ -47,7 +47,7 @@ async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
 
 
 async def caught_up(gateway: GatewayClient, session: str, *, turns: int = 1) -> Conversation:
-    """A copy of the conversation once `turns` have ended, made by asking for updates."""
+    """Poll for updates until `turns` turns have ended; return the copy of the conversation."""
     copy = Conversation()
     async with asyncio.timeout(30):
         while len(copy.turns) < turns or copy.has_more or not all(turn.is_complete for turn in copy.turns):
@@ -244,7 +244,7 @@ async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: C
 async def live_copy(
     gateway: GatewayClient, session: str, is_so: Callable[[Conversation], bool], cursor: Cursor | None = None
 ) -> tuple[Conversation, list[Event]]:
-    """Follow a session until its copy is so; the copy, and every event on the way."""
+    """Follow a session until its copy meets the condition; return the copy and every event on the way."""
     copy, seen = Conversation(), list[Event]()
     async with asyncio.timeout(30), aclosing(gateway.events(session, cursor)) as events:
         async for event in events:
@@ -280,7 +280,7 @@ async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient,
 async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetition(
     temporal: Client, on: Stage
 ) -> None:
-    """The gateway is stopped once the first turn was told, and another one started at its address."""
+    """The gateway is stopped after the update with the first turn, and another one starts at its address."""
     session, copy, turn_ids = fresh(), Conversation(), list[str]()
     port = free_port()
     async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:

@@ -1,4 +1,4 @@
-"""The Python client when what answers is odd, broken, or gone for a while: API-8."""
+"""The Python client when the gateway's answers are odd or broken, or it is gone for a while: API-8."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -69,7 +69,7 @@ def answers(status: int, **more: Any) -> Callable[[], httpx2.Response]:
 
 
 async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[Sequence[Event], GatewayError | None]:
-    """What a watcher is told until the session is over, or until it is given up."""
+    """Return the events of a watcher until the session is over, or until the client gives up."""
     seen: list[Event] = []
     async with asyncio.timeout(BOUND), client, aclosing(client.events("s", patience=patience)) as events:
         try:
@@ -84,7 +84,7 @@ async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[S
 
 
 async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
-    """A quiet session is not a lost one: keep-alives say nothing, and yet somebody is there."""
+    """A quiet session is not a lost one: keep-alives have no content, but show that the connection works."""
     client = client_of(
         lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.1)),
         lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),

@@ -1,4 +1,4 @@
-"""A terminal in a test's hands: a real command on a real pseudo terminal, and what stands on its screen.
+"""A terminal controlled by a test: a real command on a real pseudo terminal, and what is on its screen.
 
 Everything that the command writes goes through a terminal emulator, so what a test sees is what a person would. All
 of it is kept with its times too (`recording`), to be played again.
@@ -62,7 +62,7 @@ class Terminal:
     """What was written, and when, in seconds of the loop's clock."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _is_within_a_picture: bool = False
-    """What arrived so far is not all of what belongs together: nobody is to look at it."""
+    """A screen update has arrived in part only: it must not be read yet."""
     _tail: bytes = b""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was printed and is not taken back."""
+        """All that was printed and not erased."""
         return "\n".join(self.lines).rstrip()
 
     @property
@@ -111,7 +111,7 @@ class Terminal:
     # ---- waiting
 
     async def until(self, what: str | Callable[["Terminal"], bool], *, bound: float = BOUND) -> None:
-        """Wait for a text to stand somewhere, or for something to be so."""
+        """Wait for a text to be printed, or for a condition to hold."""
         is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
         try:
             async with asyncio.timeout(bound):
@@ -122,7 +122,7 @@ class Terminal:
             raise AssertionError(f"never came: {what!r}\n----\n{self.text}\n----") from None
 
     async def until_gone(self, text: str, *, bound: float = BOUND) -> None:
-        """Wait for a text to stand on the screen no longer."""
+        """Wait until a text is no longer on the screen."""
         await self.until(lambda terminal: text not in terminal.on_screen, bound=bound)
 
     async def exit_code(self, *, bound: float = BOUND) -> int:
@@ -133,7 +133,7 @@ class Terminal:
     # ---- reading
 
     def read(self) -> bool:
-        """Take in what the command has written; `False` at its end."""
+        """Read what the command has written; return `False` at its end."""
         try:
             output = os.read(self.master, CHUNK_BYTES)
         except BlockingIOError:
@@ -228,5 +228,5 @@ async def _end(process: Process | ForkedProcess) -> None:
 
 
 def set_size(descriptor: int, *, columns: int, rows: int) -> None:
-    """Say how large a terminal is."""
+    """Set the size of a terminal."""
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,4 +1,4 @@
-"""`turnkeeper chat` as a person has it in front of them: API-6."""
+"""`turnkeeper chat` as a person uses it: API-6."""
 
 import re
 from pathlib import Path

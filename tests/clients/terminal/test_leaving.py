@@ -1,4 +1,4 @@
-"""What becomes of what was typed when one leaves a terminal at once, or while nobody answers: API-6."""
+"""What happens to typed prompts when a person leaves at once, or while the gateway doesn't answer: API-6."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 
 @pytest.fixture
 async def relay(url: str) -> AsyncIterator[Relay]:
-    """The wire to the gateway, which can be cut."""
+    """The transport to the gateway, which can be cut."""
     async with Relay(url.removeprefix("http://")) as relay:
         yield relay
 

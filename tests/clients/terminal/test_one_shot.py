@@ -1,4 +1,4 @@
-"""`turnkeeper chat` without a person in front of it: pipes, scripts, `--json`: API-6."""
+"""`turnkeeper chat` without a person: pipes, scripts, `--json`: API-6."""
 
 import asyncio
 import json
