@@ -1,4 +1,4 @@
-"""An error that nobody foresaw ends a turn after a few attempts, whoever died before (AGT-9, OPS-10)."""
+"""An unforeseen error ends a turn after a few attempts, whichever process died before (AGT-9, OPS-10)."""
 
 import dataclasses
 from typing import Any, cast
@@ -19,7 +19,7 @@ CALL = ModelCall(turn=1, step=1, request=1, model="test", digest="d")
 
 
 class Broken:
-    """A way to the model that ends with `error`."""
+    """Stands in for the models; every call fails with `error`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

@@ -63,7 +63,7 @@ def test_agt_9_a_storm_is_waited_out_by_the_workflow_whatever_short_time_the_ven
 
 
 def test_agt_9_temporals_attempts_last_until_the_workflow_takes_over() -> None:
-    assert MODEL_RETRIES.maximum_attempts == 0  # a worker's death is no attempt of the model's (OPS-10)
+    assert MODEL_RETRIES.maximum_attempts == 0  # a worker's death doesn't count as an attempt (OPS-10)
 
 
 @pytest.mark.parametrize("error_type", ["auth", "quota"])
@@ -110,9 +110,9 @@ def failed(cause: BaseException) -> ActivityError:
 
 
 def test_agt_9_a_failed_turn_says_what_happened_in_a_sentence() -> None:
-    known = failed(ApplicationError("the key was revoked", type="auth"))
-    said = "The model's provider did not accept the credentials: the key was revoked."
-    assert describe_failure(known) == ("auth", said)
+    error = failed(ApplicationError("the key was revoked", type="auth"))
+    sentence = "The model's provider did not accept the credentials: the key was revoked."
+    assert describe_failure(error) == ("auth", sentence)
     slow = failed(TemporalTimeout("t", type=TimeoutType.START_TO_CLOSE, last_heartbeat_details=[]))
     assert describe_failure(slow) == ("timeout", "The model did not answer in time.")
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 USED = Usage(input_tokens=1_000, output_tokens=100, cached_tokens=300, cache_write_tokens=200, reasoning_tokens=40)
 
 
-def cost(asked: str, *, answered_by: str = "", usage: Usage = USED) -> float | None:
+def cost(model: str, *, answered_by: str = "", usage: Usage = USED) -> float | None:
     response = ModelResponse(model=answered_by, usage=usage)
-    priced = ListPrices().priced(response, model=asked).usage
+    priced = ListPrices().priced(response, model=model).usage
     assert priced is not None
     assert priced.model_copy(update={"cost": usage.cost}) == usage, "nothing but the cost is added"
     return priced.cost
@@ -45,7 +45,7 @@ def test_agt_10_a_long_context_has_its_own_price_which_a_sum_of_short_ones_has_n
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "model",
     [
         "anthropic:claude-99-opus",
         "anthropic:gpt-4o",
@@ -53,13 +53,13 @@ def test_agt_10_a_long_context_has_its_own_price_which_a_sum_of_short_ones_has_n
         "openai:gpt-4o-is-in-this-name",
         "openai:whisper-1",  # not paid for by tokens
         "openai:text-embedding-3-small",  # no price of output
-        "openai-chat:gpt-4o",  # whoever answers to that name there
+        "openai-chat:gpt-4o",  # any server may have a model of that name
         "openai-chat:claude-sonnet-4-5",
         "elsewhere:gpt-4o",
     ],
 )
-def test_agt_10_a_cost_that_is_not_known_is_not_guessed(asked: str) -> None:
-    assert cost(asked) is None
+def test_agt_10_a_cost_that_is_not_known_is_not_guessed(model: str) -> None:
+    assert cost(model) is None
 
 
 @pytest.mark.parametrize("usage", [Usage(input_tokens=10, cached_tokens=20), Usage(input_tokens=-1)])

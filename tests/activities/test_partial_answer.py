@@ -52,7 +52,7 @@ def _check(snapshot: PartialOutput, whole: list[tuple[PartialKind, str]], max_by
     assert len(snapshot.model_dump_json().encode()) <= max_bytes
     assert [part.kind for part in snapshot.parts] == [kind for kind, _ in whole]
     for part, (_, text) in zip(snapshot.parts, whole, strict=True):
-        # A half of a character that waits for the other one is not shown yet; in the whole it stands as lost.
+        # Half a character isn't published before its other half; the whole answer has a replacement character.
         assert part.text == text[part.omitted : part.end]
         assert text[part.end :] in ("", "\ufffd")
     after_the_first_text = dropwhile(lambda part: not part.text, snapshot.parts)
@@ -82,10 +82,10 @@ def test_agt_5_an_answer_of_endless_parts_is_shown_up_to_a_bound() -> None:
     answer = GrowingAnswer(TAG)
     for number in range(3 * MAX_PARTS):
         answer.grow("think" if number % 2 else "respond", f"{number} ")
-    shown = answer.snapshot()
-    assert len(shown.parts) == MAX_PARTS
-    assert shown.parts[-1].text == f"{MAX_PARTS - 1} "
-    assert len(shown.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
+    snapshot = answer.snapshot()
+    assert len(snapshot.parts) == MAX_PARTS
+    assert snapshot.parts[-1].text == f"{MAX_PARTS - 1} "
+    assert len(snapshot.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
 
 
 def test_agt_5_a_megabyte_in_small_pieces_is_put_together_in_proportion_to_its_length(
@@ -139,20 +139,20 @@ class Clock:
 
 @dataclass
 class Carrier:
-    """A carrier that notes what it is shown, and when; or fails."""
+    """A carrier that records the snapshots it gets and their times, or fails."""
 
     clock: Clock
     failing: bool = False
     min_pause: float = 0.2
-    shown: list[tuple[float, str]] = field(default_factory=list)
+    snapshots: list[tuple[float, str]] = field(default_factory=list)
     ended: list[PartialTag] = field(default_factory=list)
-    asked: int = 0
+    calls: int = 0
 
     def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.failing:
             raise OSError("s3cret text")
-        self.shown.append((round(self.clock.now, 3), "".join(part.text for part in snapshot.parts)))
+        self.snapshots.append((round(self.clock.now, 3), "".join(part.text for part in snapshot.parts)))
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
         self.ended.append(tag)
@@ -180,7 +180,7 @@ async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pau
         for letter in "abcdefghij":
             answer.grow(Delta("respond", letter))
             carrier.clock.advance(0.05)
-    assert carrier.shown == [(0.0, "a"), (0.2, "abcd"), (0.4, "abcdefgh")]
+    assert carrier.snapshots == [(0.0, "a"), (0.2, "abcd"), (0.4, "abcdefgh")]
 
 
 async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_twice() -> None:
@@ -190,9 +190,9 @@ async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_
         answer.grow(Delta("respond", "b"))
         carrier.clock.advance(0.2)
         carrier.clock.advance(5)
-        assert carrier.shown == [(0.0, "a"), (0.2, "ab")]
+        assert carrier.snapshots == [(0.0, "a"), (0.2, "ab")]
         answer.grow(Delta("respond", "c"))
-        assert carrier.shown[-1] == (5.2, "abc")
+        assert carrier.snapshots[-1] == (5.2, "abc")
 
 
 async def test_agt_5_nothing_is_shown_after_the_end() -> None:
@@ -201,7 +201,7 @@ async def test_agt_5_nothing_is_shown_after_the_end() -> None:
         answer.grow(Delta("respond", "a"))
         answer.grow(Delta("respond", "b"))
     carrier.clock.advance(1)
-    assert (carrier.shown, carrier.ended) == ([(0.0, "a")], [TAG])
+    assert (carrier.snapshots, carrier.ended) == ([(0.0, "a")], [TAG])
 
 
 async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -210,5 +210,5 @@ async def test_agt_5_a_carrier_that_fails_is_named_once_and_left(caplog: pytest.
         for letter in "abc":
             answer.grow(Delta("respond", letter))
             carrier.clock.advance(1)
-    assert carrier.asked == 1
+    assert carrier.calls == 1
     assert [record.getMessage() for record in caplog.records] == ["partial output is not published (OSError)"]

@@ -140,7 +140,7 @@ TROUBLES = [
 
 
 def _codes(code: str) -> Reply:
-    return responses_wire.stream(*responses_wire.events_of([], responses_wire.failed(code, "?")), known=False)
+    return responses_wire.stream(*responses_wire.events_of([], responses_wire.failed(code, "?")), is_known=False)
 
 
 HALF_CHUNK = chat_wire.chunk({"content": HALF})
@@ -152,7 +152,7 @@ def once(name: str, reply: Reply, error_type: ErrorType) -> Trouble:
 
 def half(end: str, requests: int, error_type: ErrorType | None = None) -> Trouble:
     """Half an answer of Chat Completions that ends by `end`."""
-    reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, end), known=False)
+    reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, end), is_known=False)
     return Trouble(f"half an answer that ends by {end}", lambda wire, whole: [reply], requests, error_type)
 
 
@@ -164,7 +164,7 @@ NEVER = [
         "openai-chat",
         once(
             "no credits, in a stream",
-            chat_wire.stream(HALF_CHUNK, {"error": {"code": 402, "message": "Insufficient credits"}}, known=False),
+            chat_wire.stream(HALF_CHUNK, {"error": {"code": 402, "message": "Insufficient credits"}}, is_known=False),
             "quota",
         ),
     ),

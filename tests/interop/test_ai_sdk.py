@@ -116,8 +116,11 @@ async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(driver: 
 
 async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: str, on: Stage) -> None:
     gate = Gate(is_open=False)
-    begun = Delta(kind="call", text="look")
-    on.vendor.script = [[words("I look."), begun, gate, asks(("look", {"at": "sky"}), text="I look.")], says("Blue.")]
+    call_start = Delta(kind="call", text="look")
+    on.vendor.script = [
+        [words("I look."), call_start, gate, asks(("look", {"at": "sky"}), text="I look.")],
+        says("Blue."),
+    ]
     chat = await driver.open(url)
     sending = chat.sending("what colour is the sky?")
     await chat.until(lambda chat: chat.is_answered and bool(chat.parts("dynamic-tool")))
@@ -197,9 +200,9 @@ async def awaiting(
 
 
 async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(driver: Driver, url: str, on: Stage) -> None:
-    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
     waiting = chat.answer
-    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
     assert chat.answer["id"] == waiting["id"]
     assert [part["type"] for part in chat.answer["parts"]] == ["step-start", "dynamic-tool", "step-start", "text"]
@@ -209,8 +212,8 @@ async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(driver: 
 
 
 async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Driver, url: str, on: Stage) -> None:
-    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"}, only_last=True)
-    await chat.do("approve", id=asked["id"], approved=False, reason="Not today.")
+    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"}, only_last=True)
+    await chat.do("approve", id=approval["id"], approved=False, reason="Not today.")
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
     assert tool_states(chat) == [("send_mail", "output-denied")]
     assert on.tools.calls == []
@@ -219,9 +222,9 @@ async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Drive
 
 async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(driver: Driver, url: str, on: Stage) -> None:
     mail = {"to": "bob", "text": "x" * 20_000}
-    chat, (asked,) = await awaiting(driver, url, on, mail)
+    chat, (approval,) = await awaiting(driver, url, on, mail)
     assert chat.parts("dynamic-tool")[0]["input"] == mail
-    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
     assert [call.args for call in on.tools.calls] == [mail]
 
@@ -249,21 +252,21 @@ async def test_agt_8_one_decision_alone_goes_through_and_the_other_call_waits_on
 
 
 async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, url: str, on: Stage) -> None:
-    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
     page = await driver.open(url, id=chat.id)
     await page.do("resume")
     assert page.answer["parts"] == chat.answer["parts"]
-    await page.do("approve", id=asked["id"], approved=True)
+    await page.do("approve", id=approval["id"], approved=True)
     await page.until(lambda page: page.status == "ready" and page.text == "That was it.")
 
 
 async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(driver: Driver, url: str, on: Stage) -> None:
-    chat, (asked,) = await awaiting(driver, url, on, {"to": "bob"})
+    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
     session = session_of(on, chat)
     (pending,) = await session.approvals()
     await session.decide(pending, "reject")
     await session.idle(turns=1)
-    await chat.do("approve", id=asked["id"], approved=True)
+    await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.error is not None)
     assert "not-awaiting-approval" in (chat.error or "")
     assert on.tools.calls == []
@@ -301,7 +304,7 @@ async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
     chat = await driver.open(url)
     sending = chat.sending("what colour?")
     await chat.until_shows("It is")
-    await chat.do("stop")  # which for a durable session is to leave, and no more
+    await chat.do("stop")  # for a durable session this disconnects only
     await sending
     resuming = chat.doing("resume")
     await chat.until(lambda chat: chat.status == "streaming")
@@ -323,8 +326,8 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
         sending = chat.sending("what colour?")
         await chat.until_shows("I look.It is")
     await sending
-    told = next(state for state in chat.seen if state["error"])
-    assert (told["status"], told["error"].partition(":")[0]) == (
+    failed_state = next(state for state in chat.seen if state["error"])
+    assert (failed_state["status"], failed_state["error"].partition(":")[0]) == (
         "error",
         "The connection ended before the turn did. The turn continues",
     )
@@ -433,7 +436,7 @@ async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
     await chat.do("stop")
     await sending
     assert (chat.status, chat.text) == ("ready", "Once upon")
-    assert page.status == "streaming"  # to leave is not to stop
+    assert page.status == "streaming"  # disconnecting does not stop the turn
     assert (await http.post(f"/workflow/{chat.id}/cancel", json={})).status_code == 202
     await resuming
     assert (page.status, page.text, page.finishes[-1]["finishReason"]) == ("ready", "Once upon", "other")
@@ -526,8 +529,8 @@ async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_al
     assert chat.status == "error"
     past = await http.get(f"/api/chat/{chat.id}/messages")
     assert past.status_code == 200
-    for told, shown in zip(past.json(), chat.messages, strict=True):
-        assert plain(told) == plain(shown)
+    for past_message, seen_message in zip(past.json(), chat.messages, strict=True):
+        assert plain(past_message) == plain(seen_message)
     reloaded = await driver.open(url, id=chat.id, messages=past.json())
     await reloaded.send("and then?")
     assert reloaded.text == "echo: and then?"

@@ -19,25 +19,25 @@ MAX_BREAKPOINTS = 4
 
 @dataclass(frozen=True)
 class Counted:
-    """Input tokens of a request: read from the cache, written to it, and neither."""
+    """Input tokens of a request: read from the cache, created in it, and neither."""
 
     read: int
-    written: int
+    created: int
     uncached: int
 
     @property
     def total(self) -> int:
-        return self.read + self.written + self.uncached
+        return self.read + self.created + self.uncached
 
     @property
     def relative_price(self) -> float:
         """What the input costs, in tokens at the list price."""
-        return 0.1 * self.read + 1.25 * self.written + self.uncached
+        return 0.1 * self.read + 1.25 * self.created + self.uncached
 
 
 @dataclass
 class PromptCache:
-    """What is in the cache of one organisation, and what each request came to."""
+    """The cache of one organisation, and the token counts of each request."""
 
     entries: set[bytes] = field(default_factory=set)
     requests: list[Counted] = field(default_factory=list)
@@ -55,10 +55,10 @@ class PromptCache:
         assert len(breakpoints) <= MAX_BREAKPOINTS, "the API answers 400"
         seen = {index for end in breakpoints for index in range(max(0, end - LOOKBACK), end + 1)}
         read = max((tokens[index] for index in seen if prefixes[index] in self.entries), default=0)
-        kept = [index for index in breakpoints if tokens[index] >= MIN_TOKENS]
-        self.entries |= {prefixes[index] for index in kept}
-        end = max([read, *(tokens[index] for index in kept)])
-        self.requests.append(Counted(read=read, written=end - read, uncached=tokens[-1] - end))
+        stored = [index for index in breakpoints if tokens[index] >= MIN_TOKENS]
+        self.entries |= {prefixes[index] for index in stored}
+        end = max([read, *(tokens[index] for index in stored)])
+        self.requests.append(Counted(read=read, created=end - read, uncached=tokens[-1] - end))
         return self.requests[-1]
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""Anthropic's Messages API on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -67,8 +67,8 @@ class AnthropicWire(VendorWire):
 
     def fault_within(self, fault: Fault) -> Reply:
         _, kind, message = FAULTS[fault]
-        begun = self.reply(Answer(text="half of an ans"))
-        return Reply.stream([*begun.chunks[:3], sse({"type": "error", **error_body(kind, message)})])
+        reply = self.reply(Answer(text="half of an ans"))
+        return Reply.stream([*reply.chunks[:3], sse({"type": "error", **error_body(kind, message)})])
 
     def provider(self, *, silence_timeout: float = BOUND) -> AnthropicProvider:
         return AnthropicProvider(silence_timeout=silence_timeout, base_url=self.base_url, api_key=KEY)
@@ -78,9 +78,9 @@ def error_body(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_body"}
 
 
-def stream(*events: dict[str, Any], known: bool = True) -> Reply:
-    """A stream of these events; `known`: they are the vendor's of today."""
-    if known:
+def stream(*events: dict[str, Any], is_known: bool = True) -> Reply:
+    """A stream of these events; `is_known`: they are the vendor's of today."""
+    if is_known:
         for event in events:
             _EVENT.validate_python(event)
     return Reply.stream(map(sse, events), {"request-id": "req_1"})
@@ -139,33 +139,33 @@ Block = tuple[dict[str, Any], list[dict[str, Any]]]
 """A block as the stream begins it, and its deltas."""
 
 
-def thinking(told: str, signature: str = "sig+/=") -> Block:
-    deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in _halves(told)]
+def thinking(thought: str, signature: str = "sig+/=") -> Block:
+    deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in _halves(thought)]
     return {"type": "thinking", "thinking": "", "signature": ""}, [
         *deltas,
         {"type": "signature_delta", "signature": signature},
     ]
 
 
-def text(told: str) -> Block:
-    deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": piece} for piece in _halves(told)]
+def text(words: str) -> Block:
+    deltas: list[dict[str, Any]] = [{"type": "text_delta", "text": piece} for piece in _halves(words)]
     return {"type": "text", "text": "", "citations": None}, deltas
 
 
 def tool_use(call: Call) -> Block:
-    written = call.args if isinstance(call.args, str) else json.dumps(call.args)
-    deltas: list[dict[str, Any]] = [{"type": "input_json_delta", "partial_json": piece} for piece in _halves(written)]
+    arguments = call.args if isinstance(call.args, str) else json.dumps(call.args)
+    deltas: list[dict[str, Any]] = [{"type": "input_json_delta", "partial_json": piece} for piece in _halves(arguments)]
     start = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}, "caller": {"type": "direct"}}
     return start, deltas
 
 
-def _halves(told: str) -> list[str]:
-    middle = len(told) // 2
-    return [piece for piece in (told[:middle], told[middle:]) if piece]
+def _halves(value: str) -> list[str]:
+    middle = len(value) // 2
+    return [piece for piece in (value[:middle], value[middle:]) if piece]
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
-    """Hold what the API demands beyond its types: who speaks when, and every call with its result at once."""
+    """Check the API's rules beyond its types: the order of roles, and every call directly followed by its result."""
     roles = [message["role"] for message in messages]
     assert roles == (["user", "assistant"] * len(roles))[: len(roles)]
     assert roles[-1] == "user"
@@ -183,7 +183,7 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
 
 
 def _check_thinking(body: dict[str, Any]) -> None:
-    """Hold what the API demands of models that think by budget: an answer that goes on began with its thinking."""
+    """Check the API's rule for models with a thinking budget: an answer that continues begins with its thinking."""
     if body.get("thinking", {}).get("type") != "enabled" or "tool_result" not in _kinds(body["messages"][-1]):
         return
     began = max(at for at, message in enumerate(body["messages"][:-1]) if message["role"] == "user"

@@ -1,4 +1,4 @@
-"""A Chat Completions endpoint on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""A Chat Completions endpoint on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ class ChatWire(VendorWire):
         if self.protocol == "text":
             answer = Answer(**{**vars(answer), "text": as_text(answer), "think": "", "calls": ()})
         *chunks, finish, usage = answer_chunks(answer)
-        # The reason why it stopped makes an answer whole: what follows it comes with it.
+        # A finish reason completes an answer, so its chunk is sent with all that follow.
         return Reply.stream([*map(sse, chunks), sse(finish) + sse(usage) + DONE])
 
     def fault(self, fault: Fault, headers: dict[str, str] | None = None) -> Reply:
@@ -70,9 +70,9 @@ class ChatWire(VendorWire):
 
     def fault_within(self, fault: Fault) -> Reply:
         _, body = FAULTS[fault]
-        begun = self.reply(Answer(text="half of an ans"))
+        reply = self.reply(Answer(text="half of an ans"))
         error = body if "error" in body else {"error": body}
-        return Reply.stream([*begun.chunks[:2], sse(error)], {"x-request-id": "req_fault"})
+        return Reply.stream([*reply.chunks[:2], sse(error)], {"x-request-id": "req_fault"})
 
     def provider(self, *, silence_timeout: float = BOUND) -> OpenAIChatProvider:
         return OpenAIChatProvider(
@@ -87,21 +87,21 @@ def sse(event: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(event)}\n\n".encode()
 
 
-def stream(*chunks: dict[str, Any], known: bool = True) -> Reply:
-    """A stream of these chunks; `known`: they are those of OpenAI's own API, and not some server's."""
-    if known:
+def stream(*chunks: dict[str, Any], is_known: bool = True) -> Reply:
+    """A stream of these chunks; `is_known`: they are those of OpenAI's own API, and not some server's."""
+    if is_known:
         for each in chunks:
             _CHUNK.validate_python(each)
     return Reply.stream([*map(sse, chunks), DONE])
 
 
 def as_text(answer: Answer) -> str:
-    written = [f"§think: {answer.think}"] if answer.think else []
-    written += [f"§respond: {answer.text}"] if answer.text else []
+    parts = [f"§think: {answer.think}"] if answer.think else []
+    parts += [f"§respond: {answer.text}"] if answer.text else []
     for call in answer.calls:
         args = call.args if isinstance(call.args, str) else json.dumps(call.args)
-        written.append(f'§call: {{"name": {json.dumps(call.name)}, "args": {args}}}')
-    return "\n\n".join(written)
+        parts.append(f'§call: {{"name": {json.dumps(call.name)}, "args": {args}}}')
+    return "\n\n".join(parts)
 
 
 def answer_chunks(answer: Answer) -> Iterator[dict[str, Any]]:
@@ -145,13 +145,13 @@ def usage_of(answer: Answer) -> dict[str, Any]:
     }
 
 
-def halves(told: str) -> list[str]:
-    middle = len(told) // 2
-    return [piece for piece in (told[:middle], told[middle:]) if piece]
+def halves(value: str) -> list[str]:
+    middle = len(value) // 2
+    return [piece for piece in (value[:middle], value[middle:]) if piece]
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
-    """Hold what strict templates demand beyond the types: who speaks when, calls with their results, no empty text."""
+    """Check the rules of strict templates beyond the types: order of roles, calls with their results, no empty text."""
     speakers = [message["role"] for message in messages if message["role"] not in ("system", "tool")]
     assert speakers[0] == "user"
     assert "system" not in [message["role"] for message in messages[1:]]

@@ -1,4 +1,4 @@
-"""Bodies of requests as they were sent when they were last looked at, in `tests/vendors/golden/`.
+"""Request bodies as they were at the last review, in `tests/vendors/golden/`.
 
 A vendor binds its thinking to the exact prefix, and caches by it: what changes these files changes every running
 session. With `RENEW_GOLDEN=1` a test writes its file and fails once; the difference is then to be read.
@@ -14,13 +14,13 @@ FOLDER = Path(__file__).parent / "golden"
 
 
 def assert_golden(name: str, body: dict[str, Any]) -> None:
-    """Hold `body` against the file `name`, key for key in their order and byte for byte."""
+    """Compare `body` with the file `name`, byte for byte and with keys in the same order."""
     file = FOLDER / f"{name}.json"
-    written = json.dumps(body, ensure_ascii=False, indent=1) + "\n"
-    known = file.read_text(encoding="utf-8") if file.exists() else ""
-    if os.environ.get("RENEW_GOLDEN") and written != known:
+    current = json.dumps(body, ensure_ascii=False, indent=1) + "\n"
+    recorded = file.read_text(encoding="utf-8") if file.exists() else ""
+    if os.environ.get("RENEW_GOLDEN") and current != recorded:
         FOLDER.mkdir(exist_ok=True)
-        file.write_text(written, encoding="utf-8")
+        file.write_text(current, encoding="utf-8")
         raise AssertionError(f"{file.name} was renewed: read the difference, then run again")
-    difference = difflib.unified_diff(known.splitlines(), written.splitlines(), "as it was", "as it is", lineterm="")
-    assert written == known, "\n".join(difference)
+    difference = difflib.unified_diff(recorded.splitlines(), current.splitlines(), "as it was", "as it is", lineterm="")
+    assert current == recorded, "\n".join(difference)

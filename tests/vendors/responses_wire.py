@@ -1,4 +1,4 @@
-"""OpenAI's Responses API on loopback. What it sends and what it takes are held against the SDK's own types."""
+"""OpenAI's Responses API on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -66,8 +66,8 @@ class ResponsesWire(VendorWire):
 
     def fault_within(self, fault: Fault) -> Reply:
         _, _, code, message = FAULTS[fault]
-        begun = self.reply(Answer(text="half of an ans"))
-        return Reply.stream([*begun.chunks[:5], sse(error_event(code, message))], {"x-request-id": "req_fault"})
+        reply = self.reply(Answer(text="half of an ans"))
+        return Reply.stream([*reply.chunks[:5], sse(error_event(code, message))], {"x-request-id": "req_fault"})
 
     def provider(self, *, silence_timeout: float = BOUND) -> OpenAIProvider:
         return OpenAIProvider(silence_timeout=silence_timeout, base_url=self.base_url, api_key=KEY)
@@ -83,9 +83,9 @@ def error_event(code: str | None, message: str) -> dict[str, Any]:
     return event
 
 
-def stream(*events: dict[str, Any], known: bool = True) -> Reply:
-    """A stream of these events; `known`: they are the vendor's of today."""
-    if known:
+def stream(*events: dict[str, Any], is_known: bool = True) -> Reply:
+    """A stream of these events; `is_known`: they are the vendor's of today."""
+    if is_known:
         for event in events:
             _EVENT.validate_python(event)
     return Reply.stream(map(sse, events), {"x-request-id": "req_1"})
@@ -124,9 +124,9 @@ def events_of(
 
 
 def _unnumbered(items: list[Item], end: dict[str, Any], usage: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    begun = response_object({"status": "in_progress"}, [], None)
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
+    response = response_object({"status": "in_progress"}, [], None)
+    yield {"type": "response.created", "response": response}
+    yield {"type": "response.in_progress", "response": response}
     for index, item in enumerate(items):
         unfinished = {**item, "status": "in_progress"} if "status" in item else item
         yield {"type": "response.output_item.added", "output_index": index, "item": {**unfinished, **_empty(item)}}
@@ -217,13 +217,13 @@ def _deltas(item: Item) -> Iterator[dict[str, Any]]:
                 yield {"type": "response.function_call_arguments.delta", "item_id": id, "delta": piece}
 
 
-def halves(told: str) -> list[str]:
-    middle = len(told) // 2
-    return [piece for piece in (told[:middle], told[middle:]) if piece]
+def halves(value: str) -> list[str]:
+    middle = len(value) // 2
+    return [piece for piece in (value[:middle], value[middle:]) if piece]
 
 
 def _check_pairs(items: list[Item]) -> None:
-    """Hold what the API demands beyond its types: every call has its output, and reasoning can be read."""
+    """Check the API's rules beyond its types: every call has its output, and reasoning can be decoded."""
     calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
     outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     assert calls == outputs

@@ -1,4 +1,4 @@
-"""A vendor on loopback, with every byte in the test's hands: AGT-11.
+"""A vendor on loopback whose every byte a test controls: AGT-11.
 
 How to use it. A `WireServer` answers requests with the `Reply`s of its queue, in order; a request beyond them, and one
 whose body its `check` refuses, fails the test when the server is left. `requests` are all that arrived, for exact
@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 from turnkeeper.activities.providers.protocol import Provider
 
 BOUND = 30.0
-"""Seconds that any wait of a test lasts at most."""
+"""The longest wait of a test, in seconds."""
 
 Fault = Literal[
     "rate_limited", "overloaded", "provider_error", "auth", "permission", "quota", "not_found", "bad_request",
@@ -56,9 +56,9 @@ class Reply:
     def error(cls, status: int, body: object, headers: dict[str, str] | None = None) -> "Reply":
         """An answer that is no stream; `body` is sent as JSON, text as it is."""
         is_text = isinstance(body, str)
-        written = body.encode() if is_text else json.dumps(body).encode()  # type: ignore[union-attr]
+        payload = body.encode() if is_text else json.dumps(body).encode()  # type: ignore[union-attr]
         kind = "text/html" if is_text else "application/json"
-        return cls(chunks=(written,), status=status).with_headers({"content-type": kind, **(headers or {})})
+        return cls(chunks=(payload,), status=status).with_headers({"content-type": kind, **(headers or {})})
 
     def with_headers(self, headers: dict[str, str]) -> "Reply":
         return replace(self, headers=tuple({**dict(self.headers), **headers}.items()))
@@ -110,9 +110,9 @@ class WireServer:
         self._news = asyncio.Condition()
         self.connections_made = 0
         self.silences = 0
-        """How many replies have come to where they fall silent."""
+        """The number of replies that have reached their silence."""
         self.left = 0
-        """How many of them the client has left since."""
+        """The number of these that the client has disconnected from since."""
 
     @property
     def base_url(self) -> str:
@@ -141,7 +141,7 @@ class WireServer:
             await self._listen()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until it is so; something that happens at this server is what is waited for."""
+        """Wait until a condition of this server holds."""
         async with asyncio.timeout(BOUND), self._news:
             await self._news.wait_for(is_so)
 
@@ -273,7 +273,7 @@ class Answer:
 
 
 class VendorWire(ABC):
-    """One API of one vendor on loopback. All of them have this face."""
+    """One API of one vendor on loopback: the interface of all of them."""
 
     model: str
     """What a session names to be answered by it, as `provider:name`."""

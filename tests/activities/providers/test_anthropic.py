@@ -70,7 +70,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def whole_body(*messages: ModelMessage, head: RequestHead = HEAD, name: str = MODEL) -> dict[str, Any]:
-    """Return the body, held against the vendor's types and demands."""
+    """Return the body, checked against the vendor's types and rules."""
     body = encode(ModelRequest(head=head, messages=list(messages)), name=name)
     AnthropicWire().check(json.loads(json.dumps(body)))
     return body
@@ -136,10 +136,10 @@ WHOLE_GROUPS = [length for length in range(1, len(CONVERSATION)) if CONVERSATION
 @pytest.mark.parametrize("length", WHOLE_GROUPS)
 def test_agt_3_the_beginning_of_a_conversation_is_written_the_same_however_it_goes_on(length: int) -> None:
     whole, part = encoded(*CONVERSATION), encoded(*CONVERSATION[:length])
-    begun = flat(part)
+    beginning = flat(part)
     if CONVERSATION[length - 1].role == "assistant":
-        assert begun.pop() == ("user", {"type": "text", "text": GO_ON})
-    assert json.dumps(flat(whole)[: len(begun)]) == json.dumps(begun)
+        assert beginning.pop() == ("user", {"type": "text", "text": GO_ON})
+    assert json.dumps(flat(whole)[: len(beginning)]) == json.dumps(beginning)
     assert {**whole, "messages": []} == {**part, "messages": []}
 
 
@@ -167,7 +167,7 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking() ->
 
 
 def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays() -> None:
-    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = {"type": "tool_use", "id": "call_0", "name": "look", "input": {"at": "left"}}
     step = assistant("", Call("call_0", "look", {"at": "left"}), items=[call])
     once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
@@ -293,7 +293,7 @@ def test_agt_3_a_model_that_thinks_by_budget_goes_on_unthinking_where_its_thinki
     steps: list[ModelMessage], thinks: bool
 ) -> None:
     messages = [message for step in steps for message in [step, *RESULTS.get(id(step), [])]]
-    # Such requests are held against the vendor's demand on their way.
+    # `encoded` checks these requests against the vendor's rules.
     assert ("thinking" in encoded(user("?"), *messages, name="claude-sonnet-4-5")) is thinks
     assert encoded(user("?"), *messages)["thinking"]["type"] == "adaptive"
 
@@ -393,17 +393,17 @@ def test_agt_3_blocks_and_deltas_of_next_year_go_back_as_they_came() -> None:
     ]
 
 
-@pytest.mark.parametrize("written", ['{"at": ', "[1]", '{"at": NaN}', '{"a":' * 2_000, "left"])
-def test_agt_3_arguments_that_are_no_json_object_stay_text_and_can_go_back(written: str) -> None:
-    _, response = of_blocks(tool_use(Call("toolu_1", "look", written)), stop="tool_use")
-    assert [call.args for call in response.calls] == [written]
+@pytest.mark.parametrize("arguments", ['{"at": ', "[1]", '{"at": NaN}', '{"a":' * 2_000, "left"])
+def test_agt_3_arguments_that_are_no_json_object_stay_text_and_can_go_back(arguments: str) -> None:
+    _, response = of_blocks(tool_use(Call("toolu_1", "look", arguments)), stop="tool_use")
+    assert [call.args for call in response.calls] == [arguments]
     assert response.state is not None
     body = encoded(
         user("?"),
         ModelMessage(role="assistant", tool_calls=response.calls, state=response.state),
         result("toolu_1", "no JSON", "error"),
     )
-    assert body["messages"][1]["content"][0]["input"] == {"invalid_json": written}
+    assert body["messages"][1]["content"][0]["input"] == {"invalid_json": arguments}
     ModelResponse.model_validate_json(response.model_dump_json())
 
 
@@ -415,18 +415,20 @@ def test_agt_3_arguments_given_at_once_or_not_at_all_are_taken() -> None:
 
 @given(st.lists(st.characters(codec="utf-8"), max_size=20), st.integers(min_value=1, max_value=7))
 def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars: list[str], size: int) -> None:
-    told = "x" + "".join(chars)
-    pieces = [told[at : at + size] for at in range(0, len(told), size)]
+    thought = "x" + "".join(chars)
+    pieces = [thought[at : at + size] for at in range(0, len(thought), size)]
     start = {"type": "thinking", "thinking": "", "signature": ""}
     deltas: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
     _, response = of_blocks((start, [*deltas, {"type": "signature_delta", "signature": "s"}]))
-    kept = ModelResponse.model_validate_json(response.model_dump_json())
-    assert kept.state is not None
-    assert kept.state.items == [{"type": "thinking", "thinking": told.replace("\x00", "\ufffd"), "signature": "s"}]
+    restored = ModelResponse.model_validate_json(response.model_dump_json())
+    assert restored.state is not None
+    assert restored.state.items == [
+        {"type": "thinking", "thinking": thought.replace("\x00", "\ufffd"), "signature": "s"}
+    ]
 
 
 @pytest.mark.parametrize(
-    ("stop", "meant"),
+    ("stop", "expected"),
     [
         ("end_turn", "end_turn"),
         ("stop_sequence", "end_turn"),
@@ -436,9 +438,9 @@ def test_agt_3_what_was_answered_goes_back_however_it_was_cut_into_pieces(chars:
         ("length", "max_tokens"),
     ],
 )
-def test_agt_3_why_the_model_stopped(stop: str, meant: str) -> None:
+def test_agt_3_why_the_model_stopped(stop: str, expected: str) -> None:
     _, response = of_blocks(text("Well."), stop=stop)
-    assert (response.stop, response.text) == (meant, "Well.")
+    assert (response.stop, response.text) == (expected, "Well.")
     assert (response.state is None) is (stop in ("max_tokens", "tool_use", "length"))
 
 
@@ -477,7 +479,7 @@ def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: 
 
 
 @pytest.mark.parametrize(
-    ("stop", "details", "error_type", "said"),
+    ("stop", "details", "error_type", "expected_message"),
     [
         ("refusal", {"type": "refusal", "category": "bio", "explanation": "Not\nthis."}, "refusal", "“Not this.”"),
         ("refusal", {"type": "refusal", "category": "bio", "explanation": None}, "refusal", "“bio”"),
@@ -491,13 +493,13 @@ def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: 
     ],
 )
 def test_agt_9_a_stop_that_is_no_answer_is_an_error(
-    stop: str, details: dict[str, Any] | None, error_type: str, said: str
+    stop: str, details: dict[str, Any] | None, error_type: str, expected_message: str
 ) -> None:
     events = [message_start(), *block_events(0, *text("Half")), *message_end(stop, details=details)]
     with pytest.raises(ModelError) as raised:
         folded(*events)
     assert raised.value.error_type == error_type
-    assert said in raised.value.message
+    assert expected_message in raised.value.message
 
 
 def test_agt_9_a_message_that_stops_without_a_reason_is_no_answer() -> None:
@@ -514,14 +516,14 @@ def test_agt_10_usage_counts_what_the_cache_took_part_in() -> None:
 
 
 def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() -> None:
-    begun = message_start({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1})
-    told = {"output_tokens": 9, "input_tokens": 12, "cache_read_input_tokens": None, "output_tokens_details": None}
-    _, response = folded(begun, *block_events(0, *text("Hi")), *message_end("end_turn", told))
+    start = message_start({"input_tokens": 10, "cache_read_input_tokens": 5, "output_tokens": 1})
+    end_usage = {"output_tokens": 9, "input_tokens": 12, "cache_read_input_tokens": None, "output_tokens_details": None}
+    _, response = folded(start, *block_events(0, *text("Hi")), *message_end("end_turn", end_usage))
     assert response.usage == Usage(input_tokens=17, cached_tokens=5, output_tokens=9)
 
 
 @pytest.mark.parametrize(
-    ("begun", "told"),
+    ("start_usage", "end_usage"),
     [
         ({"input_tokens": 10, "output_tokens": 1}, {"service_tier": "standard"}),
         ({"input_tokens": 10, "output_tokens": 1}, {"output_tokens": None}),
@@ -535,8 +537,8 @@ def test_agt_10_later_counts_replace_earlier_ones_and_none_replaces_nothing() ->
         ([7], [7]),
     ],
 )
-def test_agt_10_usage_without_what_was_read_or_written_is_not_told(begun: Any, told: Any) -> None:
-    _, response = folded(message_start(begun), *block_events(0, *text("Hi")), *message_end("end_turn", told))
+def test_agt_10_usage_without_what_was_read_or_written_is_not_told(start_usage: Any, end_usage: Any) -> None:
+    _, response = folded(message_start(start_usage), *block_events(0, *text("Hi")), *message_end("end_turn", end_usage))
     assert (response.text, response.usage) == ("Hi", None)
 
 
@@ -547,8 +549,10 @@ def test_agt_10_nothing_read_and_nothing_written_is_what_the_vendor_says() -> No
 
 @pytest.mark.parametrize("odd", [[], [7], "none", 7])
 def test_agt_10_odd_details_are_none(odd: Any) -> None:
-    told = {"output_tokens": 9, "output_tokens_details": odd}
-    assert folded(message_start(), *message_end("end_turn", told))[1].usage == Usage(input_tokens=100, output_tokens=9)
+    end_usage = {"output_tokens": 9, "output_tokens_details": odd}
+    assert folded(message_start(), *message_end("end_turn", end_usage))[1].usage == Usage(
+        input_tokens=100, output_tokens=9
+    )
 
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}, None])

@@ -1,4 +1,4 @@
-"""What of a session's requests Anthropic reads from its cache: AGT-4, *Caching*."""
+"""Which part of a session's requests Anthropic reads from its cache: AGT-4, *Caching*."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def wide_turn(*, steps: int, calls: int, thinks: bool = False, text: str = "hell
     return requests
 
 
-def asked(cache: PromptCache, messages: list[ModelMessage], head: RequestHead = HEAD) -> Counted:
+def ask_cache(cache: PromptCache, messages: list[ModelMessage], head: RequestHead = HEAD) -> Counted:
     body = encode(ModelRequest(head=head, messages=messages), name=MODEL)
     AnthropicWire().check(body)
     return cache.ask(body)
@@ -44,7 +44,7 @@ def test_agt_4_however_many_calls_a_step_makes_the_request_before_is_read_from_t
 ) -> None:
     cache = PromptCache()
     for messages in wide_turn(steps=8, calls=calls, thinks=thinks):
-        asked(cache, messages)
+        ask_cache(cache, messages)
     first, *later = cache.requests
     assert (first.read, first.uncached) == (0, 0)
     before = first
@@ -61,10 +61,10 @@ def test_agt_4_however_many_calls_a_step_makes_the_request_before_is_read_from_t
 def test_agt_4_sessions_with_the_same_system_prompt_and_tools_share_them() -> None:
     cache = PromptCache()
     (first,), (second,), (other,) = (wide_turn(steps=0, calls=0, text=text) for text in ("Hi", "Hello", "Hey"))
-    asked(cache, first)
-    fixed = asked(cache, second)
+    ask_cache(cache, first)
+    fixed = ask_cache(cache, second)
     assert fixed.read > 0.95 * fixed.total
-    assert asked(cache, other, HEAD.model_copy(update={"system": "Be quick. " * 500})).read == 0
+    assert ask_cache(cache, other, HEAD.model_copy(update={"system": "Be quick. " * 500})).read == 0
 
 
 def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> None:
@@ -79,7 +79,7 @@ def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> No
     segment = target.view.segment
     for _ in range(60):
         evict(target)
-        counted = asked(cache, target.view.request(HEAD).messages)
+        counted = ask_cache(cache, target.view.request(HEAD).messages)
         if target.view.segment != segment:
             evictions += 1
             head = -(-len("What is there? " * 300) // 4) + len(HEAD.system) // 4
@@ -92,13 +92,13 @@ def test_agt_4_an_eviction_costs_no_more_than_what_comes_behind_the_head() -> No
 def test_agt_4_a_turn_without_tools_and_instructions_is_read_from_the_cache_as_well() -> None:
     cache = PromptCache()
     messages = [ModelMessage(role="user", content="word " * 2_000)]
-    asked(cache, messages, RequestHead())
+    ask_cache(cache, messages, RequestHead())
     messages += [ModelMessage(role="assistant", content="ok"), ModelMessage(role="user", content="and now?")]
-    assert asked(cache, messages, RequestHead()).read > 2_000
-    assert asked(PromptCache(), messages, HEAD.model_copy(update={"system": ""})).written > 2_000
+    assert ask_cache(cache, messages, RequestHead()).read > 2_000
+    assert ask_cache(PromptCache(), messages, HEAD.model_copy(update={"system": ""})).created > 2_000
 
 
 def test_agt_4_what_nobody_asks_again_is_not_written_to_the_cache() -> None:
     head = HEAD.model_copy(update={"max_tokens": 1_024})
-    counted = asked(PromptCache(), [ModelMessage(role="user", content="Summarise.")], head)
-    assert counted.written == 0
+    counted = ask_cache(PromptCache(), [ModelMessage(role="user", content="Summarise.")], head)
+    assert counted.created == 0

@@ -35,12 +35,12 @@ def request(*messages: ModelMessage) -> ModelRequest:
     return ModelRequest(head=head, messages=list(messages) or [ModelMessage(role="user", content="What is there?")])
 
 
-async def ask(provider: Provider, asked: ModelRequest | None = None) -> tuple[list[Delta], ModelResponse]:
-    shown: list[Delta | ModelResponse] = []
-    async with asyncio.timeout(BOUND), aclosing(provider.stream(MODEL, asked or request(), CONTEXT)) as events:
+async def ask(provider: Provider, model_request: ModelRequest | None = None) -> tuple[list[Delta], ModelResponse]:
+    items: list[Delta | ModelResponse] = []
+    async with asyncio.timeout(BOUND), aclosing(provider.stream(MODEL, model_request or request(), CONTEXT)) as events:
         async for event in events:
-            shown.append(event)
-    *deltas, response = shown
+            items.append(event)
+    *deltas, response = items
     assert isinstance(response, ModelResponse)
     return [delta for delta in deltas if isinstance(delta, Delta)], response
 
@@ -51,7 +51,7 @@ CONTEXT = CallContext(session_id="s", request=1, attempt=1)
 async def failure(provider: Provider) -> ModelError:
     with pytest.raises(ModelError) as raised:
         await ask(provider)
-    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+    # A chained exception has the vendor's body in it, and would be written into the history and into logs.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     return raised.value
@@ -102,7 +102,7 @@ async def test_agt_11_what_was_answered_goes_back_byte_for_byte(wire: AnthropicW
         )
     ]
     wire.server.check = lambda body: None  # the SDK's types do not know next year's block
-    wire.script(stream(*first, known=False), Answer(text="Done."))
+    wire.script(stream(*first, is_known=False), Answer(text="Done."))
     provider = wire.provider()
     _, step = await ask(provider)
     assert step.state is not None
@@ -193,17 +193,19 @@ def in_a_minute() -> str:
 async def test_agt_11_retry_after_is_read_and_not_waited_for(
     wire: AnthropicWire, fault: Fault, headers: dict[str, str], least: float, most: float
 ) -> None:
-    wire.script(wire.fault(fault, {name: in_a_minute() if said == "date" else said for name, said in headers.items()}))
+    wire.script(
+        wire.fault(fault, {name: in_a_minute() if value == "date" else value for name, value in headers.items()})
+    )
     error = await failure(wire.provider())
     assert error.retry_after is not None
     assert least <= error.retry_after <= most
     assert len(wire.requests) == 1
 
 
-@pytest.mark.parametrize(("said", "meant"), [("true", True), ("false", False)])
-async def test_agt_11_the_vendors_word_on_retrying_arrives(wire: AnthropicWire, said: str, meant: bool) -> None:
-    wire.script(wire.fault("overloaded", {"x-should-retry": said}))
-    assert (await failure(wire.provider())).should_retry is meant
+@pytest.mark.parametrize(("header", "expected"), [("true", True), ("false", False)])
+async def test_agt_11_the_vendors_word_on_retrying_arrives(wire: AnthropicWire, header: str, expected: bool) -> None:
+    wire.script(wire.fault("overloaded", {"x-should-retry": header}))
+    assert (await failure(wire.provider())).should_retry is expected
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -221,8 +223,8 @@ async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(
 async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire: AnthropicWire) -> None:
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()
-    told = [(await failure(provider)).error_type for _ in range(3)]
-    assert told == ["provider_error", "overloaded", "provider_error"]
+    error_types = [(await failure(provider)).error_type for _ in range(3)]
+    assert error_types == ["provider_error", "overloaded", "provider_error"]
 
 
 @pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long"])
@@ -317,7 +319,9 @@ GARBLED: dict[str, Reply] = {
     "a call without a name": Reply.stream(
         [sse({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a"}})]
     ),
-    "an odd id": stream(*sse_blocks(({"type": "tool_use", "id": 7, "name": "look", "input": {}}, None)), known=False),
+    "an odd id": stream(
+        *sse_blocks(({"type": "tool_use", "id": 7, "name": "look", "input": {}}, None)), is_known=False
+    ),
     "not compressed": Reply.stream([b"event: x\n\n"], {"content-encoding": "gzip"}),
 }
 
@@ -343,7 +347,7 @@ async def test_agt_11_a_stream_named_by_the_wrong_kind_is_read_all_the_same(wire
 
 
 def unnamed(reply: Reply) -> Reply:
-    """The reply without its `event:` lines, as there are servers that send it."""
+    """The reply without its `event:` lines: some servers send it so."""
     lines = (chunk.split(b"\n", 1) for chunk in reply.chunks)
     return replace(reply, chunks=tuple(rest if first.startswith(b"event:") else first for first, rest in lines))
 
@@ -484,19 +488,19 @@ async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpac
 
 
 async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:
-    said = "I divorce Anna, don't tell Ben."
-    echo = error_body("invalid_request_error", f"max_tokens: too many, in answer to “{said}”")
+    prompt = "I divorce Anna, don't tell Ben."
+    echo = error_body("invalid_request_error", f"max_tokens: too many, in answer to “{prompt}”")
     within = {**echo, "type": "error"}
     wire.script(
         Reply.error(400, echo),
         Reply.error(200, echo),
-        Reply.error(422, f"max_tokens: too many: {said}"),
+        Reply.error(422, f"max_tokens: too many: {prompt}"),
         Reply.stream([*wire.reply(WHOLE).chunks[:3], sse(within)]),
     )
     provider = wire.provider()
     for _ in range(4):
         with pytest.raises(ModelError, match="max_tokens: too many") as raised:
-            await ask(provider, request(ModelMessage(role="user", content=said)))
+            await ask(provider, request(ModelMessage(role="user", content=prompt)))
         assert raised.value.error_type == "bad_request"
         assert "Anna" not in raised.value.message
 

@@ -1,4 +1,4 @@
-"""What an answer takes before it is whole, as each API tells it: AGT-9."""
+"""The usage of an answer before it is whole, as each API reports it: AGT-9."""
 
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +12,7 @@ from turnkeeper.activities.providers.protocol import CallContext, ModelError
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import Usage
 
-ASKED = ModelRequest(head=RequestHead(), messages=[ModelMessage(role="user", content="What is there?")])
+REQUEST = ModelRequest(head=RequestHead(), messages=[ModelMessage(role="user", content="What is there?")])
 LONG = Answer(think="Where? " * 20, text="There is a chair. " * 50, input=300, cached=200, output=250)
 
 
@@ -21,7 +21,7 @@ async def failed(wire: Any, reply: Reply) -> Meter:
     wire.script(reply)
     meter = Meter()
     context = CallContext(session_id="s", request=1, attempt=1, meter=meter)
-    async with aclosing(wire.provider(silence_timeout=0.5).stream("claude-x", ASKED, context)) as answer:
+    async with aclosing(wire.provider(silence_timeout=0.5).stream("claude-x", REQUEST, context)) as answer:
         with pytest.raises(ModelError):
             [_ async for _ in answer]
     return meter

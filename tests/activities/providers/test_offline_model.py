@@ -28,7 +28,7 @@ TOOLS = ("file_read", "file_list", "file_search", "file_write", "now")
 
 @dataclass
 class Chat:
-    """A conversation that a test has: files, the tools over them, and every step that was taken."""
+    """A test's conversation: files, the tools that read them, and every step so far."""
 
     files: dict[str, str] = field(default_factory=dict)
     tools: tuple[str, ...] = TOOLS
@@ -37,7 +37,7 @@ class Chat:
     steps: list[ModelResponse] = field(default_factory=list)
 
     def ask(self, text: str, *, max_steps: int = 6) -> str:
-        """Lead a turn to its end and return the answer."""
+        """Run a turn to its end and return the answer."""
         self.messages.append(ModelMessage(role="user", content=text))
         for _ in range(max_steps):
             response = self.step()
@@ -46,7 +46,7 @@ class Chat:
         raise AssertionError(f"no answer after {max_steps} steps: {self.called}")
 
     def step(self) -> ModelResponse:
-        """Take one step: ask the model, and run the tools it calls."""
+        """Run one step: ask the model, and run the tools it calls."""
         response = answer(self.request, number=len(self.steps) + 1)
         self.steps.append(response)
         self.messages.append(ModelMessage(role="assistant", content=response.text, tool_calls=response.calls))
@@ -315,9 +315,9 @@ def test_agt_10_usage_is_estimated_from_the_text_that_was_sent_and_all_that_was_
     chat = Chat({"a.txt": "alpha"})
     chat.ask("read a.txt")
     response = chat.steps[-1]
-    sent = ["Be brief.", "read a.txt", "", "Read a.txt\n\nalpha"]  # neither the tools nor the call to one
+    counted_texts = ["Be brief.", "read a.txt", "", "Read a.txt\n\nalpha"]  # neither the tools nor the call to one
     assert response.usage is not None
-    assert response.usage.input_tokens == estimate_tokens([{"content": "".join(sent)}])
+    assert response.usage.input_tokens == estimate_tokens([{"content": "".join(counted_texts)}])
     assert response.usage.reasoning_tokens == estimate_tokens([{"content": response.thinking}])
     assert response.usage.output_tokens > response.usage.reasoning_tokens
 

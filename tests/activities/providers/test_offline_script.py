@@ -55,27 +55,27 @@ class Player:
         attempt: int = 1,
         wait_count: int = 0,
         name: str = "script",
-        asked: str = "hi",
-        shown: list[Delta | ModelResponse] | None = None,
+        prompt: str = "hi",
+        partial_events: list[Delta | ModelResponse] | None = None,
     ) -> list[Delta | ModelResponse]:
-        """Return everything that is streamed; `shown` also has what came before an error."""
-        events = [] if shown is None else shown
-        messages = [ModelMessage(role="user", content=asked)]
+        """Return everything that is streamed; `partial_events` also has what came before an error."""
+        events = [] if partial_events is None else partial_events
+        messages = [ModelMessage(role="user", content=prompt)]
         context = CallContext(session_id="s", request=request, attempt=attempt, round=wait_count)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
 
-    async def response(self, request: int = 1, **given: Any) -> ModelResponse:
+    async def response(self, request: int = 1, **options: Any) -> ModelResponse:
         """Return the whole response that ends the stream."""
-        last = (await self.play(request, **given))[-1]
+        last = (await self.play(request, **options))[-1]
         assert isinstance(last, ModelResponse)
         return last
 
-    async def error(self, request: int = 1, **given: Any) -> ModelError:
+    async def error(self, request: int = 1, **options: Any) -> ModelError:
         """Return the error that ends the stream."""
         with pytest.raises(ModelError) as raised:
-            await self.play(request, **given)
+            await self.play(request, **options)
         return raised.value
 
 
@@ -127,7 +127,7 @@ async def test_agt_4_it_streams_word_by_word_and_ends_with_the_whole(player: Pla
 
 async def test_agt_4_placeholders_tell_turns_apart_and_braces_stay_as_they_are(player: Player) -> None:
     player.write({"think": "{request}", "text": '{"n": {request}} {last_user} {0} {'}, repeat=True)
-    response = await player.response(7, asked="{request}?")
+    response = await player.response(7, prompt="{request}?")
     assert (response.thinking, response.text) == ("7", '{"n": 7} {request}? {0} {')
 
 
@@ -179,15 +179,15 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     REQUESTS.discard(key)
 
 
-@pytest.mark.parametrize(("after_chunks", "written"), [(0, ""), (2, "a b "), (9, "a b c")])
+@pytest.mark.parametrize(("after_chunks", "expected"), [(0, ""), (2, "a b "), (9, "a b c")])
 async def test_agt_9_a_fault_can_come_in_the_middle_of_the_answer(
-    player: Player, after_chunks: int, written: str
+    player: Player, after_chunks: int, expected: str
 ) -> None:
     player.write({"text": "a b c", "fault": {"error_type": "connection", "after_chunks": after_chunks}})
-    shown: list[Delta | ModelResponse] = []
+    events: list[Delta | ModelResponse] = []
     with pytest.raises(ModelError, match="the script says so"):
-        await player.play(shown=shown)
-    assert "".join(delta.text for delta in shown if isinstance(delta, Delta)) == written
+        await player.play(partial_events=events)
+    assert "".join(delta.text for delta in events if isinstance(delta, Delta)) == expected
     assert (await player.response(attempt=2)).text == "a b c"
 
 
@@ -262,9 +262,9 @@ async def test_agt_4_an_unchanged_script_is_played_without_a_thread(
     reads: list[Any] = []
     to_thread = asyncio.to_thread
 
-    async def usage_so_far(read: Any, *given: Any) -> Any:
-        reads.append(given)
-        return await to_thread(read, *given)
+    async def usage_so_far(read: Any, *args: Any) -> Any:
+        reads.append(args)
+        return await to_thread(read, *args)
 
     monkeypatch.setattr(asyncio, "to_thread", usage_so_far)
     script = player.folder / "default.json"
@@ -291,17 +291,17 @@ async def test_agt_4_the_offline_provider_has_one_model_and_the_scripts(player: 
 
 
 def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
-    made: list[Provider] = []
+    instances: list[Provider] = []
 
     def make() -> Provider:
-        made.append(OfflineModel())
-        return made[-1]
+        instances.append(OfflineModel())
+        return instances[-1]
 
     providers = Providers({"offline": make})
-    assert made == []
-    assert providers.resolve("offline:script/a:b") == (*made, "script/a:b")
-    assert providers.resolve("offline:") == (*made, "")
-    assert len(made) == 1
+    assert instances == []
+    assert providers.resolve("offline:script/a:b") == (*instances, "script/a:b")
+    assert providers.resolve("offline:") == (*instances, "")
+    assert len(instances) == 1
 
 
 @pytest.mark.parametrize("model", ["", "offline", ":x", "openai:gpt"])
@@ -315,4 +315,4 @@ def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(mo
 
 def test_agt_4_every_provider_a_session_may_name_is_one_a_worker_can_have() -> None:
     providers = Providers(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
-    assert [providers.resolve(f"{known}:x")[1] for known in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)
+    assert [providers.resolve(f"{provider}:x")[1] for provider in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)

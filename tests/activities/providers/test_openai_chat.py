@@ -56,7 +56,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def encoded(*messages: ModelMessage, head: RequestHead = HEAD, without: Any = (), by: Any = encode) -> Any:
-    """Return the body, held against OpenAI's types and the demands of strict templates."""
+    """Return the body, checked against OpenAI's types and the rules of strict templates."""
     body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, without=without)
     ChatWire().check(json.loads(json.dumps(body)))
     return body
@@ -123,8 +123,8 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
         ],
     }
     other = assistant("I look.", Call("call_1", "look"), Call("call_2", "look"), items=BEYOND, model="other")
-    sent = encode(ModelRequest(head=HEAD, messages=[user("?"), other]), name=MODEL)["messages"]
-    assert "reasoning_content" not in json.dumps(sent)
+    messages = encode(ModelRequest(head=HEAD, messages=[user("?"), other]), name=MODEL)["messages"]
+    assert "reasoning_content" not in json.dumps(messages)
 
 
 def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
@@ -144,8 +144,8 @@ def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_
     messages = [*CONVERSATION, user("Go home.")]
     request = ModelRequest(head=HEAD, messages=messages)
     body = encode(request, name=MODEL, required=["reasoning_content"])
-    said = [message for message in body["messages"] if message["role"] == "assistant"]
-    assert [message["reasoning_content"] for message in said] == ["First the\nleft…", " ", " ", " "]
+    answers = [message for message in body["messages"] if message["role"] == "assistant"]
+    assert [message["reasoning_content"] for message in answers] == ["First the\nleft…", " ", " ", " "]
     others = [message for message in body["messages"] if message["role"] != "assistant"]
     assert not [message for message in others if "reasoning_content" in message]
 
@@ -253,10 +253,10 @@ def test_agt_3_an_answer_is_its_parts_and_what_the_server_wants_back():
             ],
         ),
     )
-    told = [(delta.kind, delta.text) for delta in deltas]
-    assert "".join(text for kind, text in told if kind == "think") == "left first"
-    assert "".join(text for kind, text in told if kind == "respond") == "I look."
-    assert [text for kind, text in told if kind == "call"] == ["look", "look"]
+    streamed = [(delta.kind, delta.text) for delta in deltas]
+    assert "".join(text for kind, text in streamed if kind == "think") == "left first"
+    assert "".join(text for kind, text in streamed if kind == "respond") == "I look."
+    assert [text for kind, text in streamed if kind == "call"] == ["look", "look"]
 
 
 def test_agt_3_an_answer_that_is_no_more_than_its_parts_has_no_state():
@@ -282,8 +282,8 @@ def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own
 
 @pytest.mark.parametrize("unnumbered", [{"index": None}, {}])
 def test_agt_3_a_choice_without_a_number_is_the_first(unnumbered):
-    told = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
-    assert folded({**chunk({}), "choices": [told]})[1].text == "So."
+    choice = {"delta": {"content": "So."}, "finish_reason": "stop"} | unnumbered
+    assert folded({**chunk({}), "choices": [choice]})[1].text == "So."
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])

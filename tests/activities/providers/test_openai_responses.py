@@ -68,7 +68,7 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
 
 
 def encoded(*messages: ModelMessage, head: RequestHead = HEAD, session_id: str = "s-1", without: Any = ()) -> Any:
-    """Return the body, held against the vendor's types and demands."""
+    """Return the body, checked against the vendor's types and rules."""
     request = ModelRequest(head=head, messages=list(messages))
     body = encode(request, name=MODEL, session_id=session_id, without=without)
     ResponsesWire().check(json.loads(json.dumps(body)))
@@ -133,13 +133,15 @@ def test_agt_3_a_steps_own_items_go_back_as_they_came_but_for_what_only_the_api_
     step = assistant(
         "I look.", Call("call_1", "look"), Call("call_2", "look"), items=[{**item, "created_by": "x"} for item in ITEMS]
     )
-    sent = encode(ModelRequest(head=HEAD, messages=[step]), name=MODEL, session_id="s")["input"]
-    untold = [{key: value for key, value in item.items() if key != "status"} for item in ITEMS]
-    assert json.dumps(sent) == json.dumps([untold[0], ITEMS[1], ITEMS[2], untold[3], untold[4], untold[5]])
+    input_items = encode(ModelRequest(head=HEAD, messages=[step]), name=MODEL, session_id="s")["input"]
+    without_status = [{key: value for key, value in item.items() if key != "status"} for item in ITEMS]
+    assert json.dumps(input_items) == json.dumps(
+        [without_status[0], ITEMS[1], ITEMS[2], without_status[3], without_status[4], without_status[5]]
+    )
 
 
 def test_agt_3_a_step_whose_ids_are_taken_is_written_anew_and_what_came_before_stays():
-    """There are servers that call the calls of every answer `call_0`; the API wants ids that are unique."""
+    """Some servers name the calls of every answer `call_0`; the API requires unique ids."""
     call = Call("call_0", "look", {"at": "left"})
     step = assistant("", call, items=[function_call(call)])
     once = [user("?"), step, result("call_0", "a chair"), assistant("A chair."), user("And now?")]
@@ -167,12 +169,12 @@ def test_agt_3_another_apis_step_is_written_from_its_parts_without_thinking():
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected_output"),
     [("ok", "so"), ("error", "[error] so"), ("denied", "[denied] so"), ("outcome_unknown", "[outcome unknown] so")],
 )
-def test_agt_7_the_model_is_told_how_a_call_ended(status, told):
+def test_agt_7_the_model_is_told_how_a_call_ended(status, expected_output):
     body = encoded(user("?"), assistant("", Call("a", "look")), result("a", "so", status))
-    assert body["input"][-1] == {"type": "function_call_output", "call_id": "a", "output": told}
+    assert body["input"][-1] == {"type": "function_call_output", "call_id": "a", "output": expected_output}
 
 
 def test_agt_4_tools_are_functions_of_objects_and_not_strict():
@@ -205,7 +207,7 @@ def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
 
 
 @pytest.mark.parametrize(
-    ("described", "sent"),
+    ("described", "expected"),
     [
         ("x" * 1_024, "x" * 1_024),
         ("It looks. " * 200, " ".join(["It looks."] * 99) + CUT),
@@ -216,10 +218,10 @@ def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
     ],
     ids=["just so", "sentences", "lines", "words", "one word", "one word after a sentence"],
 )
-def test_agt_6_a_description_longer_than_is_taken_is_cut_where_something_ends(described, sent):
+def test_agt_6_a_description_longer_than_is_taken_is_cut_where_something_ends(described, expected):
     head = RequestHead(tools=[ToolSpec(name="look", description=described)])
-    assert encoded(user("?"), head=head)["tools"][0]["description"] == sent
-    assert len(sent) <= 1_024
+    assert encoded(user("?"), head=head)["tools"][0]["description"] == expected
+    assert len(expected) <= 1_024
 
 
 def test_agt_4_requests_of_a_session_share_a_key_of_at_most_64_characters():
@@ -280,7 +282,7 @@ def other_call(kind: str, **fields: Any) -> Item:
     return {"type": kind, "id": f"{kind}_1", "status": "completed", **fields}
 
 
-def shown(deltas: list[Delta], kind: str) -> str:
+def streamed_text(deltas: list[Delta], kind: str) -> str:
     return "".join(delta.text for delta in deltas if delta.kind == kind)
 
 
@@ -299,8 +301,8 @@ def test_agt_3_an_answer_is_its_parts_in_order_and_its_items_as_they_came():
         request_id="req_1",
         state=ProviderState(api="openai.responses", model=MODEL, items=items),
     )
-    assert shown(deltas, "think") == "First the\nleft, one…"
-    assert shown(deltas, "respond") == "I look."
+    assert streamed_text(deltas, "think") == "First the\nleft, one…"
+    assert streamed_text(deltas, "respond") == "I look."
     assert [delta.text for delta in deltas if delta.kind == "call"] == ["look", "look"]
 
 
@@ -310,7 +312,7 @@ def test_agt_3_items_of_next_year_go_back_as_they_came_and_in_the_order_of_the_o
     deltas, response = folded(dream, {"type": "response.dream.delta", "delta": "zzz"}, *events, end)
     assert response.state is not None
     assert response.state.items == [reasoning("hm"), message("So."), ITEMS[2]]
-    assert (response.text, shown(deltas, "respond")) == ("So.", "So.")
+    assert (response.text, streamed_text(deltas, "respond")) == ("So.", "So.")
 
 
 def test_agt_3_reasoning_without_its_encrypted_content_cannot_go_back_so_nothing_does():
@@ -320,8 +322,8 @@ def test_agt_3_reasoning_without_its_encrypted_content_cannot_go_back_so_nothing
 def test_agt_3_text_of_several_messages_and_of_several_thoughts_is_kept_apart_as_it_is_shown():
     thoughts = {**reasoning(""), "summary": [{"type": "summary_text", "text": text} for text in ("One.", "Two.")]}
     deltas, response = of_items(thoughts, message("I look.", "commentary"), message("A chair.", id="msg_2"))
-    assert response.text == shown(deltas, "respond") == "I look.\n\nA chair."
-    assert response.thinking == shown(deltas, "think") == "One.\n\nTwo."
+    assert response.text == streamed_text(deltas, "respond") == "I look.\n\nA chair."
+    assert response.thinking == streamed_text(deltas, "think") == "One.\n\nTwo."
 
 
 @pytest.mark.parametrize("arguments", ['{"at": ', "[1]", "look", '{"at": NaN}', "1e999"])
@@ -343,7 +345,7 @@ def test_agt_3_an_answer_whose_items_came_only_at_its_end_is_one_all_the_same():
 
 
 def without_done(events: Iterable[dict[str, Any]], *indexes: int) -> list[dict[str, Any]]:
-    """The events, but for those that say that these items are done."""
+    """The events without those that say that these items are done."""
     return [
         event
         for event in events
@@ -365,11 +367,11 @@ def test_agt_3_a_server_that_numbers_all_items_0_is_understood():
     assert folded(*events)[1].text == "Part one.\n\nPart two."
 
 
-@pytest.mark.parametrize("told", [None, [], [message("Part one.", "commentary")]])
-def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(told):
+@pytest.mark.parametrize("output", [None, [], [message("Part one.", "commentary")]])
+def test_agt_3_an_answer_with_an_item_that_is_never_done_is_none(output):
     items = [message("Part one.", "commentary"), message("Part two.", id="msg_2")]
     *events, end = without_done(events_of(items), 1)
-    end["response"]["output"] = told
+    end["response"]["output"] = output
     assert_broken_off(*events, end)
 
 
@@ -395,8 +397,8 @@ def test_agt_3_a_response_that_was_cut_is_cut_by_whatever_name_its_last_event_ha
 def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event_has(status):
     answer, error = StreamAccumulator(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
     *_, end = events_of([message("So.")])
-    for told, failure in ((error, error), (None, {"type": "server_error"})):
-        answer.add({**end, "response": {**end["response"], "status": status, "error": told}})
+    for error_field, failure in ((error, error), (None, {"type": "server_error"})):
+        answer.add({**end, "response": {**end["response"], "status": status, "error": error_field}})
         assert (answer.failure, answer.is_whole) == (failure, False)
 
 

@@ -67,21 +67,21 @@ def asking(*messages: ModelMessage, max_tokens: int | None = None) -> ModelReque
 
 
 async def ask(
-    provider: Provider, asked: ModelRequest | None = None, context: CallContext = CONTEXT
+    provider: Provider, model_request: ModelRequest | None = None, context: CallContext = CONTEXT
 ) -> tuple[list[Delta], ModelResponse]:
-    shown: list[Delta | ModelResponse] = []
-    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", asked or asking(), context)) as events:
+    items: list[Delta | ModelResponse] = []
+    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", model_request or asking(), context)) as events:
         async for event in events:
-            shown.append(event)
-    *deltas, response = shown
+            items.append(event)
+    *deltas, response = items
     assert isinstance(response, ModelResponse)
     return [delta for delta in deltas if isinstance(delta, Delta)], response
 
 
-async def failure(provider: Provider, asked: ModelRequest | None = None) -> ModelError:
+async def failure(provider: Provider, model_request: ModelRequest | None = None) -> ModelError:
     with pytest.raises(ModelError) as raised:
-        await ask(provider, asked)
-    # What hangs on it would be written into the history and into logs, and has the vendor's body in it.
+        await ask(provider, model_request)
+    # A chained exception has the vendor's body in it, and would be written into the history and into logs.
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
     return raised.value
@@ -93,10 +93,10 @@ async def failure(provider: Provider, asked: ModelRequest | None = None) -> Mode
 async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
     wire.script(WHOLE)
     deltas, response = await ask(wire.provider())
-    told = {
+    texts = {
         kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("think", "respond", "call")
     }
-    assert told == {"think": "Where is it?", "respond": "There is a chair.", "call": "look"}
+    assert texts == {"think": "Where is it?", "respond": "There is a chair.", "call": "look"}
     assert (response.text, response.thinking, response.stop) == ("There is a chair.", "Where is it?", "tool_calls")
     assert [(call.name, call.args) for call in response.calls] == [("look", {"at": "left"})]
     assert response.usage is not None
@@ -106,12 +106,12 @@ async def test_agt_11_an_answer_is_streamed_and_then_whole(wire):
 
 async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
     wire.script(WHOLE, Answer(text="Done."))
-    provider, begun = wire.provider(), ModelMessage(role="user", content="What is there?")
+    provider, prompt = wire.provider(), ModelMessage(role="user", content="What is there?")
     _, step = await ask(provider)
     replayed = ModelResponse.model_validate_json(step.model_dump_json())
     message = ModelMessage(role="assistant", content=step.text, tool_calls=replayed.calls, state=replayed.state)
     results = [ModelMessage(role="tool", content="ok", call_id=call.id) for call in replayed.calls]
-    await ask(provider, asking(begun, message, *results))
+    await ask(provider, asking(prompt, message, *results))
     key = "input" if isinstance(wire, ResponsesWire) else "messages"
     before, after = (json.dumps(received.body[key])[:-1] for received in wire.requests)
     assert after.startswith(before.removesuffix('"}'))
@@ -146,10 +146,10 @@ async def test_agt_3_names_and_ids_that_cannot_be_kept_are_mended_and_go_back_in
     named = "unreadable" if by_text else "look\ufffd\ufffd"
     assert (step.text, [call.name for call in step.calls]) == ("So\ufffd\ufffd", [named])
     assert step.model.startswith("\ufffd\ufffd")
-    kept = ModelResponse.model_validate_json(step.model_dump_json())
-    assert kept == step
-    message = ModelMessage(role="assistant", content=kept.text, tool_calls=kept.calls, state=kept.state)
-    answered = ModelMessage(role="tool", content="ok", call_id=kept.calls[0].id)
+    restored = ModelResponse.model_validate_json(step.model_dump_json())
+    assert restored == step
+    message = ModelMessage(role="assistant", content=restored.text, tool_calls=restored.calls, state=restored.state)
+    answered = ModelMessage(role="tool", content="ok", call_id=restored.calls[0].id)
     await ask(provider, asking(ModelMessage(role="user", content="?"), message, answered))
 
 
@@ -234,13 +234,13 @@ async def test_agt_4_a_model_without_reasoning_is_asked_without_from_its_first_r
     for _ in range(2):
         _, response = await ask(provider)
         assert response.text == "So."
-    asked = [{"reasoning", "include"} & set(received.body) for received in responses.requests]
-    assert asked == [{"reasoning", "include"}, {"include"}, set(), set()]
+    sent_fields = [{"reasoning", "include"} & set(received.body) for received in responses.requests]
+    assert sent_fields == [{"reasoning", "include"}, {"include"}, set(), set()]
 
 
 async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_keeps_its_reasoning(responses):
-    told = "Your organization must be verified to generate reasoning summaries."
-    responses.script(refusing("reasoning.summary", told), WHOLE)
+    refusal = "Your organization must be verified to generate reasoning summaries."
+    responses.script(refusing("reasoning.summary", refusal), WHOLE)
     _, response = await ask(responses.provider())
     assert response.state is not None
     assert responses.requests[1].body["include"] == ["reasoning.encrypted_content"]
@@ -294,10 +294,14 @@ async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, 
     provider = chat.provider()
     _, step = await ask(provider)
     message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=step.state)
-    told = [ModelMessage(role="user", content="?"), message, ModelMessage(role="tool", content="ok", call_id="call_1")]
-    await ask(provider, asking(*told))
-    sent = ["reasoning_content" in json.dumps(received.body) for received in chat.requests]
-    assert sent == [False, True, False]
+    messages = [
+        ModelMessage(role="user", content="?"),
+        message,
+        ModelMessage(role="tool", content="ok", call_id="call_1"),
+    ]
+    await ask(provider, asking(*messages))
+    has_reasoning = ["reasoning_content" in json.dumps(received.body) for received in chat.requests]
+    assert has_reasoning == [False, True, False]
 
 
 OTHER_SESSION = CallContext(session_id="other", request=1, attempt=1)
@@ -311,8 +315,8 @@ DEMANDS = [
 ]
 
 
-def looked(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
-    """A request after a step whose state is there yet, or is not: in a new segment, after a switch of models."""
+def request_after_look(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
+    """A request after a step, with or without its state: it is missing in a new segment or after a switch of models."""
     state = step.state if has_state else None
     message = ModelMessage(role="assistant", content=step.text, tool_calls=step.calls, state=state)
     result = ModelMessage(role="tool", content="ok", call_id="call_1")
@@ -320,24 +324,24 @@ def looked(step: ModelResponse, *, has_state: bool = True) -> ModelRequest:
 
 
 def thoughts_sent(wire: VendorWire) -> list[list[str | None]]:
-    """For each request, the thinking in each message of the assistant's."""
+    """For each request, the thinking in each assistant message."""
     return [
         [message.get("reasoning_content") for message in received.body["messages"] if message["role"] == "assistant"]
         for received in wire.requests
     ]
 
 
-@pytest.mark.parametrize("told", DEMANDS)
+@pytest.mark.parametrize("demand", DEMANDS)
 async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_through_and_no_other_loses_its_own(
-    chat, told
+    chat, demand
 ):
-    refused = Reply.error(400, {"error": {"message": told, "type": "invalid_request_error", "param": None}})
+    refused = Reply.error(400, {"error": {"message": demand, "type": "invalid_request_error", "param": None}})
     chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
     provider = chat.provider()
     _, step = await ask(provider)
-    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
-    await ask(provider, looked(step))
-    await ask(provider, looked(step, has_state=False), OTHER_SESSION)
+    await ask(provider, request_after_look(step, has_state=False), OTHER_SESSION)
+    await ask(provider, request_after_look(step))
+    await ask(provider, request_after_look(step, has_state=False), OTHER_SESSION)
     assert thoughts_sent(chat) == [[], [None], [" "], ["Where is it?"], [" "]]
 
 
@@ -346,8 +350,8 @@ async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(
     chat.script(WHOLE, *[refused] * 3)
     provider = chat.provider()
     _, step = await ask(provider)
-    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
-    assert (await failure(provider, looked(step, has_state=False))).error_type == "bad_request"
+    assert (await failure(provider, request_after_look(step, has_state=False))).error_type == "bad_request"
+    assert (await failure(provider, request_after_look(step, has_state=False))).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], [None], [" "], [" "]]
 
 
@@ -356,9 +360,9 @@ async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(c
     chat.script(WHOLE, refused, *[Answer(text="Done.")] * 3)
     provider = chat.provider()
     _, step = await ask(provider)
-    await ask(provider, looked(step), OTHER_SESSION)
-    await ask(provider, looked(step), OTHER_SESSION)
-    await ask(provider, looked(step))
+    await ask(provider, request_after_look(step), OTHER_SESSION)
+    await ask(provider, request_after_look(step), OTHER_SESSION)
+    await ask(provider, request_after_look(step))
     assert thoughts_sent(chat) == [[], ["Where is it?"], [None], [None], ["Where is it?"]]
 
 
@@ -368,7 +372,7 @@ async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ev
     chat.script(WHOLE, refused, required, refused)
     provider = chat.provider()
     _, step = await ask(provider)
-    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert (await failure(provider, request_after_look(step))).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
 
 
@@ -385,13 +389,13 @@ async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_s
     for time in (MEMORY_SECONDS - 1, MEMORY_SECONDS, 10 * MEMORY_SECONDS):
         times.append(time)
         await ask(provider)
-    sent = ["stream_options" in received.body for received in chat.requests]
-    assert sent == [True, False, False, True, True]
+    has_stream_options = ["stream_options" in received.body for received in chat.requests]
+    assert has_stream_options == [True, False, False, True, True]
     assert caplog.messages == ["m rejects 'stream_options': omitted for 600 s"]
 
 
 async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
-    """The second is refused after the first has been: it was on its way with the parameter all the same."""
+    """The second request is sent, with the parameter, before the refusal of the first one arrives."""
     odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}}).after_requests(2)
     chat.script(odd, odd, WHOLE, WHOLE)
     provider = chat.provider()
@@ -418,7 +422,7 @@ def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longe
 
 
 @pytest.mark.parametrize(
-    "told",
+    "error_message",
     [
         "Missing required parameter: 'stream_options'.",
         "stream_options must be sent with stream",
@@ -426,8 +430,8 @@ def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longe
         "We had trouble with stream_options.",
     ],
 )
-async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, told):
-    chat.script(Reply.error(400, {"error": {"message": told, "param": "stream_options"}}), WHOLE)
+async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, error_message):
+    chat.script(Reply.error(400, {"error": {"message": error_message, "param": "stream_options"}}), WHOLE)
     provider = chat.provider()
     assert (await failure(provider)).error_type == "bad_request"
     await ask(provider)
@@ -435,7 +439,7 @@ async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, tol
 
 
 @pytest.mark.parametrize(
-    "told",
+    "error_message",
     [
         "Unrecognized request argument supplied: stream_options",
         "Argument not supported on this model: stream_options",
@@ -448,8 +452,8 @@ async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, tol
         "There is a parameter that is no longer supported. It is stream_options.",
     ],
 )
-async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, told):
-    chat.script(Reply.error(400, {"error": {"message": told}}), WHOLE)
+async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, error_message):
+    chat.script(Reply.error(400, {"error": {"message": error_message}}), WHOLE)
     await ask(chat.provider())
     assert ["stream_options" in received.body for received in chat.requests] == [True, False]
 
@@ -461,10 +465,10 @@ TOO_MUCH = [
 ]
 
 
-@pytest.mark.parametrize("told", TOO_MUCH)
-async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(told):
+@pytest.mark.parametrize("error_message", TOO_MUCH)
+async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(error_message):
     async with ChatWire() as chat:
-        chat.script(*[Reply.error(400, {"error": {"message": told}}), WHOLE] * 2)
+        chat.script(*[Reply.error(400, {"error": {"message": error_message}}), WHOLE] * 2)
         provider = chat.provider()
         for _ in range(2):
             await ask(provider, asking(max_tokens=1024))
@@ -518,39 +522,41 @@ async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
     provider = chat.provider()
     _, step = await ask(provider)
     assert (await failure(provider)).error_type == "bad_request"
-    assert (await failure(provider, looked(step))).error_type == "bad_request"
+    assert (await failure(provider, request_after_look(step))).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], [], ["Where is it?"]]
 
 
 async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
-    """The state is there, but is of other calls: it is not sent, and the same request would be."""
+    """The state belongs to other calls, so it isn't sent; without the field the request would be the same."""
     chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
     provider = chat.provider()
     _, step = await ask(provider)
     other = step.model_copy(update={"parts": [part for part in step.parts if not isinstance(part, CallPart)]})
     message = ModelMessage(role="assistant", content=other.text, state=step.state)
-    told = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
-    assert (await failure(provider, told)).error_type == "bad_request"
+    request = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
+    assert (await failure(provider, request)).error_type == "bad_request"
     assert thoughts_sent(chat) == [[], [None]]
 
 
 async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
-    told = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-    chat.script(Reply.error(400, {"error": {"message": told, "param": "max_tokens"}}), WHOLE)
+    error_message = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+    chat.script(Reply.error(400, {"error": {"message": error_message, "param": "max_tokens"}}), WHOLE)
     await ask(chat.provider(), asking(max_tokens=1024))
     assert [received.body.get("max_completion_tokens") for received in chat.requests] == [None, 8024]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "error_message",
     [
         "registry.ollama.ai/library/gemma:2b does not support tools",
         '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
         "tools param requires --jinja flag",
     ],
 )
-async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, told):
-    chat.script(Reply.error(400, {"error": {"message": told}}))
+async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, error_message):
+    chat.script(Reply.error(400, {"error": {"message": error_message}}))
     error = await failure(chat.provider())
     assert error.error_type == "bad_request"
     assert error.message.endswith("openai_chat.protocol='text' is for models without tool calling")
@@ -587,7 +593,9 @@ def in_a_minute() -> str:
 )
 async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, least, most):
     wire.script(
-        wire.fault("rate_limited", {name: in_a_minute() if said == "date" else said for name, said in headers.items()})
+        wire.fault(
+            "rate_limited", {name: in_a_minute() if value == "date" else value for name, value in headers.items()}
+        )
     )
     error = await failure(wire.provider())
     assert error.retry_after is not None
@@ -595,10 +603,10 @@ async def test_agt_11_retry_after_is_read_and_not_waited_for(wire, headers, leas
     assert len(wire.requests) == 1
 
 
-@pytest.mark.parametrize(("said", "meant"), [("true", True), ("false", False)])
-async def test_agt_11_the_vendors_word_on_retrying_arrives(wire, said, meant):
-    wire.script(wire.fault("overloaded", {"x-should-retry": said}))
-    assert (await failure(wire.provider())).should_retry is meant
+@pytest.mark.parametrize(("header", "expected"), [("true", True), ("false", False)])
+async def test_agt_11_the_vendors_word_on_retrying_arrives(wire, header, expected):
+    wire.script(wire.fault("overloaded", {"x-should-retry": header}))
+    assert (await failure(wire.provider())).should_retry is expected
 
 
 TOO_LONG: list[tuple[int, Any]] = [
@@ -622,7 +630,7 @@ async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording
 
 
 @pytest.mark.parametrize(
-    "told",
+    "error_message",
     [
         "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
         "Item 'fc_1' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'.",
@@ -631,8 +639,8 @@ async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording
         "The encrypted content gAAA... could not be verified.",
     ],
 )
-async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, told):
-    responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, told, "input")))
+async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, error_message):
+    responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, error_message, "input")))
     assert (await failure(responses.provider())).error_type == "stale_reasoning"
 
 
@@ -649,8 +657,8 @@ async def test_agt_9_a_conversation_is_not_sent_to_where_the_address_redirects(w
 async def test_agt_11_a_proxys_page_is_judged_by_its_status(wire):
     wire.script(Reply.error(502, "<html>Bad gateway</html>"), Reply.error(503, ""), Reply.error(500, {"detail": "x"}))
     provider = wire.provider()
-    told = [(await failure(provider)).error_type for _ in range(3)]
-    assert told == ["provider_error", "overloaded", "provider_error"]
+    error_types = [(await failure(provider)).error_type for _ in range(3)]
+    assert error_types == ["provider_error", "overloaded", "provider_error"]
 
 
 @pytest.mark.parametrize("fault", ["overloaded", "rate_limited", "provider_error", "context_too_long", "quota"])
@@ -678,7 +686,7 @@ async def test_agt_11_an_error_in_the_middle_of_a_stream_is_told_by_its_type(wir
 )
 async def test_agt_11_a_failed_response_is_told_by_its_code(responses, code, error_type):
     events = responses_wire.events_of([], responses_wire.failed(code, "It failed."))
-    responses.script(responses_wire.stream(*events, known=False))
+    responses.script(responses_wire.stream(*events, is_known=False))
     error = await failure(responses.provider())
     assert error.error_type == error_type
     assert "req_1" in error.message
@@ -808,12 +816,12 @@ async def test_agt_9_an_overflow_with_a_good_status_is_known(chat, error):
 
 
 async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
-    told = "Unexpected endpoint or method. (POST /v1/v1/chat/completions)"
-    chat.script(Reply.error(200, {"error": told}))
+    error_message = "Unexpected endpoint or method. (POST /v1/v1/chat/completions)"
+    chat.script(Reply.error(200, {"error": error_message}))
     error = await failure(chat.provider())
     assert error.error_type == "not_found"
     assert "check its name, and the address of the endpoint" in error.message
-    assert told in error.message
+    assert error_message in error.message
 
 
 @pytest.mark.parametrize(
@@ -830,16 +838,16 @@ async def test_agt_9_a_wrong_path_with_a_good_status_is_known(chat):
     ],
 )
 async def test_agt_9_a_number_in_a_stream_counts_as_a_status(chat, code, message, error_type):
-    begun = chat_wire.sse(chunk({"content": "half"}))
+    first_chunk = chat_wire.sse(chunk({"content": "half"}))
     failed = {**chunk({"content": ""}, "error"), "error": {"code": code, "message": message}}
-    chat.script(Reply.stream([begun, chat_wire.sse(failed)]))
+    chat.script(Reply.stream([first_chunk, chat_wire.sse(failed)]))
     assert (await failure(chat.provider())).error_type == error_type
     assert len(chat.requests) == 1
 
 
 @pytest.mark.parametrize("what", ODD_CHUNKS)
 async def test_agt_11_a_chunk_of_an_unexpected_shape_is_the_providers_error(chat, what):
-    chat.script(chat_wire.stream(ODD_CHUNKS[what], known=False))
+    chat.script(chat_wire.stream(ODD_CHUNKS[what], is_known=False))
     assert (await failure(chat.provider())).error_type == "provider_error"
 
 
@@ -847,7 +855,7 @@ async def test_agt_11_a_chunk_of_an_unexpected_shape_is_the_providers_error(chat
 async def test_agt_11_an_item_of_an_unexpected_shape_is_the_providers_error(responses, what):
     done = {"type": "response.output_item.done", "output_index": 0, "item": ODD_ITEMS[what]}
     *_, end = responses_wire.events_of([])
-    responses.script(responses_wire.stream(done, end, known=False))
+    responses.script(responses_wire.stream(done, end, is_known=False))
     assert (await failure(responses.provider())).error_type == "provider_error"
 
 

@@ -80,9 +80,9 @@ def test_ctx_13_an_answer_is_read_the_same_in_whatever_pieces_it_comes(events, d
     assert reader.events == events
     parts = parts_of(events, request=1)
     for kind in ("respond", "think"):
-        told = "".join(delta.text for delta in deltas if delta.kind == kind)
+        streamed = "".join(delta.text for delta in deltas if delta.kind == kind)
         joiner = "\n\n" if kind == "think" else ""
-        assert told == joiner.join(part.text for part in parts if part.kind == kind)
+        assert streamed == joiner.join(part.text for part in parts if part.kind == kind)
 
 
 @given(NASTY, st.lists(st.integers(0, 40), max_size=6))
@@ -172,10 +172,10 @@ def test_ctx_13_texts_for_the_user_are_kept_apart_as_they_are_shown():
 
 def test_ctx_13_text_is_shown_while_it_is_written_and_marks_never():
     reader = AnswerReader()
-    shown = [
+    streamed = [
         reader.read(piece) for piece in ("§thi", "nk: a", " b\n", "\n§resp", "ond: It", " is\n§", " 5\n", "\\§call: x")
     ]
-    assert [[(delta.kind, delta.text) for delta in deltas] for deltas in shown] == [
+    assert [[(delta.kind, delta.text) for delta in deltas] for deltas in streamed] == [
         [],
         [("think", "a")],
         [("think", " b")],
@@ -204,14 +204,14 @@ def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text
     whole, pieces = LeadingThought(), LeadingThought()
     whole.add(text)
     bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    shown = [delta for start, end in pairwise(bounds) for delta in pieces.add(text[start:end])]
+    streamed = [delta for start, end in pairwise(bounds) for delta in pieces.add(text[start:end])]
     for each in (whole, pieces):
         each.finish(is_cut=is_cut)
     assert (pieces.thought, pieces.text, pieces.lead) == (whole.thought, whole.text, whole.lead)
     assert whole.lead + whole.text in (text, text[: text.find("<think>") + len("<think>")])
     if whole.lead.strip().endswith("</think>"):
-        assert "".join(delta.text for delta in shown if delta.kind == "think").strip() == whole.thought
-        assert "".join(delta.text for delta in shown if delta.kind == "respond") == whole.text
+        assert "".join(delta.text for delta in streamed if delta.kind == "think").strip() == whole.thought
+        assert "".join(delta.text for delta in streamed if delta.kind == "respond") == whole.text
 
 
 # ── The request ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -288,9 +288,9 @@ def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
 
 
 @given(NASTY, NASTY, NASTY)
-def test_ctx_13_nobody_but_the_model_can_write_a_call(said, outcome, content):
+def test_ctx_13_nobody_but_the_model_can_write_a_call(prompt, outcome, content):
     one_line = outcome.replace("\n", " ")
-    messages = [user(said), assistant("", call("c1", "look")), result("c1", f"{one_line}\n\n{content}")]
+    messages = [user(prompt), assistant("", call("c1", "look")), result("c1", f"{one_line}\n\n{content}")]
     text = conversation_text(messages)
     assert PLAIN.structural_line.findall(text) == ["=== CURRENT ===", "$user:", "$call:", "$result:"]
     assert GRAMMAR.structural_line.findall(text) == ["=== CURRENT ==="]
@@ -304,8 +304,10 @@ def test_ctx_13_arguments_that_json_has_not_are_told_as_text():
 def test_ctx_13_the_model_is_told_the_form_and_the_tools():
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     tool = ToolSpec(name="file_read", description="Reads a file.", input_schema=schema)
-    told = system_text(RequestHead(system="Be brief.", tools=[tool]))
-    assert told.startswith("Be brief.\n\n# How the conversation is written")
-    assert told.endswith(f"## file_read\n\nReads a file.\n\nIts arguments, as JSON Schema: {json.dumps(schema)}")
-    assert "§call: {" in told
+    instructions = system_text(RequestHead(system="Be brief.", tools=[tool]))
+    assert instructions.startswith("Be brief.\n\n# How the conversation is written")
+    assert instructions.endswith(
+        f"## file_read\n\nReads a file.\n\nIts arguments, as JSON Schema: {json.dumps(schema)}"
+    )
+    assert "§call: {" in instructions
     assert "§call: {" not in system_text(RequestHead(system="Be brief."))

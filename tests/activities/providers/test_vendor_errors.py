@@ -1,4 +1,4 @@
-"""What a vendor's failure means, whoever's and whatever its shape: AGT-9."""
+"""What a vendor's failure means, for every vendor and every shape of error: AGT-9."""
 
 import json
 import math
@@ -28,9 +28,9 @@ def judged(
     status: int,
     body: object = None,
     headers: Mapping[str, str] | None = None,
-    asked: Mapping[str, object] | None = None,
+    request_body: Mapping[str, object] | None = None,
 ) -> ModelError:
-    return error_from(status, headers or {}, body, vendor=ACME, now=NOW, request_body=asked)
+    return error_from(status, headers or {}, body, vendor=ACME, now=NOW, request_body=request_body)
 
 
 def anthropic(kind: str, message: str = "?", **details: Any) -> dict[str, Any]:
@@ -113,7 +113,7 @@ IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
         ({"X-RateLimit-Reset": str(int(NOW.timestamp() * 1000) + 6_000)}, 6),
         ({"ratelimit-reset": "6"}, 6),
         ({"ratelimit-reset": "6", "ratelimit-remaining": "0"}, 6),
-        # Of several limits, all that are used up have to be over.
+        # Where several limits are used up, the longest one counts.
         (
             {
                 "anthropic-ratelimit-requests-remaining": "49",
@@ -156,10 +156,10 @@ def test_agt_9_no_retry_after_is_taken_for_a_time_that_is_none(headers: dict[str
     assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 
 
-@pytest.mark.parametrize(("said", "meant"), [("true", True), (" False ", False), ("1", None), ("", None)])
-def test_agt_9_the_vendors_word_on_retrying_is_read(said: str, meant: bool | None) -> None:
-    assert should_retry_of({"x-should-retry": said}) is meant
-    assert judged(500, headers={"x-should-retry": said}).should_retry is meant
+@pytest.mark.parametrize(("header", "expected"), [("true", True), (" False ", False), ("1", None), ("", None)])
+def test_agt_9_the_vendors_word_on_retrying_is_read(header: str, expected: bool | None) -> None:
+    assert should_retry_of({"x-should-retry": header}) is expected
+    assert judged(500, headers={"x-should-retry": header}).should_retry is expected
 
 
 @pytest.mark.parametrize(
@@ -373,34 +373,36 @@ def test_agt_9_openais_one_type_for_all_does_not_hide_the_status(status: int, co
 # ---- what is said
 
 
-def shown(error: ModelError) -> str:
+def sentence_of(error: ModelError) -> str:
     return describe_failure(failed(ApplicationError(error.message, type=error.error_type, non_retryable=True)))[1]
 
 
 def test_agt_9_what_a_person_can_mend_is_told_apart() -> None:
     named = {"request-id": "req_1"}
-    assert shown(judged(401, anthropic("authentication_error", "invalid x-api-key"), named)) == (
+    assert sentence_of(judged(401, anthropic("authentication_error", "invalid x-api-key"), named)) == (
         "The model's provider did not accept the credentials: check ACME_API_KEY (HTTP 401, request req_1)."
     )
-    assert shown(judged(403, anthropic("permission_error", "no"), named)) == (
+    assert sentence_of(judged(403, anthropic("permission_error", "no"), named)) == (
         "The model's provider did not accept the credentials: the key in ACME_API_KEY lacks the permission; change it "
         "at Acme, or use another (HTTP 403, request req_1)."
     )
-    assert shown(judged(402, None, {"x-request-id": "req_2"})) == (
+    assert sentence_of(judged(402, None, {"x-request-id": "req_2"})) == (
         "The account with the model's provider has no quota left: add credit at Acme, or raise the spending limit "
         "there (HTTP 402, request req_2)."
     )
-    assert shown(judged(404, anthropic("not_found_error", "model: claude-nobody"))) == (
+    assert sentence_of(judged(404, anthropic("not_found_error", "model: claude-nobody"))) == (
         "The model was not found: check its name; Acme says “model: claude-nobody” (HTTP 404)."
     )
-    assert shown(judged(400, openai("Unknown field 'x'.") | {"request_id": "req_3"})) == (
+    assert sentence_of(judged(400, openai("Unknown field 'x'.") | {"request_id": "req_3"})) == (
         "The model's provider did not accept the request: Acme says “Unknown field 'x'.” (HTTP 400, request req_3)."
     )
-    assert shown(judged(400)) == ("The model's provider did not accept the request: Acme gives no reason (HTTP 400).")
-    assert shown(judged(529, anthropic("overloaded_error"), named)) == (
+    assert sentence_of(judged(400)) == (
+        "The model's provider did not accept the request: Acme gives no reason (HTTP 400)."
+    )
+    assert sentence_of(judged(529, anthropic("overloaded_error"), named)) == (
         "The model's provider is overloaded: HTTP 529, request req_1."
     )
-    assert shown(judged(200, anthropic("overloaded_error"), named)) == (
+    assert sentence_of(judged(200, anthropic("overloaded_error"), named)) == (
         "The model's provider is overloaded: in the middle of its answer, overloaded_error, request req_1."
     )
 
@@ -495,7 +497,7 @@ def test_agt_9_a_vendors_request_is_never_named_by_something_else() -> None:
 
 PROMPT = 'I divorce Anna. Don\'t tell "Ben"!\nPIN 1234, Grüße aus Köln'
 SHORT = "Anna, 4711"
-ASKED = {
+REQUEST_BODY = {
     "model": "qwen3",
     "tools": [{"name": "look_up_weather", "description": "Look the weather up in a place."}],
     "messages": [
@@ -515,9 +517,11 @@ PYDANTIC = [
         "msg": "Input should be a string",
         "input": PROMPT,
     },
-    {"type": "missing", "loc": ("body", "user"), "msg": "Field required", "input": ASKED},
+    {"type": "missing", "loc": ("body", "user"), "msg": "Field required", "input": REQUEST_BODY},
 ]
-REPR = f"1 validation error\ntop_p\n  Input should be ≤ 1 [type=less_than, input_value={ASKED!r}, input_type=dict]"
+REPR = (
+    f"1 validation error\ntop_p\n  Input should be ≤ 1 [type=less_than, input_value={REQUEST_BODY!r}, input_type=dict]"
+)
 
 ECHOES: dict[str, object] = {
     "vLLM, a repr in the message": {"object": "error", "message": repr(PYDANTIC), "code": 400},
@@ -526,21 +530,23 @@ ECHOES: dict[str, object] = {
     "pydantic, as text": REPR,
     "FastAPI's details": {"detail": PYDANTIC},
     "a detail of its own": {"detail": f"top_p: Input should be ≤ 1, got {PROMPT!r}"},
-    "a proxy's whole request": {"message": f"top_p: Input should be ≤ 1; request = {json.dumps(ASKED)}"},
-    "llama.cpp": {"message": f"top_p: Input should be ≤ 1; messages = {json.dumps(ASKED['messages'], indent=1)}"},
+    "a proxy's whole request": {"message": f"top_p: Input should be ≤ 1; request = {json.dumps(REQUEST_BODY)}"},
+    "llama.cpp": {
+        "message": f"top_p: Input should be ≤ 1; messages = {json.dumps(REQUEST_BODY['messages'], indent=1)}"
+    },
     "jsonschema": {"message": f"top_p: Input should be ≤ 1: {[PROMPT, SHORT]!r} is not of type 'string'"},
     "as text": f"top_p: Input should be ≤ 1. Your prompt was “{PROMPT}” and “{SHORT}”.",
-    "escaped": f"top_p: Input should be ≤ 1 after {json.dumps(PROMPT)} and {json.dumps(ASKED['messages'])}",
+    "escaped": f"top_p: Input should be ≤ 1 after {json.dumps(PROMPT)} and {json.dumps(REQUEST_BODY['messages'])}",
     "cut": 'top_p: Input should be ≤ 1 {"messages": [{"role": "system", "content": "You are the lawyer of a ri',
     "before the point": f"{PROMPT}: top_p: Input should be ≤ 1",
-    "without spaces": f"top_p: Input should be ≤ 1: {ASKED['messages'][3]['content']}。",  # type: ignore[index]
+    "without spaces": f"top_p: Input should be ≤ 1: {REQUEST_BODY['messages'][3]['content']}。",  # type: ignore[index]
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ECHOES)
 @pytest.mark.parametrize("status", [400, 404, 422])
 def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: int) -> None:
-    message = judged(status, ECHOES[what], asked=ASKED).message
+    message = judged(status, ECHOES[what], request_body=REQUEST_BODY).message
     assert not [private for private in PRIVATE if private in message], message
     assert "top_p" in message
     assert "≤ 1" in message
@@ -561,18 +567,21 @@ def test_agt_9_a_vendors_echo_of_the_request_is_not_told_on(what: str, status: i
     ],
 )
 def test_agt_9_what_helps_of_a_vendors_words_is_told(words: str) -> None:
-    assert f"“{words}”" in judged(400, openai(words), asked=ASKED).message
+    assert f"“{words}”" in judged(400, openai(words), request_body=REQUEST_BODY).message
 
 
 def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> None:
-    asked = {
+    request_body = {
         "messages": [{"role": "user", "content": "why is my prompt is too long, or my credit balance is too low?"}]
     }
-    for words in (f"1 validation error [input_value={asked!r}]", f"bad: messages = {json.dumps(asked['messages'])}"):
-        assert judged(400, openai(words), asked=asked).error_type == "bad_request"
-    # Of what the vendor says itself, words that are in the conversation too count all the same.
+    for words in (
+        f"1 validation error [input_value={request_body!r}]",
+        f"bad: messages = {json.dumps(request_body['messages'])}",
+    ):
+        assert judged(400, openai(words), request_body=request_body).error_type == "bad_request"
+    # The vendor's own words count, even where the conversation has the same words.
     too_long = "prompt is too long: 215000 tokens > 200000 maximum"
-    error = judged(400, openai(too_long), asked={"messages": [{"role": "user", "content": too_long}]})
+    error = judged(400, openai(too_long), request_body={"messages": [{"role": "user", "content": too_long}]})
     assert error.error_type == "context_too_long"
 
 
@@ -592,5 +601,5 @@ def test_agt_9_a_huge_error_is_read_only_so_far(filler: str) -> None:
 def test_agt_9_a_huge_request_is_compared_in_little_time(filler: str) -> None:
     huge = filler * (2_000_000 // len(filler))
     before = time.process_time()
-    judged(400, openai(huge), asked={"input": [{"role": "user", "content": huge}]})
+    judged(400, openai(huge), request_body={"input": [{"role": "user", "content": huge}]})
     assert time.process_time() - before < 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.activities.providers.test_vendor_errors import anthropic, judged, openai, shown
+from tests.activities.providers.test_vendor_errors import anthropic, judged, openai, sentence_of
 from turnkeeper.activities.providers.errors.vendor_errors import MIN_LARGE_REQUEST
 
 Case = tuple[int, Any]
@@ -193,10 +193,10 @@ def test_agt_9_a_large_request_that_is_refused_without_a_word_is_too_long(key: s
     """As Cerebras does; a small one was refused for something else."""
     large = {"model": "m", key: [{"role": "user", "content": "x" * MIN_LARGE_REQUEST}]}
     small = {"model": "m", key: [{"role": "user", "content": "x"}]}
-    assert judged(400, body, asked=large).error_type == "context_too_long"
-    assert judged(400, body, asked=small).error_type == "bad_request"
-    assert judged(400, openai("top_p: must be ≤ 1"), asked=large).error_type == "bad_request"
-    assert judged(404, body, asked=large).error_type == "not_found"
+    assert judged(400, body, request_body=large).error_type == "context_too_long"
+    assert judged(400, body, request_body=small).error_type == "bad_request"
+    assert judged(400, openai("top_p: must be ≤ 1"), request_body=large).error_type == "bad_request"
+    assert judged(404, body, request_body=large).error_type == "not_found"
 
 
 def test_agt_9_an_image_that_is_too_large_is_no_long_context() -> None:
@@ -333,7 +333,7 @@ def test_agt_9_what_is_no_status_does_not_count_as_one(code: object) -> None:
 
 def test_agt_9_the_sentence_of_a_router_has_the_words_of_the_server_behind_it() -> None:
     body = wrapped(json.dumps(openai("top_p: must be ≤ 1")))
-    assert "Acme says “top_p: must be ≤ 1”" in shown(judged(400, body))
+    assert "Acme says “top_p: must be ≤ 1”" in sentence_of(judged(400, body))
     body = wrapped("temporarily rate-limited upstream", message="The model is busy:")
     assert "“The model is busy: temporarily rate-limited upstream”" in judged(400, body).message
     flagged = judged(403, REFUSED["OpenRouter"][1])

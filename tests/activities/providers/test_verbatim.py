@@ -20,7 +20,7 @@ def step(*ids: str, state: ProviderState | None = None) -> ModelMessage:
     return ModelMessage(role="assistant", tool_calls=calls, state=state)
 
 
-def kept(*items: Any, api: str = "acme", **fields: Any) -> ProviderState:
+def state_of(*items: Any, api: str = "acme", **fields: Any) -> ProviderState:
     return ProviderState(api=api, model="m", items=list(items), **fields)
 
 
@@ -30,21 +30,21 @@ def id_of(block: Block) -> str | None:
 
 def test_agt_3_a_steps_own_blocks_go_back_to_their_api_unchanged() -> None:
     blocks = [{"kind": "thought", "signature": "s"}, CALL, {"kind": "of next year", "x": [1, None]}]
-    assert own_items(step("a", state=kept(*blocks)), "acme", call_id_of=id_of) == blocks
+    assert own_items(step("a", state=state_of(*blocks)), "acme", call_id_of=id_of) == blocks
 
 
 @pytest.mark.parametrize(
     "message",
     [
         step("a"),
-        step("a", state=kept(CALL, api="other")),
-        step("a", state=kept()),
-        step("a", state=kept(CALL, "no object")),
-        step("a", state=kept(CALL, blob=BlobRef(hash="0", chars=1, bytes=1))),
-        step("b", state=kept(CALL)),
-        step(state=kept(CALL)),
-        step("a", "b", state=kept(CALL)),
-        step("a", "a", state=kept(CALL, CALL)),
+        step("a", state=state_of(CALL, api="other")),
+        step("a", state=state_of()),
+        step("a", state=state_of(CALL, "no object")),
+        step("a", state=state_of(CALL, blob=BlobRef(hash="0", chars=1, bytes=1))),
+        step("b", state=state_of(CALL)),
+        step(state=state_of(CALL)),
+        step("a", "b", state=state_of(CALL)),
+        step("a", "a", state=state_of(CALL, CALL)),
     ],
     ids=["none", "another api's", "empty", "odd", "in the store", "other call", "unasked", "missing", "twice"],
 )
@@ -58,12 +58,12 @@ steps = st.lists(st.tuples(st.booleans(), st.lists(odd_ids, min_size=1, max_size
 
 def written_chars(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list[str], list[str]]]:
     """Return for each step the ids of its calls and of their results."""
-    ids, found = CallIds(), []
+    ids, results = CallIds(), []
     for is_own, call_ids in conversation:
         message = step(*call_ids)
         own = call_ids if is_own and ids.stay(message) else ids.new_ids_for(message)
-        found.append((own, [ids.id_for_result(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
-    return found
+        results.append((own, [ids.id_for_result(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
+    return results
 
 
 @given(steps)

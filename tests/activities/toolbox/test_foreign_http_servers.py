@@ -31,7 +31,7 @@ async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
 
 
 class RealServer:
-    """A server in a process of its own, that can be killed and started again at the same port."""
+    """A server in its own process, which can be killed and started again at the same port."""
 
     def __init__(self, form: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -107,7 +107,7 @@ async def test_agt_7_a_server_that_stands_still_is_waited_for_no_longer_than_its
     assert result.content.startswith("No answer came within 0.5 s.")
 
 
-# One that answers as it is told to
+# A server with scripted answers
 
 
 ANSWER = {"content": [{"type": "text", "text": "done"}]}
@@ -213,12 +213,12 @@ async def test_agt_7_after_what_is_no_answer_to_a_call_nobody_knows_and_the_next
 
 def good_answer() -> bytes:
     message = json.dumps({"jsonrpc": "2.0", "id": "REQUEST_ID", "result": ANSWER}).replace('"REQUEST_ID"', "REQUEST_ID")
-    # Without a length the answer ends where the connection does.
+    # Without a length the answer ends with the connection.
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" + message.encode()
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("reply", "expected_content"),
     [
         (http("401 Unauthorized", HTML), "The server answered HTTP 401."),
         (http("429 Too Many Requests", b"{}", "Content-Type: application/json"), "The server answered HTTP 429."),
@@ -229,15 +229,15 @@ def good_answer() -> bytes:
         (as_json({"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "not so"}}), "not so"),
     ],
 )
-async def test_agt_7_what_a_server_refuses_was_not_run(odd, said, told):
-    odd.says = [said]
+async def test_agt_7_what_a_server_refuses_was_not_run(odd, reply, expected_content):
+    odd.says = [reply]
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
-    assert (result.status, result.outcome, result.content) == ("error", "act failed", told)
+    assert (result.status, result.outcome, result.content) == ("error", "act failed", expected_content)
 
 
 def as_stream(message: object, line_end: str) -> bytes:
-    """Return a stream of one event, that ends where the connection does."""
+    """Return a stream of one event, which ends with the connection."""
     body = line_end.join(["event: message", f"data: {json.dumps(message)}", "", ""])
     return f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{body}".encode()
 

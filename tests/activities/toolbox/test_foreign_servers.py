@@ -1,4 +1,4 @@
-"""Servers of others, as programs of their own: good, dying, hanging, changing, rubbish (AGT-6, AGT-7)."""
+"""Foreign servers as separate programs: good, dying, hanging, changing, sending rubbish (AGT-6, AGT-7)."""
 
 import asyncio
 import json
@@ -51,8 +51,8 @@ def program(*flags: str, **keys: Any) -> dict[str, Any]:
 
 
 def invocation(name: str, **args: Any) -> ToolInvocation:
-    said = {field: args.pop(field) for field in ("server", "tool_digest", "built_in") if field in args}
-    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args, **said)
+    options = {field: args.pop(field) for field in ("server", "tool_digest", "built_in") if field in args}
+    return ToolInvocation(session_id="s-1", call_id="1.2.0", name=name, args=args, **options)
 
 
 async def call(toolbox: Toolbox, name: str, **args: Any) -> ToolResult:
@@ -74,7 +74,7 @@ async def pid_of(toolbox: Toolbox, tool: str = "pid") -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Tell whether a process, of whomever it is the child, is there and no mere zombie."""
+    """Return whether a process exists and isn't a zombie, whatever its parent is."""
     try:
         os.kill(pid, 0)
         return sys.platform != "linux" or Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -83,7 +83,7 @@ def is_running(pid: int) -> bool:
 
 
 async def cancel(call: Awaitable[ToolResult], *, once: Callable[[], bool]) -> None:
-    """Begin a call, cancel it once something is so, and see that it ends at once."""
+    """Begin a call, cancel it once the condition holds, and check that it ends at once."""
     calling = asyncio.ensure_future(call)
     await until(once)
     calling.cancel()
@@ -101,10 +101,10 @@ async def test_agt_6_a_program_is_started_with_its_arguments_and_variables_and_w
     server = program("flag ${GIVEN}", env={"TOKEN": "${GIVEN}"}, cwd="there")
     async with configured(a=server) as toolbox:
         result = await call(toolbox, "env")
-    told = json.loads(result.content or result.outcome)
-    assert (told["args"], told["cwd"]) == (["flag to it"], str(folder / "there"))
-    assert told["env"]["TOKEN"] == "to it"
-    assert "hunter2" not in json.dumps(told)
+    report = json.loads(result.content or result.outcome)
+    assert (report["args"], report["cwd"]) == (["flag to it"], str(folder / "there"))
+    assert report["env"]["TOKEN"] == "to it"
+    assert "hunter2" not in json.dumps(report)
 
 
 async def test_agt_6_calls_of_one_server_are_inside_at_the_same_time():
@@ -275,10 +275,10 @@ async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_
         failing, rests = toolbox._connections["gone"], []
         for _ in range(9):
             failing._paused_until = 0.0
-            begun = asyncio.get_running_loop().time()
+            start = asyncio.get_running_loop().time()
             await names(toolbox)
             rests.append(failing._pause_seconds)
-            assert failing._paused_until >= begun + failing._pause_seconds
+            assert failing._paused_until >= start + failing._pause_seconds
     assert rests == [5, 10, 20, 40, 80, 160, *[server_connection.MAX_PAUSE_SECONDS] * 3]
 
 
@@ -286,7 +286,7 @@ async def test_agt_6_a_server_that_fails_again_and_again_is_asked_less_and_less_
 
 
 async def as_known(toolbox: Toolbox, name: str) -> dict[str, str]:
-    """Return what a session that reads its tools now says of one when it calls it."""
+    """Return what a session that reads its tools now sends with a call of one of them."""
     (tool,) = [tool for tool in (await toolbox.list_tools()).tools if tool.name == name]
     return {"server": tool.server, "tool_digest": tool.digest}
 
@@ -307,9 +307,9 @@ async def test_agt_8_a_tool_that_has_changed_since_the_session_read_it_is_not_ca
         assert (await call(toolbox, "echo", text=1, **now)).outcome == "1"
         complaint = await call(toolbox, "echo", text="a", **now)
         assert "text: 'a' is not of type 'integer'" in complaint.content
-        gone = await call(toolbox, "pid", **gone_later)
-        assert (gone.outcome, gone.tool_changed) == ("There is no tool 'pid' of a", True)
-        # A session of an earlier release says nothing of what it knows.
+        gone_result = await call(toolbox, "pid", **gone_later)
+        assert (gone_result.outcome, gone_result.tool_changed) == ("There is no tool 'pid' of a", True)
+        # A session of an earlier release sends neither the server nor the digest.
         assert (await call(toolbox, "echo", text=1)).outcome == "1"
 
 
@@ -346,8 +346,8 @@ async def test_agt_8_a_tool_of_another_effect_is_another_tool():
 
 async def test_agt_8_a_call_of_a_built_in_tool_reaches_no_foreign_one_of_its_name():
     async with configured(a=program()) as toolbox:
-        gone = await call(toolbox, "echo", text="a", built_in=True)
-        assert (gone.status, gone.tool_changed) == ("error", True)
+        result = await call(toolbox, "echo", text="a", built_in=True)
+        assert (result.status, result.tool_changed) == ("error", True)
         assert (await call(toolbox, "now", built_in=True)).status == "ok"
 
 
@@ -435,7 +435,7 @@ async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "expected"),
     [
         ({"type": "hologram", "x": 1}, "[hologram, left out]"),
         ({"type": "text"}, "[text, left out]"),
@@ -445,11 +445,11 @@ async def test_agt_6_a_tool_whose_schema_is_nested_too_deeply_takes_no_other_of_
         (5, "[of no type, left out]"),
     ],
 )
-async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_named(block, told):
+async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_named(block, expected):
     text = {"type": "text", "text": "words"}
     async with configured(a=program()) as toolbox:
         result = await call(toolbox, "blocks", blocks=[text, block, text])
-    assert (result.status, result.content) == ("ok", f"words\n{told}\nwords")
+    assert (result.status, result.content) == ("ok", f"words\n{expected}\nwords")
 
 
 async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):

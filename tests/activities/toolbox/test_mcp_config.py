@@ -95,7 +95,7 @@ def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_error"),
     [
         ("", "mcp.json cannot be read as JSON: Expecting value: line 1 column 1 (char 0)."),
         ("[" * 100_000, "mcp.json cannot be read as JSON: it is nested too deeply."),
@@ -108,18 +108,18 @@ def test_agt_6_the_documented_example_is_read_and_every_key_is_documented():
         ),
     ],
 )
-def test_agt_6_a_file_of_another_form_stops_the_start(text, told):
-    assert refusal(text) == told
+def test_agt_6_a_file_of_another_form_stops_the_start(text, expected_error):
+    assert refusal(text) == expected_error
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "é", "a__b", "_a", "a_", "x" * 33, "turnkeeper"])
 def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_the_start(name):
-    told = refusal(json.dumps({"mcpServers": {name: {"command": "x"}}}))
-    assert told.startswith(f"mcp.json, server {name!r}: the name becomes a part of its tools' names; up to 32 letters")
+    error = refusal(json.dumps({"mcpServers": {name: {"command": "x"}}}))
+    assert error.startswith(f"mcp.json, server {name!r}: the name becomes a part of its tools' names; up to 32 letters")
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "expected_error"),
     [
         ([], "must be an object with a command or a url."),
         ({}, "give either a command or a url."),
@@ -178,21 +178,21 @@ def test_agt_6_a_server_s_name_that_cannot_be_a_part_of_its_tools_names_stops_th
         ({"command": "x", "env": {f"TOKEN={SECRET}": "${TOKEN"}}, f"env.…: {NO_REFERENCE}."),
     ],
 )
-def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, told):
-    assert refusal_of(entry, OTHER=SECRET) == told
-    assert SECRET not in told
+def test_agt_6_what_is_wrong_with_a_server_is_named_with_its_key_and_without_its_value(entry, expected_error):
+    assert refusal_of(entry, OTHER=SECRET) == expected_error
+    assert SECRET not in expected_error
 
 
 def test_agt_6_what_was_put_in_the_place_of_a_key_is_not_repeated():
-    told = refusal_of({"command": "x", f"TOKEN={SECRET}": ""})
-    assert told.startswith("…: unknown key (allowed: command, args, env,")
+    error = refusal_of({"command": "x", f"TOKEN={SECRET}": ""})
+    assert error.startswith("…: unknown key (allowed: command, args, env,")
 
 
 def test_agt_6_a_key_of_another_client_is_refused_with_those_we_know():
-    told = (
+    expected_error = (
         "alwaysAllow: unknown key (allowed: command, args, env, cwd, url, headers, type, trusted, disabled, timeout)."
     )
-    assert refusal_of({"command": "x", "alwaysAllow": []}) == told
+    assert refusal_of({"command": "x", "alwaysAllow": []}) == expected_error
 
 
 def test_agt_6_credentials_are_in_no_picture_of_a_server_and_in_no_refusal_s_causes():
@@ -242,7 +242,7 @@ TOUCHES: list[tuple[str, dict[str, object]]] = [
 
 
 async def touched(path: str, *, workspace: str = "", settings: Settings | None = None) -> list[ToolResult]:
-    """Return what becomes of every tool over files that is told `path`."""
+    """Return the result of every file tool when it is called with `path`."""
     async with Toolbox([own_tool_server(settings or Settings(workspace_root=Path()))]) as toolbox:
         return [
             await toolbox.call(
@@ -253,8 +253,8 @@ async def touched(path: str, *, workspace: str = "", settings: Settings | None =
 
 
 def is_off_limits(result: ToolResult) -> bool:
-    told = result.outcome + result.content
-    return result.status == "error" and "is not part of the workspace" in told and SECRET not in told
+    output = result.outcome + result.content
+    return result.status == "error" and "is not part of the workspace" in output and SECRET not in output
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -267,7 +267,7 @@ async def test_agt_6_no_session_gets_at_what_the_worker_is_configured_by(folder,
         (folder / name).write_text(COMMENT)
     path = spelled.format(name, upper=name.upper(), title=name.title())
     assert all(map(is_off_limits, await touched(path)))
-    assert [found.read_text() for found in folder.glob("[!.]*")] == [COMMENT] * exists
+    assert [file.read_text() for file in folder.glob("[!.]*")] == [COMMENT] * exists
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -1,4 +1,4 @@
-"""Several MCP servers behind one door: names, effects, arguments, and whatever goes wrong (AGT-6, AGT-7, CTX-14)."""
+"""Several MCP servers behind one toolbox: names, effects, arguments, and failures (AGT-6, AGT-7, CTX-14)."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ async def echo(text: str, times: int = 1) -> str:
 
 
 async def answering(result: CallToolResult, **more: Any) -> ToolResult:
-    """Return what becomes of a foreign server's answer."""
+    """Return the tool result that a foreign server's answer becomes."""
 
     async def tool() -> CallToolResult:
         return result
@@ -84,7 +84,7 @@ async def answering(result: CallToolResult, **more: Any) -> ToolResult:
 
 
 async def raising(error: BaseException, annotations: ToolAnnotations | None = None) -> ToolResult:
-    """Return what becomes of a tool that raises."""
+    """Return the result of a tool that raises."""
 
     async def tool() -> str:
         raise error
@@ -96,7 +96,7 @@ async def raising(error: BaseException, annotations: ToolAnnotations | None = No
 
 
 async def came_of(toolbox: Toolbox, called: ToolInvocation) -> ToolResult:
-    """Return what a call comes to that is not repeated."""
+    """Return the result of a call that isn't repeated."""
     try:
         return await toolbox.call(called)
     except ServerLostError as lost:
@@ -353,15 +353,15 @@ def counting_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     followed: list[str] = []
     lookup = Resolver.lookup
 
-    def noted(resolver: Resolver[Any], reference: str) -> Any:
+    def counting_lookup(resolver: Resolver[Any], reference: str) -> Any:
         followed.append(reference)
         return lookup(resolver, reference)
 
-    monkeypatch.setattr(Resolver, "lookup", noted)
+    monkeypatch.setattr(Resolver, "lookup", counting_lookup)
     return followed
 
 
-# What vendors are told of a tool's arguments
+# The schemas of arguments that vendors get
 
 
 def serving(schema: dict[str, Any], description: str = "") -> Server[Any]:
@@ -456,7 +456,7 @@ async def test_agt_7_the_call_id_is_passed_on_as_idempotency_key_unique_beyond_t
     async with Toolbox([ToolServer("foreign", server_of(key))]) as toolbox:
         first = await toolbox.call(invocation("key", workspace="secret/place"))
         again = await toolbox.call(invocation("key"))
-    # Nothing else is told to a foreign server: not where the session's files are, for one.
+    # A foreign server gets nothing else: for example, not the folder of the session's files.
     assert json.loads(first.outcome) == json.loads(again.outcome) == {IDEMPOTENCY_KEY: "s-1/1.2.0"}
 
 
@@ -529,10 +529,10 @@ async def test_agt_7_a_server_that_is_gone_keeps_its_tools_and_its_calls_are_res
     await toolbox.aclose()
     available[0] = False
     assert (await toolbox.list_tools()).tools == listed
-    # Nothing was called: the outcome is known, though a second run of it would not be allowed.
+    # Nothing was called, so the outcome is certain, though the call may not be repeated.
     assert listed[0].effect == "at_most_once"
-    gone = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")
-    assert untimed(await toolbox.call(invocation("echo", {"text": "a"}))) == gone
+    expected = ToolResult(outcome="echo was not called", content="Its server can't be reached now.", status="error")
+    assert untimed(await toolbox.call(invocation("echo", {"text": "a"}))) == expected
     available[0] = True
     assert (await toolbox.call(invocation("echo", {"text": "a"}))).outcome == "a"
     await toolbox.aclose()

@@ -288,9 +288,9 @@ PATHS = st.lists(
 
 
 @contextmanager
-def scene(tree: dict[str, str]) -> Iterator[Path]:
+def temporary_tree(tree: dict[str, str]) -> Iterator[Path]:
     """Yield a root with `tree` in it and a folder beside it that holds secrets."""
-    # Not a word about disks is said here: thousands of writes need not wait for one.
+    # These tests prove nothing about disks: thousands of writes need not wait for `fsync`.
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(os, "fsync"):
         outside, root = Path(folder, "outside"), Path(folder, "root")
         (outside / "a").mkdir(parents=True)
@@ -299,7 +299,7 @@ def scene(tree: dict[str, str]) -> Iterator[Path]:
         (root / ".hidden").mkdir(parents=True)
         (root / ".hidden" / "secret").write_bytes(SECRET)
         for place, kind in tree.items():
-            with suppress(OSError):  # places of one tree may be in each other's way
+            with suppress(OSError):  # paths of one tree may conflict
                 grow(root, place, kind)
         yield root
 
@@ -320,14 +320,14 @@ def grow(root: Path, place: str, kind: str) -> None:
 
 
 def protected(top: Path) -> dict[str, bytes | None]:
-    """Everything that no path may change: what lies beside the root, and what is hidden in it."""
-    found = {}
+    """Return everything that no path may change: what is beside the root, and what is hidden in it."""
+    contents = {}
     for folder, folders, files in os.walk(top):  # does not follow links
         for item in (Path(folder, name).relative_to(top) for name in [*folders, *files]):
             if item.parts[0] != "root" or any(part.startswith(".") for part in item.parts):
                 is_file = stat.S_ISREG((top / item).lstat().st_mode)
-                found[str(item)] = (top / item).read_bytes() if is_file else None
-    return found
+                contents[str(item)] = (top / item).read_bytes() if is_file else None
+    return contents
 
 
 @settings(max_examples=200, deadline=None)
@@ -335,7 +335,7 @@ def protected(top: Path) -> dict[str, bytes | None]:
 @example({"link": "../outside"}, ["link/secret", "link/new", "link/../secret", "a/../link/secret", "link"] * 2)
 @example({"a/link": "/"}, ["a/link/etc/passwd", "/etc/passwd", "../../etc/passwd", "a/../..", "a/link"] * 2)
 def test_agt_6_of_generated_trees_and_paths_none_escapes(tree, paths):
-    with scene(tree) as root:
+    with temporary_tree(tree) as root:
         workspace = Workspace.at(root, "")
         before = protected(root.parent)
         for path in paths:
@@ -369,7 +369,7 @@ def repeating(action) -> Iterator[None]:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two names change places, in one step."""
+    """Exchange two names in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         pytest.skip("needs renameat2")
@@ -379,7 +379,7 @@ def exchange(one: Path, other: Path) -> None:
 
 @pytest.fixture
 def swapped_once_asked(root, tmp_path, monkeypatch):
-    """Let a link to the outside take the place of a name in the root, right after it was asked what the name is."""
+    """Replace a name in the root by a link to the outside, right after the name was checked."""
     ask = os.stat
 
     def prepare(place: str, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The line between a browser and a gateway, in a test's hands: it can go dead, or break in the middle of an answer."""
+"""The connection between a browser and a gateway, controlled by a test: it can go dead, or break within an answer."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ CHUNK = 65_536
 
 @dataclass
 class Line:
-    """A proxy at `url`. What is asked by the browser decides what becomes of a connection."""
+    """A proxy at `url`. The browser's request decides what happens to its connection."""
 
     target: str
     url: str = ""
@@ -22,7 +22,7 @@ class Line:
     _dead: asyncio.Event = field(default_factory=asyncio.Event)
 
     def kill_streams(self) -> None:
-        """Nothing passes any more on the connections that carry events, and nobody is told. New ones are sound."""
+        """Nothing passes any more on the connections that carry events, and neither end learns it. New ones work."""
         self._dead.set()
         self._dead = asyncio.Event()
 
@@ -41,26 +41,26 @@ class Line:
             to_gateway.close()
 
     async def _requests(self, browser: asyncio.StreamReader, to_gateway: asyncio.StreamWriter, fate: "_Fate") -> None:
-        while asked := await browser.read(CHUNK):
-            if b"/events" in asked.split(b"\r\n")[0]:
+        while request := await browser.read(CHUNK):
+            if b"/events" in request.split(b"\r\n")[0]:
                 fate.dead = self._dead
             for pattern in [*self.cuts]:
-                if re.match(pattern.encode(), asked):
+                if re.match(pattern.encode(), request):
                     self.cuts.remove(pattern)
                     fate.is_cut = True
             if not fate.is_dead:
-                to_gateway.write(asked)
+                to_gateway.write(request)
                 await to_gateway.drain()
         raise _OverError
 
     async def _answers(self, gateway: asyncio.StreamReader, to_browser: asyncio.StreamWriter, fate: "_Fate") -> None:
-        while told := await gateway.read(CHUNK):
+        while answer := await gateway.read(CHUNK):
             if fate.is_dead:
                 continue
             if fate.is_cut:
-                head, _, body = told.partition(b"\r\n\r\n")
-                told = head + b"\r\n\r\n" + (body or await gateway.read(CHUNK))[: len(body) // 2]
-            to_browser.write(told)
+                head, _, body = answer.partition(b"\r\n\r\n")
+                answer = head + b"\r\n\r\n" + (body or await gateway.read(CHUNK))[: len(body) // 2]
+            to_browser.write(answer)
             await to_browser.drain()
             if fate.is_cut:
                 break
@@ -69,7 +69,7 @@ class Line:
 
 @dataclass
 class _Fate:
-    """What becomes of one connection."""
+    """Serve one connection."""
 
     dead: asyncio.Event | None = None
     is_cut: bool = False
@@ -80,7 +80,7 @@ class _Fate:
 
 
 class _OverError(Exception):
-    """One end has closed: so does the other."""
+    """Close the other end when one end has closed."""
 
 
 @asynccontextmanager

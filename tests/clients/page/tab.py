@@ -1,4 +1,4 @@
-"""A tab of a browser in a test's hands. It notes all that a page must not do, and says so at the end."""
+"""A browser tab controlled by a test. It records everything that a page must not do, and fails the test at the end."""
 
 import html
 import re
@@ -37,14 +37,14 @@ def http_client(url: str) -> httpx.AsyncClient:
 
 @dataclass
 class Tab:
-    """One tab. `faults` is what the browser complained of, `strays` the requests to anywhere but the gateway."""
+    """One tab. `faults` are the browser's complaints, `strays` the requests to any address but the gateway's."""
 
     page: Page
     url: str
     faults: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     may_be_cut_off: bool = False
-    """The gateway is killed in this test: that requests to it fail is no fault of the page."""
+    """Whether this test kills the gateway: then failed requests to it are no fault of the page."""
 
     @classmethod
     async def opened(cls, context: BrowserContext, url: str) -> "Tab":
@@ -70,13 +70,13 @@ class Tab:
             self.strays.append(request.url)
 
     async def check(self) -> None:
-        """Nothing has happened that must not."""
+        """Check that nothing forbidden has happened."""
         assert self.faults == []
         assert self.strays == []
         assert await self.page.evaluate("window.violations") == []
 
     async def forget(self) -> None:
-        """Leave nothing of one test to the next: neither routes nor permissions, storage nor notes."""
+        """Remove everything of one test before the next: routes, permissions, storage and recorded faults."""
         await self.page.unroute_all(behavior="ignoreErrors")
         await self.page.context.clear_permissions()
         await self.page.context.set_offline(False)
@@ -133,7 +133,7 @@ class Tab:
 
     @property
     def notice(self) -> Locator:
-        """What was not done, until it is dismissed."""
+        """The message on a failed action, until it is dismissed."""
         return self.page.get_by_role("alert")
 
     @property
@@ -150,7 +150,7 @@ class Tab:
         await self.text.press("Enter")
 
     async def shows(self, count: int) -> None:
-        """So many turns are shown, and nothing runs or waits any more."""
+        """Wait until the page shows `count` turns, and nothing runs or waits any more."""
         await expect(self.turns).to_have_count(count)
         await expect(self.stop).to_be_hidden()
         await expect(self.queue).to_have_count(0)
@@ -170,16 +170,16 @@ class Tab:
         return turns
 
     async def shows_the_transcript(self) -> None:
-        """What is shown is what the gateway has, turn by turn: nothing is missing, nothing is there twice."""
+        """Check that the page shows what the gateway has, turn by turn: nothing is missing, nothing is there twice."""
         async with http_client(self.url) as http:
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
-        shown = await self.shown_turns()
-        kept = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
-        assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in shown] == [
-            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in kept.messages
+        turns = await self.shown_turns()
+        state = ConversationState.model_validate({key: value for key, value in full.items() if key != "links"})
+        assert [(turn["id"], turn["status"], turn["asked"], turn["error"]) for turn in turns] == [
+            (turn.id, turn.status, turn.user_message, _ending(turn)) for turn in state.messages
         ]
-        assert [turn["said"][-1] for turn in shown if turn["status"] == "completed"] == [
-            words_of(turn.agent_message) for turn in kept.messages if turn.agent_message is not None
+        assert [turn["said"][-1] for turn in turns if turn["status"] == "completed"] == [
+            words_of(turn.agent_message) for turn in state.messages if turn.agent_message is not None
         ]
 
 
@@ -190,7 +190,7 @@ def words_of(markdown: str) -> str:
 
 @asynccontextmanager
 async def tabs_of(browser: Browser, url: str, **context_options: Any) -> AsyncIterator[Callable[[], Awaitable[Tab]]]:
-    """A way to open tabs, all of one person; at the end each must have kept to what a page may do."""
+    """Yield a function that opens tabs of one person; at the end, check that none did anything forbidden."""
     context = await browser.new_context(**context_options)
     tabs: list[Tab] = []
 

@@ -1,4 +1,4 @@
-"""The page for everyone: axe finds nothing grave, in any state, size and colour; the keyboard reaches everything."""
+"""Accessibility: axe finds nothing serious in any state, size and colour; the keyboard reaches everything."""
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -66,17 +66,17 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
             await tab.button("Sessions").click()
             await look("the list of sessions")
             await tab.page.keyboard.press("Escape")
-        assert {state: found for state, found in faults.items() if found} == {}
+        assert {state: serious for state, serious in faults.items() if serious} == {}
 
 
 async def grave_faults(page: Page, axe: str) -> list[str]:
-    """What axe calls serious or critical in the page as it is now, and where."""
+    """Return what axe calls serious or critical in the page as it is now, and where."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(axe)  # by the debugger, which the page's own policy does not bind
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    report = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{fault['id']} ({fault['impact']}): {[node['html'][:200] for node in fault['nodes']]}"
-        for fault in found["violations"]
+        for fault in report["violations"]
         if fault["impact"] in ("serious", "critical")
     ]
 

@@ -1,4 +1,4 @@
-"""A conversation, as a person leads it in the page (API-5)."""
+"""A conversation, as a person has it in the page (API-5)."""
 
 import re
 
@@ -12,7 +12,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Res
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 
-def held(*before: Delta, then: str) -> tuple[Gate, list[object]]:
+def gated_answer(*before: Delta, then: str) -> tuple[Gate, list[object]]:
     """An answer that stops in the middle until its gate is opened."""
     gate = Gate(is_open=False)
     return gate, [*before, gate, says(then)]
@@ -21,11 +21,11 @@ def held(*before: Delta, then: str) -> tuple[Gate, list[object]]:
 async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_then_rendered(
     tab: Tab, on: Stage
 ) -> None:
-    begun, done = Gate(is_open=False), Gate(is_open=False)
+    start, done = Gate(is_open=False), Gate(is_open=False)
     on.vendor.script = [
         [
             Delta("think", "He greets."),
-            begun,
+            start,
             Delta("respond", "**Hel"),
             done,
             Delta("respond", "lo**"),
@@ -35,7 +35,7 @@ async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_
     await tab.open()
     await tab.send("Hi there")
     await expect(tab.page.locator(".thinking .peek")).to_have_text("He greets.")
-    begun.open()
+    start.open()
     await expect(tab.growing).to_have_text("**Hel")
     await expect(tab.state).to_have_text("Working on it")
     done.open()
@@ -147,10 +147,10 @@ async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_ask
     await tab.open()
     await tab.send("Think aloud")
     await tab.shows(1)
-    said = tab.page.locator("#turns .prose").first
-    assert "paragraph 2500" not in (await said.text_content() or "")
+    prose = tab.page.locator("#turns .prose").first
+    assert "paragraph 2500" not in (await prose.text_content() or "")
     await tab.page.get_by_role("button", name="Show all").click()
-    await expect(said).to_contain_text("paragraph 2500")
+    await expect(prose).to_contain_text("paragraph 2500")
     await expect(tab.page.get_by_role("button", name="Show all")).to_have_count(0)
 
 
@@ -165,7 +165,7 @@ async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole
     await tab.shows(1)
     session = tab.session
 
-    async def without_the_store(route):  # the gateway could not read it in time: what it sends then
+    async def without_the_store(route):  # what the gateway sends when it could not read it in time
         answer = await route.fetch()
         page = await answer.json()
         [turn] = page["messages"]
@@ -196,8 +196,8 @@ async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, on: St
 
 async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cost(tab: Tab, on: Stage) -> None:
     usage = Usage(input_tokens=1_000, output_tokens=234, cost=0.0125)
-    said = [RespondPart(kind="respond", text="Hello.")]
-    on.vendor.answer = lambda request: ModelResponse(parts=said, model="some-model", usage=usage)
+    parts = [RespondPart(kind="respond", text="Hello.")]
+    on.vendor.answer = lambda request: ModelResponse(parts=parts, model="some-model", usage=usage)
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
@@ -212,7 +212,7 @@ async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cos
 async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab: Tab, on: Stage) -> None:
     await tab.open()
     for stop in (tab.stop.click, lambda: tab.text.press("Escape")):
-        gate, answer = held(Delta("respond", "On and on"), then="never")
+        gate, answer = gated_answer(Delta("respond", "On and on"), then="never")
         on.vendor.script = [answer]
         await tab.send("Talk")
         await gate.until_arrived(1)
@@ -225,7 +225,7 @@ async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab:
 
 
 async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, on: Stage) -> None:
-    gate, answer = held(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
+    gate, answer = gated_answer(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
     on.vendor.script = [answer]
     await tab.open()
     await tab.send("Talk")
@@ -256,7 +256,7 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab
 
 
 async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(tab: Tab, on: Stage) -> None:
-    gate, answer = held(then="first")
+    gate, answer = gated_answer(then="first")
     on.vendor.script = [answer]
     await tab.open()
     await tab.send("one")
@@ -290,7 +290,7 @@ async def test_api_5_a_prompt_can_be_steered_into_the_running_turn(tab: Tab, on:
 
 
 async def test_api_5_a_prompt_can_interrupt_the_running_turn(tab: Tab, on: Stage) -> None:
-    gate, answer = held(Delta("respond", "Once upon a time"), then="never")
+    gate, answer = gated_answer(Delta("respond", "Once upon a time"), then="never")
     on.vendor.script = [answer, says("At once.")]
     await tab.open()
     await tab.send("tell me a story")

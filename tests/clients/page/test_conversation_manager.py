@@ -49,14 +49,14 @@ async def page(tab: Tab) -> Page:
     return tab.page
 
 
-class Told:
-    """A session, a client of the law, and all that the client was told."""
+class ClientHistory:
+    """A session, the Python client that the law is proved with, and every update that this client got."""
 
     def __init__(self) -> None:
         self.session: Session = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
         self.client = Client(sends_revision=True)
         self.updates: list[Any] = []
-        self.held: list[Any] = []
+        self.states: list[Any] = []
         self.prompts = 0
 
     def live(self, event: str) -> None:
@@ -82,13 +82,13 @@ class Told:
             self.poll(event)
 
     def poll(self, kind: str) -> None:
-        known = self.client.cursor.model_dump()
+        cursor = self.client.cursor.model_dump()
         if kind == "strange":
-            known["last_seen_message_id"] = "nonsense"
-        update = updates_of(self.session, UpdatesRequest(**known, limit=1 if kind == "page" else None))
+            cursor["last_seen_message_id"] = "nonsense"
+        update = updates_of(self.session, UpdatesRequest(**cursor, limit=1 if kind == "page" else None))
         self.client.apply(update)
         self.updates.append(update.model_dump(mode="json"))
-        self.held.append(
+        self.states.append(
             {
                 "turns": [turn.model_dump(mode="json") for turn in self.client.turns],
                 "cursor": self.client.cursor.model_dump(),
@@ -97,12 +97,12 @@ class Told:
 
 
 async def test_api_8_the_page_s_manager_and_the_law_agree_after_every_update(page: Page) -> None:
-    stories: list[Told] = []
+    stories: list[ClientHistory] = []
 
     @given(EVENTS)
     @settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
     def tell(events: list[str]) -> None:
-        story = Told()
+        story = ClientHistory()
         for event in [*events, "poll"]:
             story.live(event)
         stories.append(story)
@@ -111,7 +111,7 @@ async def test_api_8_the_page_s_manager_and_the_law_agree_after_every_update(pag
     assert sum(update["reset"] for story in stories for update in story.updates) > 10
     assert sum(bool(update["updated_messages"]) for story in stories for update in story.updates) > 10
     for story in stories:
-        assert await page.evaluate(LEARN, story.updates) == story.held
+        assert await page.evaluate(LEARN, story.updates) == story.states
 
 
 RUNNING = {
@@ -127,11 +127,11 @@ async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> Non
 
     @given(pieces)
     @settings(max_examples=60, database=None, suppress_health_check=list(HealthCheck))
-    def tell(written: list[tuple[int, str, bool]]) -> None:
+    def tell(chunks: list[tuple[int, str, bool]]) -> None:
         tag = {"message_id": "m1", "turn": 1, "step": 1, "request": 1}
-        known, texts, attempt = None, list[str](), 1
+        previous, texts, attempt = None, list[str](), 1
         growths, snapshots = list[Any](), list[Any]()
-        for index, text, is_anew in written:
+        for index, text, is_anew in chunks:
             if is_anew:
                 texts, attempt = [], attempt + 1
             if index >= len(texts):
@@ -139,8 +139,8 @@ async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> Non
             texts[min(index, len(texts) - 1)] += text
             parts = [PartialPart(kind="respond", text=text) for text in texts]
             snapshot = PartialOutput(**tag, attempt=attempt, parts=parts)
-            grown = growth(known, snapshot)
-            known = snapshot
+            grown = growth(previous, snapshot)
+            previous = snapshot
             if grown:
                 growths.append(grown.model_dump(mode="json"))
                 snapshots.append([part.text for part in parts])
@@ -149,7 +149,7 @@ async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> Non
     tell()
     turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None}
     for growths, snapshots in stories:
-        shown = await page.evaluate(
+        displayed = await page.evaluate(
             """([update, growths]) => {
               const manager = new window.manager.constructor();
               manager.applyUpdate(update);
@@ -160,7 +160,7 @@ async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> Non
             }""",
             [{**RUNNING, "new_messages": [turn]}, growths],
         )
-        assert shown == snapshots
+        assert displayed == snapshots
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(
     turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None, **turn_changes}
     part = {"index": 0, "kind": "respond", "text": "Hel", "omitted": 0}
     grown = {"message_id": "m1", "turn": 1, "step": 2, "request": 2, "attempt": 1, "fresh": True, "parts": [part]}
-    shown = await page.evaluate(
+    displayed = await page.evaluate(
         """([update, growth]) => {
           const manager = new window.manager.constructor();
           manager.applyUpdate(update);
@@ -189,7 +189,7 @@ async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(
         }""",
         [{**RUNNING, **changes, "new_messages": [turn]}, grown],
     )
-    assert shown is is_shown
+    assert displayed is is_shown
 
 
 async def test_api_8_growth_of_an_answer_that_is_not_the_one_shown_is_left_out(page: Page) -> None:

@@ -108,12 +108,12 @@ class Victim:
         self.session = session
 
     async def look(self) -> dict[str, Any]:
-        """Everything that a foreign page may want to change."""
+        """Return everything that a foreign page may want to change."""
         async with http_client(self.url) as http:
             sessions = (await http.get("/workflow")).json()
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
             approvals = (await http.get(f"/workflow/{self.session}/approvals")).json()
-        return {"ids": [found["workflow_id"] for found in sessions["sessions"]], "full": full, "approvals": approvals}
+        return {"ids": [entry["workflow_id"] for entry in sessions["sessions"]], "full": full, "approvals": approvals}
 
     async def requests(self) -> list[dict[str, Any]]:
         """One request for each operation there is, such as would do something."""
@@ -128,14 +128,14 @@ class Victim:
             document = (await http.get("/openapi.json")).json()
         pages = [("get", path) for path in ("/", "/static/page.js", "/docs", "/redoc", "/openapi.json")]
         operations = [(method, path) for path, methods in document["paths"].items() for method in methods]
-        found = []
+        calls = []
         for method, template in [*pages, *operations]:
             path = template.replace("{id}", self.session).replace("{call_id}", "1.1.0")
             path = path.replace("{message_id}", "p1").replace("{hash}", "0" * 64)
             body = None if method == "get" else bodies.get(path, "{}")
-            found.append({"method": method.upper(), "path": path, "body": body})
+            calls.append({"method": method.upper(), "path": path, "body": body})
         # What ends the session comes last: until then there is something to be read.
-        return sorted(found, key=lambda request: (request["method"] == "DELETE", request["path"].endswith("/end")))
+        return sorted(calls, key=lambda request: (request["method"] == "DELETE", request["path"].endswith("/end")))
 
 
 @pytest.fixture

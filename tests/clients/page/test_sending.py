@@ -1,4 +1,4 @@
-"""What is written in a tab reaches the session in the order in which it was written, whatever stands in its way."""
+"""Prompts reach the session in the order in which they were written in a tab, whatever fails on the way."""
 
 import asyncio
 
@@ -11,17 +11,17 @@ from turnkeeper.activities.providers.protocol import Delta
 PROMPTS = ["one", "two", "three", "four"]
 
 
-async def asked(tab: Tab) -> list[str]:
+async def prompts_of(tab: Tab) -> list[str]:
     return [turn["asked"] for turn in await tab.shown_turns()]
 
 
 async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Tab, on: Stage) -> None:
     first_may_go = asyncio.Event()
-    sent = list[str]()
+    posted = list[str]()
 
     async def slow_at_first(route: Route) -> None:
-        sent.append(route.request.post_data_json["message"])
-        if len(sent) == 1:
+        posted.append(route.request.post_data_json["message"])
+        if len(posted) == 1:
             await first_may_go.wait()
         await route.continue_()
 
@@ -30,10 +30,10 @@ async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Ta
     for prompt in PROMPTS:
         await tab.send(prompt)
     await expect(tab.queue).to_have_count(len(PROMPTS) - 1)
-    assert sent in ([], ["one"])
+    assert posted in ([], ["one"])
     first_may_go.set()
     await tab.shows(len(PROMPTS))
-    assert await asked(tab) == PROMPTS
+    assert await prompts_of(tab) == PROMPTS
     await tab.shows_the_transcript()
 
 
@@ -65,7 +65,7 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     await expect(tab.page.locator("#queue-title")).to_have_text("3 prompts queued")
     gate.open()
     await tab.shows(4)
-    assert await asked(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
+    assert await prompts_of(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
 
 
 async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, on: Stage) -> None:
@@ -79,7 +79,7 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
     await expect(tab.page.locator("#queue-title")).to_have_text("4 prompts not sent")
     await tab.page.context.set_offline(False)
     await tab.shows(1 + len(PROMPTS))
-    assert await asked(tab) == ["zero", *PROMPTS]
+    assert await prompts_of(tab) == ["zero", *PROMPTS]
 
 
 async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(own_tab: Tab, on: Stage) -> None:

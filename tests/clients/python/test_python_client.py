@@ -47,7 +47,7 @@ async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
 
 
 async def caught_up(gateway: GatewayClient, session: str, *, turns: int = 1) -> Conversation:
-    """A copy of the conversation once `turns` have ended, made by asking for updates."""
+    """Poll for updates until `turns` turns have ended; return the copy of the conversation."""
     copy = Conversation()
     async with asyncio.timeout(30):
         while len(copy.turns) < turns or copy.has_more or not all(turn.is_complete for turn in copy.turns):
@@ -59,8 +59,8 @@ async def test_api_8_a_session_is_started_prompted_read_and_ended(gateway: Gatew
     on.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
     session = fresh()
     assert (await gateway.start(session, title="Reading", user="alice")).workflow_id == session
-    sent = await gateway.prompt(session, "read README.md", message_id="p1")
-    assert sent.message_id == "p1"
+    response = await gateway.prompt(session, "read README.md", message_id="p1")
+    assert response.message_id == "p1"
     (turn,) = (await caught_up(gateway, session)).turns
     assert (turn.user_message, turn.agent_message, turn.tools_used) == ("read README.md", "The heading is X", ["look"])
     described = await gateway.describe(session)
@@ -150,7 +150,7 @@ async def test_api_8_a_session_is_configured_listed_and_deleted(gateway: Gateway
     assert (await gateway.describe(session)).title == "New"
 
     async def is_listed() -> bool:
-        return [found.workflow_id for found in (await gateway.list_sessions(user=user)).sessions] == [session]
+        return [listed.workflow_id for listed in (await gateway.list_sessions(user=user)).sessions] == [session]
 
     await until(is_listed)
     assert (await gateway.delete(session)).workflow_id == session
@@ -244,7 +244,7 @@ async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: C
 async def live_copy(
     gateway: GatewayClient, session: str, is_so: Callable[[Conversation], bool], cursor: Cursor | None = None
 ) -> tuple[Conversation, list[Event]]:
-    """Follow a session until its copy is so; the copy, and every event on the way."""
+    """Follow a session until its copy meets the condition; return the copy and every event on the way."""
     copy, seen = Conversation(), list[Event]()
     async with asyncio.timeout(30), aclosing(gateway.events(session, cursor)) as events:
         async for event in events:
@@ -280,22 +280,22 @@ async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient,
 async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetition(
     temporal: Client, on: Stage
 ) -> None:
-    """The gateway is stopped once the first turn was told, and another one started at its address."""
-    session, copy, told = fresh(), Conversation(), list[str]()
+    """The gateway is stopped after the update with the first turn, and another one starts at its address."""
+    session, copy, turn_ids = fresh(), Conversation(), list[str]()
     port = free_port()
     async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         async with served(temporal, settings_of(on), port=port):
             await client.start(session, prompt="one")
             events = client.events(session)
             while not (copy.turns and copy.status == "idle"):
-                take(await anext(events), copy, told)
+                take(await anext(events), copy, turn_ids)
         await on.client.get_workflow_handle(session).signal("prompt", "two")
         assert isinstance(await anext(events), ConnectionLostEvent)
         async with served(temporal, settings_of(on), port=port), aclosing(events):
             while not (len(copy.turns) == 2 and copy.status == "idle"):
-                take(await anext(events), copy, told)
+                take(await anext(events), copy, turn_ids)
     assert [turn.agent_message for turn in copy.turns] == ["echo: one", "echo: two"]
-    assert len(told) == 2
+    assert len(turn_ids) == 2
 
 
 async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can(
@@ -318,11 +318,11 @@ async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can
             take(await anext(events), copy, [])
 
 
-def take(event: Event, copy: Conversation, told: list[str]) -> None:
+def take(event: Event, copy: Conversation, turn_ids: list[str]) -> None:
     if isinstance(event, UpdateEvent):
         assert not event.update.reset
         copy.apply(event.update)
-        told += [turn.id for turn in event.update.new_messages]
+        turn_ids += [turn.id for turn in event.update.new_messages]
 
 
 async def test_api_8_a_session_that_is_over_ends_its_events_and_has_none_afterwards(gateway: GatewayClient) -> None:

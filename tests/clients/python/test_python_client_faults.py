@@ -1,4 +1,4 @@
-"""The Python client when what answers is odd, broken, or gone for a while: API-8."""
+"""The Python client when the gateway's answers are odd or broken, or it is gone for a while: API-8."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,12 +28,12 @@ PAGE = "<html>It works!</html>"
 
 def update(**more: Any) -> ConversationUpdate:
     standing: dict[str, Any] = {"is_processing": False, "current_message_id": None, "last_seen_message_id": ""}
-    told = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False, "queue_length": 0}
-    return ConversationUpdate(**{**standing, **told, "status": "idle", "revision": 1, **more})
+    changes = {"new_messages": [], "updated_messages": [], "reset": False, "has_more": False, "queue_length": 0}
+    return ConversationUpdate(**{**standing, **changes, "status": "idle", "revision": 1, **more})
 
 
-def as_event(told: ConversationUpdate) -> bytes:
-    return f"event: update\nid: {told.revision}.\ndata: {told.model_dump_json()}\n\n".encode()
+def as_event(content: ConversationUpdate) -> bytes:
+    return f"event: update\nid: {content.revision}.\ndata: {content.model_dump_json()}\n\n".encode()
 
 
 class Broadcast(httpx2.AsyncByteStream):
@@ -69,7 +69,7 @@ def answers(status: int, **more: Any) -> Callable[[], httpx2.Response]:
 
 
 async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[Sequence[Event], GatewayError | None]:
-    """What a watcher is told until the session is over, or until it is given up."""
+    """Return the events of a watcher until the session is over, or until the client gives up."""
     seen: list[Event] = []
     async with asyncio.timeout(BOUND), client, aclosing(client.events("s", patience=patience)) as events:
         try:
@@ -84,7 +84,7 @@ async def events_of(client: GatewayClient, *, patience: float | None) -> tuple[S
 
 
 async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None:
-    """A quiet session is not a lost one: keep-alives say nothing, and yet somebody is there."""
+    """A quiet session is not a lost one: keep-alives have no content, but show that the connection works."""
     client = client_of(
         lambda: httpx2.Response(200, headers=SSE, stream=Broadcast(as_event(update()), alive_seconds=0.1)),
         lambda: httpx2.Response(200, headers=SSE, content=as_event(update(revision=2, status="ended"))),
@@ -95,16 +95,16 @@ async def test_api_8_patience_counts_from_when_the_connection_was_lost() -> None
 
 
 async def test_api_8_a_stream_that_ends_at_once_again_and_again_is_given_up_in_the_end() -> None:
-    asked: list[float] = []
+    times: list[float] = []
 
     def empty() -> httpx2.Response:
-        asked.append(asyncio.get_running_loop().time())
+        times.append(asyncio.get_running_loop().time())
         return httpx2.Response(200, headers=SSE)
 
     seen, error = await events_of(client_of(empty), patience=1.0)
     assert isinstance(error, GatewayUnreachableError)
     assert {type(event) for event in seen} == {ConnectionLostEvent}
-    assert 2 <= len(asked) <= 4  # after 0, 0.2, 0.6 and 1.4 seconds
+    assert 2 <= len(times) <= 4  # after 0, 0.2, 0.6 and 1.4 seconds
 
 
 async def test_api_8_what_sends_no_events_is_named_and_not_asked_again() -> None:

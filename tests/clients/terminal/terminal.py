@@ -1,4 +1,4 @@
-"""A terminal in a test's hands: a real command on a real pseudo terminal, and what stands on its screen.
+"""A terminal controlled by a test: a real command on a real pseudo terminal, and what is on its screen.
 
 Everything that the command writes goes through a terminal emulator, so what a test sees is what a person would. All
 of it is kept with its times too (`recording`), to be played again.
@@ -62,7 +62,7 @@ class Terminal:
     """What was written, and when, in seconds of the loop's clock."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _is_within_a_picture: bool = False
-    """What arrived so far is not all of what belongs together: nobody is to look at it."""
+    """A screen update has arrived in part only: it must not be read yet."""
     _tail: bytes = b""
 
     def __post_init__(self) -> None:
@@ -73,16 +73,18 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """All lines, those that have scrolled away too, without the blanks at their ends."""
-        gone = ["".join(row[column].data for column in range(self.screen.columns)) for row in self.screen.history.top]
-        return [line.rstrip() for line in [*gone, *self.screen.display]]
+        scrolled = [
+            "".join(row[column].data for column in range(self.screen.columns)) for row in self.screen.history.top
+        ]
+        return [line.rstrip() for line in [*scrolled, *self.screen.display]]
 
     @property
     def text(self) -> str:
-        """All that was printed and is not taken back."""
+        """All that was printed and not erased."""
         return "\n".join(self.lines).rstrip()
 
     @property
-    def shown(self) -> str:
+    def on_screen(self) -> str:
         """What is on the screen now."""
         return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
 
@@ -92,9 +94,9 @@ class Terminal:
         """Type a line."""
         self.type_bytes((text + (KEYS["enter"] if enter else "")).encode())
 
-    def type_bytes(self, written: bytes) -> None:
+    def type_bytes(self, data: bytes) -> None:
         """Send what no keyboard sends, but a paste may."""
-        os.write(self.master, written)
+        os.write(self.master, data)
 
     def press(self, key: str) -> None:
         """Press one of `KEYS`."""
@@ -109,7 +111,7 @@ class Terminal:
     # ---- waiting
 
     async def until(self, what: str | Callable[["Terminal"], bool], *, bound: float = BOUND) -> None:
-        """Wait for a text to stand somewhere, or for something to be so."""
+        """Wait for a text to be printed, or for a condition to hold."""
         is_so = (lambda terminal: what in terminal.text) if isinstance(what, str) else what
         try:
             async with asyncio.timeout(bound):
@@ -120,8 +122,8 @@ class Terminal:
             raise AssertionError(f"never came: {what!r}\n----\n{self.text}\n----") from None
 
     async def until_gone(self, text: str, *, bound: float = BOUND) -> None:
-        """Wait for a text to stand on the screen no longer."""
-        await self.until(lambda terminal: text not in terminal.shown, bound=bound)
+        """Wait until a text is no longer on the screen."""
+        await self.until(lambda terminal: text not in terminal.on_screen, bound=bound)
 
     async def exit_code(self, *, bound: float = BOUND) -> int:
         """Return the command's exit code once it has ended and all it wrote has been read."""
@@ -131,22 +133,22 @@ class Terminal:
     # ---- reading
 
     def read(self) -> bool:
-        """Take in what the command has written; `False` at its end."""
+        """Read what the command has written; return `False` at its end."""
         try:
-            written = os.read(self.master, CHUNK_BYTES)
+            output = os.read(self.master, CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:  # Linux's way to say that nobody has the other side open
-            written = b""
-        if written:
-            self.recording.append((asyncio.get_running_loop().time(), written))
-            self._stream.feed(written)
-            begun, ended = (self._tail + written).rfind(BEGIN), (self._tail + written).rfind(END)
-            if begun != ended:
-                self._is_within_a_picture = begun > ended
-            self._tail = written[-len(BEGIN) + 1 :]
+            output = b""
+        if output:
+            self.recording.append((asyncio.get_running_loop().time(), output))
+            self._stream.feed(output)
+            begin_at, end_at = (self._tail + output).rfind(BEGIN), (self._tail + output).rfind(END)
+            if begin_at != end_at:
+                self._is_within_a_picture = begin_at > end_at
+            self._tail = output[-len(BEGIN) + 1 :]
         self._changed.set()
-        return bool(written)
+        return bool(output)
 
 
 @asynccontextmanager
@@ -226,5 +228,5 @@ async def _end(process: Process | ForkedProcess) -> None:
 
 
 def set_size(descriptor: int, *, columns: int, rows: int) -> None:
-    """Say how large a terminal is."""
+    """Set the size of a terminal."""
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

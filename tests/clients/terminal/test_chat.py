@@ -1,4 +1,4 @@
-"""`turnkeeper chat` as a person has it in front of them: API-6."""
+"""`turnkeeper chat` as a person uses it: API-6."""
 
 import re
 from pathlib import Path
@@ -17,13 +17,13 @@ def closed() -> Gate:
 
 
 def session_in(terminal: Terminal) -> str:
-    found = re.search(r"Turnkeeper · (\S+)", terminal.text)
-    assert found is not None
-    return found[1]
+    match = re.search(r"Turnkeeper · (\S+)", terminal.text)
+    assert match is not None
+    return match[1]
 
 
 def is_idle(terminal: Terminal) -> bool:
-    return " · ready" in terminal.shown
+    return " · ready" in terminal.on_screen
 
 
 async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(chat: Chat, on: Stage) -> None:
@@ -95,7 +95,7 @@ async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(c
         terminal.type("second question")
         terminal.type("third question")
         await terminal.until("queued 2  third question")
-        assert "queued 1  second question" in terminal.shown
+        assert "queued 1  second question" in terminal.on_screen
         assert "› second question" not in terminal.text
         terminal.type("/queue")
         await terminal.until("2  third question")
@@ -104,7 +104,7 @@ async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(c
         terminal.type("not yet sent", enter=False)
         gate.open()
         await terminal.until("turn 2 ·")
-        assert "› not yet sent" in terminal.shown
+        assert "› not yet sent" in terminal.on_screen
         assert terminal.text.index("Half an answer.") < terminal.text.index("› second question")
         assert "› third question" not in terminal.text
 
@@ -264,8 +264,8 @@ async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, on: St
             for terminal in (left, right):
                 await terminal.until("turn 3 ·")
                 conversation = terminal.text[terminal.text.index("› from the left") :]
-                asked = re.findall(r"^› (.+)$", conversation, re.MULTILINE)
-                assert asked == ["from the left", "from the right", "waits"]
+                prompts = re.findall(r"^› (.+)$", conversation, re.MULTILINE)
+                assert prompts == ["from the left", "from the right", "waits"]
                 assert terminal.text.count("Slowly done.") == 1
 
 
@@ -345,7 +345,7 @@ async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
         terminal.type("my long precious prompt\rz", enter=False)
         await terminal.until("The session is ending and takes no more prompts (ended by the user).")
         await terminal.until("  my long precious prompt")
-        assert "› z" in terminal.shown
+        assert "› z" in terminal.on_screen
 
 
 async def test_api_6_a_message_on_the_command_line_is_asked_and_the_conversation_goes_on(chat: Chat) -> None:
@@ -393,8 +393,8 @@ async def test_api_6_without_colours_there_are_none(chat: Chat) -> None:
     async with chat(NO_COLOR="1") as terminal:
         terminal.type("hello")
         await terminal.until("turn 1 ·")
-        written = b"".join(chunk for _, chunk in terminal.recording)
-    colours = re.findall(rb"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;\d+)*m", written)
+        output = b"".join(chunk for _, chunk in terminal.recording)
+    colours = re.findall(rb"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38|48)(?:;\d+)*m", output)
     assert colours == []
 
 

@@ -29,7 +29,7 @@ async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
         await terminal.until("The first half")
     try:
         await terminal.until("can't be reached")
-        assert "reconnecting" in terminal.shown
+        assert "reconnecting" in terminal.on_screen
         terminal.type("and this too")
         gate.open()
         async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
@@ -71,7 +71,7 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "expected_message"),
     [
         ("--session", "", "--session '' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
         ("--session", "a/b", "--session 'a/b' is not a session id. An id has 1 to 128 letters, digits or . _ ~ -."),
@@ -79,7 +79,7 @@ async def test_api_6_an_unknown_session_is_said_in_a_sentence(url: str, tmp_path
     ],
 )
 async def test_api_6_what_names_nothing_is_refused_at_the_door(
-    tmp_path: Path, option: str, value: str, said: str
+    tmp_path: Path, option: str, value: str, expected_message: str
 ) -> None:
     ended = await run_chat("hello", option, value, cwd=tmp_path)
-    assert (ended.code, ended.out, ended.err) == (1, "", said + "\n")
+    assert (ended.code, ended.out, ended.err) == (1, "", expected_message + "\n")

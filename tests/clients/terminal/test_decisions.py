@@ -12,10 +12,10 @@ KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
 
 def with_mail(on: Stage) -> None:
     on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
-    on.tools.run = sent
+    on.tools.run = send_mail
 
 
-async def sent(invocation: object) -> ToolResult:
+async def send_mail(invocation: object) -> ToolResult:
     return ToolResult(outcome="sent", duration_ms=3)
 
 
@@ -25,7 +25,7 @@ async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, on:
     async with chat() as terminal:
         terminal.type("write to bob")
         await terminal.until(f'? send_mail(to="bob") — {KEYS}')
-        assert "needs your approval" in terminal.shown
+        assert "needs your approval" in terminal.on_screen
         terminal.type("y")
         await terminal.until("It is sent.")
         assert '⚒ send_mail(to="bob") ✓ 3 ms' in terminal.text
@@ -81,7 +81,7 @@ async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, on: St
         await terminal.until(KEYS)
         terminal.type("a list of files, please")
         await terminal.until("queued 1  a list of files, please")
-        assert KEYS in terminal.shown
+        assert KEYS in terminal.on_screen
         terminal.type("y")
         await terminal.until("A list.")
 
@@ -131,7 +131,7 @@ async def test_api_6_the_keys_of_a_question_stand_in_one_line(chat: Chat, on: St
     async with chat("write to bob", columns=120) as terminal:
         await terminal.until(KEYS)
         terminal.resize(columns=columns, rows=32)
-        await terminal.until(lambda t: any(line.strip() == keys for line in t.shown.split("\n")))
+        await terminal.until(lambda t: any(line.strip() == keys for line in t.on_screen.split("\n")))
 
 
 async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, on: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of what was typed when one leaves a terminal at once, or while nobody answers: API-6."""
+"""What happens to typed prompts when a person leaves at once, or while the gateway doesn't answer: API-6."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 
 @pytest.fixture
 async def relay(url: str) -> AsyncIterator[Relay]:
-    """The wire to the gateway, which can be cut."""
+    """The transport to the gateway, which can be cut."""
     async with Relay(url.removeprefix("http://")) as relay:
         yield relay
 
@@ -38,7 +38,7 @@ async def test_api_6_who_leaves_while_nobody_answers_is_waited_for_until_it_is_s
         await terminal.until("reconnecting")
         terminal.type("what time is it?")
         await terminal.until("1 sending")
-        assert "queued" not in terminal.shown
+        assert "queued" not in terminal.on_screen
         terminal.press("c-d")
         await terminal.until("Still sending your prompts. Press Ctrl-C to leave without sending them.")
         await relay.heal()

@@ -36,10 +36,10 @@ def test_api_6_an_image_is_its_words_and_its_address() -> None:
 @pytest.mark.parametrize("cells", [["x" * 70, "y"], [letter * 7 for letter in "abcdefghijklmnop"]])
 def test_api_6_no_cell_of_a_table_is_cut(cells: list[str], columns: int) -> None:
     table = "\n".join(f"|{'|'.join(row)}|" for row in (["?"] * len(cells), ["---"] * len(cells), cells))
-    shown = printed(table, columns=columns)
-    assert [shown.count(cell[0]) for cell in cells] == [len(cell) for cell in cells]
+    output = printed(table, columns=columns)
+    assert [output.count(cell[0]) for cell in cells] == [len(cell) for cell in cells]
 
 
 def test_api_6_a_character_reference_cannot_steer_the_terminal() -> None:
-    shown = printed("a&#8238;b &#x200b;c `&#27;` &lt;b&gt; &amp;\n\n[l](http://e/&#8238;)")
-    assert shown == "a\\u202eb \\u200bc &#27; <b> &\n\nl (http://e/%E2%80%AE)"
+    output = printed("a&#8238;b &#x200b;c `&#27;` &lt;b&gt; &amp;\n\n[l](http://e/&#8238;)")
+    assert output == "a\\u202eb \\u200bc &#27; <b> &\n\nl (http://e/%E2%80%AE)"

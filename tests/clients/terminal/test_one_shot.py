@@ -1,4 +1,4 @@
-"""`turnkeeper chat` without a person in front of it: pipes, scripts, `--json`: API-6."""
+"""`turnkeeper chat` without a person: pipes, scripts, `--json`: API-6."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_std
     assert ended.err.startswith("It was a dark\n(interrupted here)\n")
     assert "no such parameter" in ended.err
     as_json = await run_chat("hello", "--json", "--url", url, cwd=tmp_path)
-    (final,) = [told for name, told in events_in(as_json.out) if name == "final"]
+    (final,) = [data for name, data in events_in(as_json.out) if name == "final"]
     assert (as_json.code, final["answer"], final["unfinished"]) == (1, None, "It was a dark")
 
 
@@ -118,7 +118,7 @@ async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, o
     assert names[-1] == "final"
     final = events[-1][1]
     assert (final["status"], final["answer"], final["exit_code"]) == ("answered", "Hello!", 0)
-    ended = [turn for name, told in events if name == "update" for turn in told["updated_messages"]]
+    ended = [turn for name, data in events if name == "update" for turn in data["updated_messages"]]
     assert ended[-1]["agent_message"] == "Hello!"
 
 
@@ -139,12 +139,12 @@ async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
 ) -> None:
     session = f"t-{uuid4()}"
     await gateway.start(session)
-    asked = len((stdin or "").splitlines())
+    line_count = len((stdin or "").splitlines())
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(run_chat("--json", "--session", session, "--url", url, cwd=tmp_path, stdin=stdin))
         async for event in gateway.events(session):
             is_idle = isinstance(event, UpdateEvent) and event.update.status == "idle"
-            if is_idle and (await gateway.describe(session)).turn_count == asked:
+            if is_idle and (await gateway.describe(session)).turn_count == line_count:
                 break
         await gateway.end(session)
     ended = watching.result()
@@ -167,7 +167,7 @@ async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
         on.vendor.gate.open()
         await terminal.until('"status":"ended"')
         assert await terminal.exit_code() == 0
-        (refused,) = [told for name, told in events_in(terminal.text) if name == "refused"]
+        (refused,) = [data for name, data in events_in(terminal.text) if name == "refused"]
     assert refused["text"] == "late"
     assert "is ending and takes no more prompts" in refused["reason"]
 

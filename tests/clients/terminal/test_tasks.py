@@ -20,7 +20,7 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
         (pending,) = await task.awaited_approvals()
         await task.decide(pending, "approve")
         await terminal.until("pay done")
-        assert "Task Pay the fees" not in terminal.shown
+        assert "Task Pay the fees" not in terminal.on_screen
 
 
 async def test_tsk_5_a_question_whose_task_needs_a_decision_ends_with_code_3(

@@ -35,7 +35,7 @@ class Printed:
 
     def all(self, pattern: str) -> list[str]:
         """Return what the pattern's group is in each line that it matches."""
-        return [found[1] for line in self.lines if (found := re.match(pattern, line))]
+        return [match[1] for line in self.lines if (match := re.match(pattern, line))]
 
 
 class PrintedOnce(RuleBasedStateMachine):
@@ -88,7 +88,7 @@ class PrintedOnce(RuleBasedStateMachine):
 
     @rule(limit=st.none() | st.integers(1, 2), is_lost=st.booleans())
     def poll(self, limit: int | None, is_lost: bool) -> None:
-        """Be told what is new; a client whose cursor is not known any more is told all of it again."""
+        """Poll for what is new; a client whose cursor is unknown gets everything again."""
         copy = self.printed.conversation
         last = "nonsense" if is_lost else copy.cursor.last_seen_message_id
         since = copy.cursor.since_revision

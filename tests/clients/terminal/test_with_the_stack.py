@@ -18,15 +18,15 @@ async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monk
         monkeypatch.setenv(f"TURNKEEPER_{port}", "0")
     stack = await Command.start("up")
     try:
-        said = await stack.until_said(LAST_LINE)
-        assert "  Chat        http://127.0.0.1:" in said
-        assert f"  Terminal    {command_line('chat')}\n" in said
+        output = await stack.until_said(LAST_LINE)
+        assert "  Chat        http://127.0.0.1:" in output
+        assert f"  Terminal    {command_line('chat')}\n" in output
         workspace = tmp_path / "turnkeeper-workspace"
-        assert f"  Workspace   {workspace}   (change it with TURNKEEPER_WORKSPACE_ROOT)\n" in said
+        assert f"  Workspace   {workspace}   (change it with TURNKEEPER_WORKSPACE_ROOT)\n" in output
         (workspace / "notes.txt").write_text("the code is 4711\n")
-        asked = await run_chat("read notes.txt", cwd=tmp_path)
-        assert (asked.code, asked.err) == (0, "")
-        assert "4711" in asked.out
+        result = await run_chat("read notes.txt", cwd=tmp_path)
+        assert (result.code, result.err) == (0, "")
+        assert "4711" in result.out
         async with terminal_with(COMMAND, env=plain_env(), cwd=tmp_path) as terminal:
             await terminal.until(READY)
             assert "--url" not in terminal.text
