@@ -1,5 +1,5 @@
 """The gateway's own fixtures: the client is tested against it."""
 
-from tests.api.conftest import asked, http, http_alone, http_nowhere, on, url
+from tests.api.conftest import http, http_alone, http_nowhere, on, session_requests, url
 
-__all__ = ["asked", "http", "http_alone", "http_nowhere", "on", "url"]
+__all__ = ["http", "http_alone", "http_nowhere", "on", "session_requests", "url"]
