@@ -188,9 +188,13 @@ class Tasks:
         description = await self._tasks.describe(task_id)
         await self._sessions.cancel(task_id, reason=reason)
         try:
-            return await self._tasks.awaited(task_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
+            # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.
+            async with asyncio.timeout(2 * CANCEL_SECONDS):
+                return await self._tasks.awaited(task_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
+        except TimeoutError:
+            pass
         except ProblemError as problem:
             if problem.problem.status not in (503, 504):
                 raise
-            # Temporal has the request: a worker cancels the task once one is back.
-            return await self._tasks.without_state(description, CANCELLING)
+        # Temporal has the request: a worker cancels the task, now or once one is back.
+        return await self._tasks.without_state(description, CANCELLING)

@@ -28,7 +28,7 @@ async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
     details = await run_command("tasks", "get", task.task_id, "--json", "--url", url, cwd=tmp_path)
     assert json.loads(details.out)["result"]["summary"] == "It is painted."
     message = await run_command("tasks", "message", task.task_id, "And now?", "--url", url, cwd=tmp_path)
-    assert message.out == f"Sent. See what comes of it: turnkeeper tasks get {task.task_id} --wait --url {url}\n"
+    assert message.out == f"Sent. Wait for the answer with: turnkeeper tasks get {task.task_id} --wait --url {url}\n"
     again = await run_command("tasks", "get", task.task_id, "--wait", "--url", url, cwd=tmp_path)
     assert (again.code, again.out) == (0, "echo: And now?\n")
     listed = await run_command("tasks", "list", "--status", "completed", "--limit", "1", "--url", url, cwd=tmp_path)
