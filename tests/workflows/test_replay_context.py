@@ -1,8 +1,8 @@
 """The replay text of a running session: CTX-12, CTX-13."""
 
-from typing import re
+import re
+from typing import Any
 
-import Any
 import pytest
 from temporalio.client import WorkflowQueryFailedError
 
