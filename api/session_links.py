@@ -16,6 +16,11 @@ def chat_page(session_id: str) -> str:
     return f"/?session={session_id}"
 
 
+def chat_url(settings: Settings, session_id: str) -> str:
+    """Return the address of the chat page that shows a session."""
+    return f"{settings.gateway_url}{chat_page(session_id)}"
+
+
 def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
     """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
     return SessionInput(
@@ -24,7 +29,7 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        chat_url=f"{settings.gateway_url}{chat_page(session_id)}",
+        chat_url=chat_url(settings, session_id),
     )
 
 

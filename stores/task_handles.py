@@ -60,7 +60,7 @@ class TaskHandles:
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
 
     async def delete(self, session_id: str) -> int:
-        """Have no handle of the session; return how many there were."""
+        """Delete the handles of the session; return how many there were."""
         return await delete_rows(self._database, TASK_HANDLES, session_id)
 
 

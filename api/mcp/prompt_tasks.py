@@ -8,7 +8,7 @@ from typing import Any
 
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.session_links import chat_page, session_links
+from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.models.answers import PromptFate, Task, TaskResult
 from turnkeeper.models.session.session import StateRequest
@@ -70,7 +70,7 @@ def _session_as_task(services: Services, state: ConversationState) -> Task:
 def links_of(services: Services, session_id: str) -> dict[str, Any]:
     """Return the links of a session, as a task has them."""
     links = session_links(services.settings, session_id, namespace=services.client.namespace)
-    return {"url": f"{services.settings.gateway_url}{chat_page(session_id)}", "temporal_url": links.temporal}
+    return {"url": chat_url(services.settings, session_id), "temporal_url": links.temporal}
 
 
 def _not_started(task: Task, fate: PromptFate) -> Task:

@@ -86,11 +86,6 @@ def task_input(task: CreateTask, prepared: PreparedTask, *, task_id: str, settin
     return start.model_copy(update={"task": context})
 
 
-def priority_key(task: CreateTask) -> int:
-    """Return Temporal's priority of a task: 1 for P0, the most urgent, to 5 for P4."""
-    return int(task.priority[1]) + 1
-
-
 def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:
     room, warnings = WARNINGS_BYTES, list[TaskValidationWarning]()
     for warning in prepared.warnings:

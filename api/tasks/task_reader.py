@@ -15,7 +15,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.session_links import session_links
+from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
@@ -191,7 +191,7 @@ class TaskReader:
             "workflow_id": task_id,
             "description": note.get("description") if isinstance(note, dict) else None,
             "parent": None if parent == search_attributes.NO_PARENT else parent,
-            "url": f"{self._settings.gateway_url}{links.chat}",
+            "url": chat_url(self._settings, task_id),
             "temporal_url": links.temporal,
         }
 

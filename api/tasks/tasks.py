@@ -11,14 +11,13 @@ from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
-from turnkeeper.api.session_links import chat_page, session_links
+from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.new_task import (
     MEMO_KEY,
     TaskNote,
     new_task_id,
     note_of,
-    priority_key,
     read_note,
     request_digest,
     task_input,
@@ -91,7 +90,7 @@ class Tasks:
             await self._sessions.start(
                 task_id,
                 task_input(task, prepared, task_id=task_id, settings=self._settings),
-                priority_key=priority_key(task),
+                priority_key=task.priority_key,
                 memo={MEMO_KEY: note.model_dump(mode="json")},
             )
         except ProblemError as problem:
@@ -126,7 +125,7 @@ class Tasks:
             task_id=task_id,
             workflow_id=task_id,
             status=status,
-            url=f"{self._settings.gateway_url}{chat_page(task_id)}",
+            url=chat_url(self._settings, task_id),
             temporal_url=links.temporal,
             context=note.context,
             warnings=note.warnings,

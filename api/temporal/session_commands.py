@@ -15,8 +15,6 @@ from pydantic import BaseModel
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import (
     Priority,
-    SearchAttributePair,
-    TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
@@ -27,7 +25,6 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
-from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.session.session import (
@@ -39,15 +36,12 @@ from turnkeeper.models.session.session import (
     WithdrawPrompt,
 )
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
 fails the rest."""
-
-MAX_SUMMARY_BYTES = 200
-"""Temporal's limit of a workflow's summary."""
 
 UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
 
@@ -108,25 +102,14 @@ class SessionCommands:
             raise problems.session_ended(session_id) from error
 
     def _start_options(self, session_id: str, start: SessionInput) -> dict[str, Any]:
-        attributes: list[SearchAttributePair[Any]] = [
-            SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
-            SearchAttributePair(search_attributes.MODEL, start.model),
-            SearchAttributePair(search_attributes.TURNS, 0),
-        ]
-        if start.user:
-            user = search_attributes.encoded_user(start.user)
-            attributes.append(SearchAttributePair(search_attributes.USER, user))
-        if start.task:
-            parent = search_attributes.task_parent(start.task)
-            attributes.append(SearchAttributePair(search_attributes.TASK_PARENT, parent))
         return {
             "id": workflow_id(session_id),
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
-            "static_summary": start.title and head_within(start.title, MAX_SUMMARY_BYTES),
-            "memo": {"title": start.title, "user": start.user, "created_at": datetime.now(UTC).isoformat()},
-            "search_attributes": TypedSearchAttributes(attributes),
+            "static_summary": initial_summary(start),
+            "memo": initial_memo(start, now=datetime.now(UTC)),
+            "search_attributes": initial_attributes(start),
             "rpc_timeout": rpc_timeout(),
         }
 

@@ -98,6 +98,11 @@ class TaskRequest(Strict):
     timeout: float | None = Field(None, ge=1, le=7 * 86_400, allow_inf_nan=False)
 
     @property
+    def priority_key(self) -> int:
+        """Temporal's priority: 1 for P0, the most urgent, to 5 for P4."""
+        return int(self.priority[1]) + 1
+
+    @property
     def inherits_history(self) -> bool:
         return self.conversation_history == "inherit"
 

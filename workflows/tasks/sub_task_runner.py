@@ -9,22 +9,18 @@ from contextlib import suppress
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import Priority, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDReusePolicy
 from temporalio.exceptions import ChildWorkflowError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.bounds import head_within
-    from turnkeeper.models.session.session import SessionEnd, SessionInput
+    from turnkeeper.models.session.session import SessionEnd
     from turnkeeper.models.session.session_state import Session
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
-    from turnkeeper.workflows import search_attributes
     from turnkeeper.workflows.background import run_in_background
+    from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
 
 WORKFLOW = "AgenticAIWorkflow"
-
-MAX_SUMMARY_BYTES = 200
-"""What Temporal takes as a workflow's summary."""
 
 SubTaskHandle = workflow.ChildWorkflowHandle[Any, SessionEnd]
 
@@ -50,9 +46,9 @@ class SubTaskRunner:
             ),
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             task_timeout=workflow.info().task_timeout,
-            static_summary=head_within(new.task.title, MAX_SUMMARY_BYTES),
-            memo={"title": start.title, "user": start.user, "created_at": workflow.now().isoformat()},
-            search_attributes=_attributes(start),
+            static_summary=initial_summary(start),
+            memo=initial_memo(start, now=workflow.now()),
+            search_attributes=initial_attributes(start),
             priority=Priority(priority_key=new.priority),
         )
         # The SDK logs the failure of a handle that is never awaited, such as that of a task cancelled with its turn.
@@ -77,16 +73,3 @@ class SubTaskRunner:
         watching = asyncio.create_task(run_in_background(watch, rules=self._session.rules))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)
-
-
-def _attributes(start: SessionInput) -> TypedSearchAttributes:
-    pairs: list[SearchAttributePair[Any]] = [
-        SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
-        SearchAttributePair(search_attributes.MODEL, start.model),
-        SearchAttributePair(search_attributes.TURNS, 0),
-    ]
-    if start.task:
-        pairs.append(SearchAttributePair(search_attributes.TASK_PARENT, search_attributes.task_parent(start.task)))
-    if start.user:
-        pairs.append(SearchAttributePair(search_attributes.USER, search_attributes.encoded_user(start.user)))
-    return TypedSearchAttributes(pairs)

@@ -65,7 +65,7 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
         }
     )
     notes = [warning.message for warning in prepared.warnings]
-    return NewSubTask(task=task, start=start, priority=int(request.priority[1]) + 1, notes=notes)
+    return NewSubTask(task=task, start=start, priority=request.priority_key, notes=notes)
 
 
 def chat_url_of(session: Session, task: SubTask) -> str | None:
