@@ -315,7 +315,7 @@ class DrivenSession:
 
 
 @dataclass
-class Stage:
+class Environment:
     """A worker with its vendor and tools, and the sessions started on it."""
 
     client: Client
@@ -345,16 +345,16 @@ class Stage:
         return session
 
     def _scaled(self, start: Any) -> Any:
-        """Lower the limits of a session to those of this stage."""
+        """Lower the limits of a session to those of this environment."""
         if not isinstance(start, SessionInput) or not self.limits:
             return start
         lower = {name: min(limit, getattr(start.limits, name)) for name, limit in self.limits.items()}
         return start.model_copy(update={"limits": start.limits.model_copy(update=lower)})
 
 
-def broken(on: Stage) -> Path:
+def broken(env: Environment) -> Path:
     """Make the archive's file unusable: put a folder in its place and keep the file beside it."""
-    file = on.settings.state_dir / "archive.db"
+    file = env.settings.state_dir / "archive.db"
     if file.exists():
         file.rename(file.with_suffix(".away"))
     file.mkdir()
@@ -370,7 +370,7 @@ def heal(file: Path) -> None:
 
 
 @asynccontextmanager
-async def stage(
+async def environment(
     client: Client,
     *,
     task_queue: str | None = None,
@@ -379,29 +379,29 @@ async def stage(
     toolbox: ToolSource | None = None,
     partials: PartialCarrier | None = None,
     **settings: Any,
-) -> AsyncIterator[Stage]:
-    """Run a worker of our own kind on a task queue of its own; `limits` are the most its sessions may have.
+) -> AsyncIterator[Environment]:
+    """Run a worker on a task queue of its own; sessions get at most these `limits`.
 
-    With `providers`, these are asked and not the stage's own vendor; with a `toolbox`, sessions use the tools in it,
-    and none of the stage's own. Partial output goes by the carrier that the settings name, or by `partials`.
+    `providers` take the place of the environment's own vendor, and `toolbox` that of its own tools. Partial output
+    goes by the carrier that the settings name, or by `partials`.
     """
     with tempfile.TemporaryDirectory() as folder:
         defaults = {"task_queue": task_queue or f"q-{uuid4()}", "shutdown_grace": 0.5, "state_dir": Path(folder)}
         chosen = Settings(**{**defaults, **settings})
         carrier = nullcontext(partials) if partials else carrier_factory(chosen)(client)
-        async with carrier as opened, _stage(client, chosen, limits or {}, providers, toolbox, opened) as staged:
-            yield staged
+        async with carrier as opened, _environment(client, chosen, limits or {}, providers, toolbox, opened) as env:
+            yield env
 
 
 @asynccontextmanager
-async def _stage(
+async def _environment(
     client: Client,
     settings: Settings,
     limits: dict[str, int],
     providers: ProviderRegistry | None,
     toolbox: ToolSource | None,
     partials: PartialCarrier,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[Environment]:
     vendor, tools = Vendor(), Tools()
     async with (
         Stores.of(settings) as stores,
@@ -414,11 +414,11 @@ async def _stage(
             partials=partials,
         ) as worker,
     ):
-        staged = Stage(client, worker, vendor, tools, settings.task_queue, settings, stores, partials, limits)
+        env = Environment(client, worker, vendor, tools, settings.task_queue, settings, stores, partials, limits)
         try:
-            yield staged
+            yield env
         finally:
             vendor.gate.open()
             tools.gate.open()
-            for session in staged.sessions:
+            for session in env.sessions:
                 await session.watches.close()

@@ -17,7 +17,7 @@ from temporalio.client import (
 )
 
 from tests.api.long_chats import archived_chat
-from tests.harness import DrivenSession, Stage, stage
+from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
@@ -110,52 +110,52 @@ def session_requests() -> SessionRequests:
 
 
 @pytest.fixture
-async def url(temporal: Client, on: Stage, session_requests: SessionRequests) -> AsyncIterator[str]:
+async def url(temporal: Client, env: Environment, session_requests: SessionRequests) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
-    async with served(client, settings, partials=on.partials) as url:
+    async with served(client, settings, partials=env.partials) as url:
         yield url
 
 
 @pytest.fixture
-async def on(temporal: Client) -> AsyncIterator[Stage]:
-    async with stage(temporal, partials=InProcessCarrier()) as staged:
-        yield staged
+async def env(temporal: Client) -> AsyncIterator[Environment]:
+    async with environment(temporal, partials=InProcessCarrier()) as env:
+        yield env
 
 
 @pytest.fixture
-async def http(temporal: Client, on: Stage) -> AsyncIterator[AsyncClient]:
+async def http(temporal: Client, env: Environment) -> AsyncIterator[AsyncClient]:
     """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
-    async with gateway(temporal, on.task_queue, on.settings.state_dir, partials=on.partials) as client:
+    async with gateway(temporal, env.task_queue, env.settings.state_dir, partials=env.partials) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-async def shared_on(temporal: Client) -> AsyncIterator[Stage]:
-    """A stage for all tests of a file that leave nothing behind on it: no script, no closed gate, no broken archive."""
-    async with stage(temporal, partials=InProcessCarrier()) as staged:
-        yield staged
+async def shared_env(temporal: Client) -> AsyncIterator[Environment]:
+    """An environment for all tests of a file that leave nothing behind: no script, closed gate or broken archive."""
+    async with environment(temporal, partials=InProcessCarrier()) as env:
+        yield env
 
 
 @pytest.fixture(scope="module")
-async def shared_http(temporal: Client, shared_on: Stage) -> AsyncIterator[AsyncClient]:
-    """The gateway of `shared_on`."""
-    settings = shared_on.settings
-    async with gateway(temporal, shared_on.task_queue, settings.state_dir, partials=shared_on.partials) as client:
+async def shared_http(temporal: Client, shared_env: Environment) -> AsyncIterator[AsyncClient]:
+    """The gateway of `shared_env`."""
+    settings = shared_env.settings
+    async with gateway(temporal, shared_env.task_queue, settings.state_dir, partials=shared_env.partials) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-async def unchanged(shared_on: Stage) -> DrivenSession:
+async def unchanged(shared_env: Environment) -> DrivenSession:
     """A session that no test of the file changes."""
-    return await shared_on.start()
+    return await shared_env.start()
 
 
 @pytest.fixture(scope="module")
-async def long_chat(shared_on: Stage) -> DrivenSession:
+async def long_chat(shared_env: Environment) -> DrivenSession:
     """A session of 30 turns, the first of which are in the archive; no test of the file changes it."""
-    return await archived_chat(shared_on, 30)
+    return await archived_chat(shared_env, 30)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Sessions with limits so small that a dozen turns are enough to move some to the archive."""
 
-from tests.harness import DrivenSession, Stage
+from tests.harness import DrivenSession, Environment
 from tests.waiting import until
 from turnkeeper.models.session.session import SessionInput
 
@@ -15,9 +15,9 @@ async def chat(session: DrivenSession, numbers: range) -> None:
         await session.idle(turns=number)
 
 
-async def archived_chat(on: Stage, turns: int) -> DrivenSession:
+async def archived_chat(env: Environment, turns: int) -> DrivenSession:
     """Start a session that has moved the first of its `turns` to the archive."""
-    session = await on.start(SMALL)
+    session = await env.start(SMALL)
     await chat(session, range(1, turns + 1))
     await session.until(lambda state: state.archived_count > turns // 2)
     await at_rest(session)

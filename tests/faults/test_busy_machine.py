@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from temporalio.client import Client
 
-from tests.harness import DrivenSession, Stage, asks, says, stage
+from tests.harness import DrivenSession, Environment, asks, environment, says
 from tests.waiting import until
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import SessionInput
@@ -46,12 +46,12 @@ def look_twice(request: ModelRequest) -> ModelResponse:
     return asks(("look", {"n": 1}), ("look", {"n": 2})) if is_new else says("I have looked. " * 20)
 
 
-async def grown(on: Stage) -> DrivenSession:
+async def grown(env: Environment) -> DrivenSession:
     """Return a session whose history is nearly as long as it may be."""
-    handle = await on.client.start_workflow(
-        "AgenticAIWorkflow", SessionInput(), id=f"s-{uuid4()}", task_queue=on.task_queue, task_timeout=TASK_TIMEOUT
+    handle = await env.client.start_workflow(
+        "AgenticAIWorkflow", SessionInput(), id=f"s-{uuid4()}", task_queue=env.task_queue, task_timeout=TASK_TIMEOUT
     )
-    session, turns = on.adopt(handle), 0
+    session, turns = env.adopt(handle), 0
     while (await handle.describe()).history_length < Limits().max_history_events * 0.9:
         turns += 1
         await session.prompt(f"Look twice, for the {turns}th time.")
@@ -64,15 +64,15 @@ async def grown(on: Stage) -> DrivenSession:
 
 
 async def test_ops_10_long_sessions_go_on_when_a_worker_takes_them_over_on_a_busy_machine(temporal: Client) -> None:
-    async with stage(temporal) as before:
+    async with environment(temporal) as before:
         before.vendor.answer = look_twice
         sessions = await asyncio.gather(*(grown(before) for _ in range(SESSIONS)))
     for session in sessions:
         await session.prompt(id="last", text="Look once more.")
-    async with hogs(), stage(temporal, task_queue=before.task_queue) as after:
+    async with hogs(), environment(temporal, task_queue=before.task_queue) as after:
         after.vendor.answer = look_twice
         await asyncio.gather(*(at_rest(session) for session in sessions))
-    async with stage(temporal, task_queue=before.task_queue):
+    async with environment(temporal, task_queue=before.task_queue):
         for session in sessions:
             session.patient = True
             (turn,) = (await session.state({"limit": 1})).messages

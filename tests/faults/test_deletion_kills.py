@@ -21,7 +21,7 @@ from temporalio.worker import Replayer
 from tests.api.history.test_archive import deleted
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import BOUND, stage
+from tests.harness import BOUND, environment
 from tests.waiting import until
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.settings.settings import Settings
@@ -90,12 +90,12 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
     temporal: Client, tmp_path: Path
 ) -> None:
     settings = {"task_queue": f"q-{uuid4()}", "state_dir": tmp_path / "state"}
-    async with stage(temporal, **settings) as on:
-        session = await on.start()
+    async with environment(temporal, **settings) as env:
+        session = await env.start()
         await session.prompt("a secret")
         session_id, (turn,) = session.handle.id, await session.idle(turns=1)
-        await on.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=turn)])
-        await on.stores.blobs.put(session_id, ["a large secret"])
+        await env.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=turn)])
+        await env.stores.blobs.put(session_id, ["a large secret"])
     async with (
         gateway_process(temporal, settings, tmp_path / "doomed.log") as doomed,
         gateway_process(temporal, settings, tmp_path / "other.log") as other,
@@ -111,7 +111,7 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
         while answer.status_code in TIMED_OUT:  # as a client does on a busy machine
             answer = await other.http.delete(f"/workflow/{session_id}")
         assert (answer.status_code, answer.json()["status"]) == (202, "deleting")
-        async with stage(temporal, **settings):
+        async with environment(temporal, **settings):
             receipt = await deleted(other.http, session_id)
         assert receipt == {
             "workflow_id": session_id,

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.harness import BOUND, Stage, stage, wait_in_workflow_beyond
+from tests.harness import BOUND, Environment, environment, wait_in_workflow_beyond
 from turnkeeper.activities.llm import SILENCE_SECONDS
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
@@ -54,15 +54,15 @@ def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def on(temporal: Client, buffer: FullBuffer) -> AsyncIterator[Stage]:
+async def env(temporal: Client, buffer: FullBuffer) -> AsyncIterator[Environment]:
     client = Client(**{**temporal.config(), "interceptors": [buffer]})
-    async with stage(client) as staged:
-        yield staged
+    async with environment(client) as env:
+        yield env
 
 
-async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Stage, buffer: FullBuffer) -> None:
+async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(env: Environment, buffer: FullBuffer) -> None:
     # The shortest time a model call may have: it is over several times while nobody answers.
-    session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
+    session = await env.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")
     await session.until(lambda state: state.status == "waiting_retry")
     buffer.is_on = False
@@ -71,12 +71,12 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(on: Sta
 
 
 async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
-    on: Stage, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
+    env: Environment, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.failures.MAX_WAITS", 1)
     wait_in_workflow_beyond(monkeypatch, SILENCE_SECONDS)
-    on.vendor.script = [ModelError("overloaded", "busy", retry_after=SILENCE_SECONDS + 0.2)]
-    session = await on.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
+    env.vendor.script = [ModelError("overloaded", "busy", retry_after=SILENCE_SECONDS + 0.2)]
+    session = await env.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")
     await session.until(lambda state: state.status == "waiting_retry")
     buffer.is_on = False
@@ -88,7 +88,7 @@ async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_
     temporal: Client, buffer: FullBuffer
 ) -> None:
     client = Client(**{**temporal.config(), "interceptors": [buffer]})
-    async with stage(client, shutdown_grace=GRACE) as doomed:
+    async with environment(client, shutdown_grace=GRACE) as doomed:
         session = await doomed.start()
         await session.prompt("hello")
         async with asyncio.timeout(BOUND):
@@ -96,6 +96,6 @@ async def test_ops_8_a_stopping_worker_gives_back_a_call_whose_session_does_not_
         began = time.monotonic()
     assert time.monotonic() - began < GRACE / 2
     buffer.is_on = False
-    async with stage(temporal, task_queue=doomed.task_queue) as next_one:
+    async with environment(temporal, task_queue=doomed.task_queue) as next_one:
         (turn,) = await next_one.adopt(session.handle).idle(turns=1)
     assert turn.agent_message == "echo: hello"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.harness import DrivenSession, Stage, stage, wait_in_workflow_beyond
+from tests.harness import DrivenSession, Environment, environment, wait_in_workflow_beyond
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
@@ -191,14 +191,14 @@ HALF_ANSWERS = [("openai-chat", half(end, 2)) for end in ("network_error", "repe
 
 
 @asynccontextmanager
-async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Stage]:
+async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Environment]:
     provider = wire.provider(silence_timeout=silence_timeout)
-    async with stage(client, providers=Providers({split_model(wire.model)[0]: lambda: provider})) as on:
-        yield on
+    async with environment(client, providers=Providers({split_model(wire.model)[0]: lambda: provider})) as env:
+        yield env
 
 
-async def led(on: Stage, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
-    session = await on.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
+async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
+    session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
     await session.prompt(id="p1", text="look it up")
     return session
 
@@ -216,7 +216,7 @@ async def answered_turn(session: DrivenSession, text: str) -> ConversationMessag
     return state.messages[-1]
 
 
-async def struck(on: Stage, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
+async def struck(env: Environment, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
     """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
     first, last = wire.reply(CALL), wire.reply(ANSWER)
     intact = first if position == "first" else last
@@ -226,7 +226,7 @@ async def struck(on: Stage, wire: VendorWire, session: DrivenSession, trouble: T
     script = [*met, *whole] if position == "first" else [first, *met, *whole]
     goes_on = position == "first" and trouble.error_type is None
     wire.script(*script, *([last] if goes_on else []))
-    requests, calls = len(wire.requests), on.tools.calls
+    requests, calls = len(wire.requests), env.tools.calls
     calls.clear()
     turn = await answered_turn(session, "look it up")
 
@@ -244,9 +244,9 @@ PAGE = Reply.error(200, "<html>sign in</html>")
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_before(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(CALL, PAGE, PAGE, ANSWER)
-        session = await led(on, wire)
+        session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 4)
         wire.script(PAGE, PAGE, PAGE)
@@ -259,28 +259,28 @@ async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_bef
 async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_address(
     temporal: Client, api: str
 ) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(PAGE)
-        session = await led(on, wire)
+        session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert (turn.error_type, len(wire.requests)) == ("provider_error", 1)
         assert "check the address of" in (turn.error or "")
 
 
 async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
         wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
-        session = await led(on, wire)
+        session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
-        assert [call.call_id for call in on.tools.calls] == ["1.1.0"]
+        assert [call.call_id for call in env.tools.calls] == ["1.1.0"]
 
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))
-        session = await led(on, wire)
+        session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert turn.agent_message == ANSWER.text
         assert turn.usage is not None
@@ -296,18 +296,18 @@ async def lead_through(temporal: Client, api: str, runs: Runs) -> None:
 
     Where a context was too long the session sees less of it from then on: such a fault has a session of its own.
     """
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         start = SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE})
-        shared = await on.start(start)
+        shared = await env.start(start)
         for (_, trouble, position), run in runs.items():
             is_alone = "context" in trouble.name
-            session = await on.start(start) if is_alone else shared
+            session = await env.start(start) if is_alone else shared
             try:
-                await struck(on, wire, session, trouble, position)
+                await struck(env, wire, session, trouble, position)
                 run.set_result(None)
             except Exception as error:  # noqa: BLE001  # the test of this fault raises it
                 run.set_exception(error)
-                shared = shared if is_alone else await on.start(start)
+                shared = shared if is_alone else await env.start(start)
                 wire.server.queue.clear()
                 wire.server.problems.clear()
         wire.script(ANSWER)
@@ -367,9 +367,9 @@ async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(
 async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
     temporal: Client, api: str
 ) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(CALL, wire.fault("bad_request"), ANSWER)
-        session = await led(on, wire)
+        session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert (turn.error_type, len(wire.requests)) == ("bad_request", 2)
         await session.prompt("and now?")
@@ -381,9 +381,9 @@ async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(Answer(text=ANSWER.text, output=-1), Answer(text=ANSWER.text, output=10**18))
-        session = await led(on, wire)
+        session = await led(env, wire)
         await session.prompt("and now?")
         turns = await session.idle(turns=2)
         assert [(turn.agent_message, turn.usage) for turn in turns] == [(ANSWER.text, None)] * 2
@@ -392,10 +392,10 @@ async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(tempo
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(ANSWER)
         async with wire.server.refusing():
-            session = await led(on, wire)
+            session = await led(env, wire)
             await session.until(lambda state: state.is_processing)
             await _failed_once(session)
         (turn,) = await session.idle(turns=1)
@@ -417,9 +417,9 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
     temporal: Client, monkeypatch: pytest.MonkeyPatch, api: str
 ) -> None:
     wait_in_workflow_beyond(monkeypatch, 2.0)
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
         wire.script(wire.fault("rate_limited", {"retry-after": "2.5"}), ANSWER)
-        session = await led(on, wire)
+        session = await led(env, wire)
         waiting = await session.until(lambda state: state.status == "waiting_retry")
         assert waiting.waiting_until is not None
         assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=2.6)
@@ -439,9 +439,9 @@ async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
 async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(
     temporal: Client, fault: Fault, phrase: str
 ) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as on:
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
         wire.script(wire.fault(fault, {"retry-after": "90"}))
-        session = await led(on, wire, limits=ONE_MINUTE)
+        session = await led(env, wire, limits=ONE_MINUTE)
         (turn,) = await session.idle(turns=1)
         error = turn.error or ""
         assert (turn.error_type, len(wire.requests)) == ("budget", 1)
@@ -455,9 +455,9 @@ async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for
 async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(
     temporal: Client, api: str
 ) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
-        session = await led(on, wire, limits={"model_timeout": 1})
+        session = await led(env, wire, limits={"model_timeout": 1})
         (turn,) = await session.idle(turns=1)
         assert (turn.agent_message, len(wire.requests), wire.server.left) == (ANSWER.text, 2, 1)
         (history,) = await session.histories()
@@ -471,8 +471,8 @@ async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_fa
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as on:
-        session, errors = await on.start(SessionInput(model=wire.model)), {}
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
+        session, errors = await env.start(SessionInput(model=wire.model)), {}
         for number, fault in enumerate(("auth", "permission", "quota", "not_found", "bad_request"), start=1):
             wire.script(wire.fault(fault))
             errors[fault] = (await answered_turn(session, "look it up")).error or ""
@@ -488,9 +488,9 @@ async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, 
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as on:
+    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
-        session = await led(on, wire)
+        session = await led(env, wire)
         await wire.server.until(lambda: wire.server.silences == 1)
         await session.update("cancel_turn", {"message_id": "p1"})
         (turn,) = await session.idle(turns=1)

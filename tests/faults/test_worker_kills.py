@@ -367,7 +367,7 @@ class Fault:
     def __str__(self) -> str:
         return self.point if self.story is ONE_BY_ONE else f"{self.point}, {self.story.name}"
 
-    async def strike(self, on: Scenario) -> Outcome:
+    async def strike(self, scenario: Scenario) -> Outcome:
         raise NotImplementedError
 
 
@@ -377,18 +377,18 @@ class Kill(Fault):
 
     pauses_at: str | None = None
 
-    async def strike(self, on: Scenario) -> Outcome:
+    async def strike(self, scenario: Scenario) -> Outcome:
         """Kill the worker in the middle of the turn, and start another one."""
         at = self.pauses_at or self.point
-        async with on.doomed(Course(pauses_at=at, pause=self._pause, dies_at=self.point)) as doomed:
+        async with scenario.doomed(Course(pauses_at=at, pause=self._pause, dies_at=self.point)) as doomed:
             await doomed.until_paused_at(at)
-            await on.session.prompt(id="p2", text="And then?")
+            await scenario.session.prompt(id="p2", text="And then?")
             doomed.go_on()
             assert await doomed.exit_code() == -signal.SIGKILL
-        await on.session.prompt(id="p3", text="Is anybody there?")
-        await on.session.prompt(id="p2", text="And then?")
-        async with on.immortal() as recorder:
-            return await on.outcome(recorder)
+        await scenario.session.prompt(id="p3", text="Is anybody there?")
+        await scenario.session.prompt(id="p2", text="And then?")
+        async with scenario.immortal() as recorder:
+            return await scenario.outcome(recorder)
 
     @property
     def _pause(self) -> Pause:
@@ -403,17 +403,17 @@ class Stop(Fault):
     pause: Pause = "until stopping"
     shutdown_grace: float = 20
 
-    async def strike(self, on: Scenario) -> Outcome:
+    async def strike(self, scenario: Scenario) -> Outcome:
         """Replace the worker in the middle of the turn."""
-        on.settings["shutdown_grace"] = self.shutdown_grace
-        async with on.doomed(Course(pauses_at=self.point, pause=self.pause)) as doomed:
+        scenario.settings["shutdown_grace"] = self.shutdown_grace
+        async with scenario.doomed(Course(pauses_at=self.point, pause=self.pause)) as doomed:
             await doomed.until_paused_at(self.point)
-            await on.session.prompt(id="p2", text="And then?")
-            async with on.immortal() as recorder:
+            await scenario.session.prompt(id="p2", text="And then?")
+            async with scenario.immortal() as recorder:
                 doomed.stop()
-                await on.session.prompt(id="p3", text="Is anybody there?")
+                await scenario.session.prompt(id="p3", text="Is anybody there?")
                 assert await doomed.exit_code() == 0
-                return await on.outcome(recorder)
+                return await scenario.outcome(recorder)
 
 
 KILLS = [
@@ -469,8 +469,8 @@ async def outcomes(
     gate = asyncio.Semaphore(AT_THE_SAME_TIME)
 
     async def lead_through(fault: Fault) -> Outcome:
-        async with gate, scenario(temporal, tmp_path_factory.mktemp("fault"), fault.story) as on:
-            return await fault.strike(on)
+        async with gate, scenario(temporal, tmp_path_factory.mktemp("fault"), fault.story) as env:
+            return await fault.strike(env)
 
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     faults = [params["fault"] for params in parameters if isinstance(params.get("fault"), Fault)]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import BOUND, Stage, asks
+from tests.harness import BOUND, Environment, asks
 
 CASES = int(os.environ.get("FUZZ_CASES", "160"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
@@ -53,11 +53,11 @@ async def started_tasks(url: str) -> list[str]:
         return [answer.json()["task_id"] for answer in created]
 
 
-async def started_approvals(url: str, on: Stage) -> list[dict[str, Any]]:
+async def started_approvals(url: str, env: Environment) -> list[dict[str, Any]]:
     """Start the sessions that wait for decisions, and return the calls that one of them waits for."""
     async with httpx.AsyncClient(base_url=url, timeout=70) as http:
         for session in WAITING:
-            on.vendor.script = [asks(("pay", {"to": "bob"}), ("pay", {"to": "bob"}))]
+            env.vendor.script = [asks(("pay", {"to": "bob"}), ("pay", {"to": "bob"}))]
             await http.post("/workflow", json={"id": session, "prompt": "pay bob, and once more"})
             approvals: list[dict[str, Any]] = []
             async with asyncio.timeout(BOUND):
@@ -67,10 +67,12 @@ async def started_approvals(url: str, on: Stage) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(SECONDS + 60)
-async def test_api_7_no_request_gets_an_answer_that_is_not_documented(url: str, on: Stage, tmp_path: Path) -> None:
+async def test_api_7_no_request_gets_an_answer_that_is_not_documented(
+    url: str, env: Environment, tmp_path: Path
+) -> None:
     config, report = tmp_path / "schemathesis.toml", tmp_path / "cases.ndjson"
     sessions = await started_sessions(url)
-    approvals = await started_approvals(url, on)
+    approvals = await started_approvals(url, env)
     values = {
         "sessions": [*sessions, WAITING[0]],
         "tasks": await started_tasks(url),

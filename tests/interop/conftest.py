@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.api.conftest import http, on, session_requests, url
+from tests.api.conftest import env, http, session_requests, url
 from tests.interop.ai_chats import Driver, running_driver
 
-__all__ = ["http", "on", "session_requests", "url"]
+__all__ = ["env", "http", "session_requests", "url"]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from httpx import AsyncClient
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import DrivenSession, Gate, Stage, asks, says
+from tests.harness import DrivenSession, Environment, Gate, asks, says
 from tests.interop.ai_chats import Chat, Driver
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.limits import Limits
@@ -27,8 +27,8 @@ def words(text: str) -> Delta:
     return Delta(kind="respond", text=text)
 
 
-def session_of(on: Stage, chat: Chat) -> DrivenSession:
-    return on.adopt(on.client.get_workflow_handle(chat.id))
+def session_of(env: Environment, chat: Chat) -> DrivenSession:
+    return env.adopt(env.client.get_workflow_handle(chat.id))
 
 
 def tool_states(chat: Chat) -> list[tuple[str, str]]:
@@ -38,10 +38,10 @@ def tool_states(chat: Chat) -> list[tuple[str, str]]:
 # ---- answers
 
 
-async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, on: Stage) -> None:
+async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     thought = Delta(kind="think", text="Hm.")
-    on.vendor.script = [[thought, words("Hello"), gate, words(", Ada."), thinks("Hm.", "Hello, Ada.")]]
+    env.vendor.script = [[thought, words("Hello"), gate, words(", Ada."), thinks("Hm.", "Hello, Ada.")]]
     chat = await driver.open(url)
     sending = chat.sending("hello")
     await chat.until_shows("Hello")
@@ -56,10 +56,10 @@ async def test_agt_5_text_arrives_while_it_is_written(driver: Driver, url: str, 
     assert chat.answer["metadata"]["model"] == "test"
 
 
-async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver, url: str, on: Stage) -> None:
+async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     broken = ModelError("overloaded", "busy", retry_after=0.01)
-    on.vendor.script = [
+    env.vendor.script = [
         [words("Once upon"), gate, broken],
         [words("There was"), gate, says("There was a cat.")],
     ]
@@ -73,7 +73,7 @@ async def test_agt_5_a_retried_attempt_replaces_what_it_had_shown(driver: Driver
 
 
 async def test_api_1_one_chat_is_one_session_and_goes_on(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     chat = await driver.open(url)
     await chat.send("one")
@@ -87,25 +87,27 @@ async def test_api_1_one_chat_is_one_session_and_goes_on(
     ]
 
 
-async def test_api_1_a_client_may_send_the_last_message_alone(driver: Driver, url: str, on: Stage) -> None:
+async def test_api_1_a_client_may_send_the_last_message_alone(driver: Driver, url: str, env: Environment) -> None:
     chat = await driver.open(url, only_last=True)
     await chat.send("one")
     await chat.send("two")
     assert (chat.status, chat.text) == ("ready", "echo: two")
 
 
-async def test_ses_6_the_same_message_sent_twice_is_one_turn(driver: Driver, url: str, on: Stage) -> None:
+async def test_ses_6_the_same_message_sent_twice_is_one_turn(driver: Driver, url: str, env: Environment) -> None:
     first = await driver.open(url)
     await first.send("once", id="m1")
     again = await driver.open(url, id=first.id)
     await again.send("once", id="m1")
     assert again.answer["parts"] == first.answer["parts"]
-    assert len(on.vendor.requests) == 1
+    assert len(env.vendor.requests) == 1
 
 
-async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(driver: Driver, url: str, on: Stage) -> None:
+async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(
+    driver: Driver, url: str, env: Environment
+) -> None:
     long = "word " * 4_000
-    on.vendor.script = [says(long)]
+    env.vendor.script = [says(long)]
     chat = await driver.open(url)
     await chat.send("write a lot")
     assert chat.text == long
@@ -114,10 +116,10 @@ async def test_ses_15_an_answer_that_is_kept_by_reference_is_told_whole(driver: 
 # ---- tools
 
 
-async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: str, on: Stage) -> None:
+async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
     call_start = Delta(kind="call", text="look")
-    on.vendor.script = [
+    env.vendor.script = [
         [words("I look."), call_start, gate, asks(("look", {"at": "sky"}), text="I look.")],
         says("Blue."),
     ]
@@ -136,12 +138,12 @@ async def test_agt_6_a_tool_call_is_shown_with_its_result(driver: Driver, url: s
     ]
 
 
-async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver, url: str, on: Stage) -> None:
+async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver, url: str, env: Environment) -> None:
     async def fail(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="look failed", content="no such file", status="error")
 
-    on.tools.run = fail
-    on.vendor.script = [asks(("look", {})), says("I could not.")]
+    env.tools.run = fail
+    env.vendor.script = [asks(("look", {})), says("I could not.")]
     chat = await driver.open(url)
     await chat.send("look")
     (call,) = chat.parts("dynamic-tool")
@@ -150,13 +152,13 @@ async def test_agt_7_a_tool_that_fails_shows_what_the_model_sees(driver: Driver,
 
 
 async def test_ses_15_of_a_large_result_the_whole_is_where_the_excerpt_says(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="read", content="line\n" * 5_000)
 
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {})), says("Long.")]
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {})), says("Long.")]
     chat = await driver.open(url)
     await chat.send("look")
     (call,) = chat.parts("dynamic-tool")
@@ -165,16 +167,16 @@ async def test_ses_15_of_a_large_result_the_whole_is_where_the_excerpt_says(
 
 
 async def test_ses_7_a_message_that_joins_the_turn_is_shown_where_it_joined(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    on.tools.gate.close()
-    on.vendor.script = [asks(("look", {})), says("Both.")]
+    env.tools.gate.close()
+    env.vendor.script = [asks(("look", {})), says("Both.")]
     chat = await driver.open(url)
     sending = chat.sending("look")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     steer = {"message": "and listen", "id": "m2", "mode": "steer"}
     assert (await http.post(f"/workflow/{chat.id}/prompt", json=steer)).status_code == 202
-    on.tools.gate.open()
+    env.tools.gate.open()
     await sending
     assert [part["type"] for part in chat.answer["parts"]] == [
         *("step-start", "dynamic-tool", "steering-message", "step-start", "text"),
@@ -187,11 +189,11 @@ async def test_ses_7_a_message_that_joins_the_turn_is_shown_where_it_joined(
 
 
 async def awaiting(
-    driver: Driver, url: str, on: Stage, *calls: dict[str, Any], **options: Any
+    driver: Driver, url: str, env: Environment, *calls: dict[str, Any], **options: Any
 ) -> tuple[Chat, list[dict[str, Any]]]:
     """A chat whose answer waits for decisions on sending mails, and the approvals it shows."""
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(*[("send_mail", call) for call in calls]), says("That was it.")]
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(*[("send_mail", call) for call in calls]), says("That was it.")]
     chat = await driver.open(url, **options)
     await chat.send("write")
     assert (chat.status, chat.finishes[-1]["finishReason"]) == ("ready", "tool-calls")
@@ -199,8 +201,10 @@ async def awaiting(
     return chat, [part["approval"] for part in chat.parts("dynamic-tool")]
 
 
-async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(driver: Driver, url: str, on: Stage) -> None:
-    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
+async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(
+    driver: Driver, url: str, env: Environment
+) -> None:
+    chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
     waiting = chat.answer
     await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
@@ -208,51 +212,53 @@ async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(driver: 
     assert [part["type"] for part in chat.answer["parts"]] == ["step-start", "dynamic-tool", "step-start", "text"]
     (call,) = chat.parts("dynamic-tool")
     assert (call["state"], call["approval"]["approved"]) == ("output-available", True)
-    assert [call.args for call in on.tools.calls] == [{"to": "bob"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Driver, url: str, on: Stage) -> None:
-    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"}, only_last=True)
+async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Driver, url: str, env: Environment) -> None:
+    chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"}, only_last=True)
     await chat.do("approve", id=approval["id"], approved=False, reason="Not today.")
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
     assert tool_states(chat) == [("send_mail", "output-denied")]
-    assert on.tools.calls == []
-    assert "Not today." in on.vendor.requests[-1].messages[-1].content
+    assert env.tools.calls == []
+    assert "Not today." in env.vendor.requests[-1].messages[-1].content
 
 
-async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(driver: Driver, url: str, on: Stage) -> None:
+async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(
+    driver: Driver, url: str, env: Environment
+) -> None:
     mail = {"to": "bob", "text": "x" * 20_000}
-    chat, (approval,) = await awaiting(driver, url, on, mail)
+    chat, (approval,) = await awaiting(driver, url, env, mail)
     assert chat.parts("dynamic-tool")[0]["input"] == mail
     await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
-    assert [call.args for call in on.tools.calls] == [mail]
+    assert [call.args for call in env.tools.calls] == [mail]
 
 
-async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, on: Stage) -> None:
-    chat, (first, second) = await awaiting(driver, url, on, {"to": "ann"}, {"to": "bob"})
+async def test_agt_8_two_calls_are_decided_apart(driver: Driver, url: str, env: Environment) -> None:
+    chat, (first, second) = await awaiting(driver, url, env, {"to": "ann"}, {"to": "bob"})
     await chat.do("approve", id=first["id"], approved=True)
     assert tool_states(chat) == [("send_mail", "approval-responded"), ("send_mail", "approval-requested")]
     await chat.do("approve", id=second["id"], approved=False)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
     assert tool_states(chat) == [("send_mail", "output-available"), ("send_mail", "output-denied")]
-    assert [call.args for call in on.tools.calls] == [{"to": "ann"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "ann"}]
 
 
 async def test_agt_8_one_decision_alone_goes_through_and_the_other_call_waits_on(
-    driver: Driver, url: str, on: Stage
+    driver: Driver, url: str, env: Environment
 ) -> None:
-    chat, (first, second) = await awaiting(driver, url, on, {"to": "ann"}, {"to": "bob"})
+    chat, (first, second) = await awaiting(driver, url, env, {"to": "ann"}, {"to": "bob"})
     await chat.do("approve", id=first["id"], approved=True)
     await chat.do("send", message=None)
     assert tool_states(chat) == [("send_mail", "output-available"), ("send_mail", "approval-requested")]
     await chat.do("approve", id=second["id"], approved=True)
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
-    assert [call.args for call in on.tools.calls] == [{"to": "ann"}, {"to": "bob"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "ann"}, {"to": "bob"}]
 
 
-async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, url: str, on: Stage) -> None:
-    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
+async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, url: str, env: Environment) -> None:
+    chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
     page = await driver.open(url, id=chat.id)
     await page.do("resume")
     assert page.answer["parts"] == chat.answer["parts"]
@@ -260,26 +266,28 @@ async def test_agt_8_a_page_that_comes_back_is_shown_what_waits(driver: Driver, 
     await page.until(lambda page: page.status == "ready" and page.text == "That was it.")
 
 
-async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(driver: Driver, url: str, on: Stage) -> None:
-    chat, (approval,) = await awaiting(driver, url, on, {"to": "bob"})
-    session = session_of(on, chat)
+async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(
+    driver: Driver, url: str, env: Environment
+) -> None:
+    chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
+    session = session_of(env, chat)
     (pending,) = await session.approvals()
     await session.decide(pending, "reject")
     await session.idle(turns=1)
     await chat.do("approve", id=approval["id"], approved=True)
     await chat.until(lambda chat: chat.error is not None)
     assert "not-awaiting-approval" in (chat.error or "")
-    assert on.tools.calls == []
+    assert env.tools.calls == []
 
 
 # ---- coming back
 
 
 async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once(
-    driver: Driver, url: str, on: Stage
+    driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         asks(("look", {}), text="I look."),
         [words("It is"), gate, words(" blue."), says("It is blue.")],
     ]
@@ -297,10 +305,10 @@ async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once
 
 
 async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
-    driver: Driver, url: str, on: Stage
+    driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
+    env.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
     chat = await driver.open(url)
     sending = chat.sending("what colour?")
     await chat.until_shows("It is")
@@ -315,13 +323,13 @@ async def test_api_1_a_client_that_lost_its_stream_resumes_without_repetition(
 
 
 async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_documented(
-    driver: Driver, temporal: Client, on: Stage
+    driver: Driver, temporal: Client, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
     looks = asks(("look", {}), text="I look.")
-    on.vendor.script = [looks, [words("It is"), gate, words(" blue."), says("It is blue.")]]
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=on.partials) as url:
+    env.vendor.script = [looks, [words("It is"), gate, words(" blue."), says("It is blue.")]]
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    async with served(temporal, settings, partials=env.partials) as url:
         chat = await driver.open(url, resumes=True)
         sending = chat.sending("what colour?")
         await chat.until_shows("I look.It is")
@@ -331,7 +339,7 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
         "error",
         "The connection ended before the turn did. The turn continues",
     )
-    async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
+    async with served(temporal, settings, partials=env.partials, port=int(url.rpartition(":")[2])):
         await chat.until_shows("I look.It is")
         gate.open()
         await chat.until(lambda chat: chat.status == "ready" and chat.text == "I look.It is blue.")
@@ -340,7 +348,7 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
 
 
 async def test_api_1_where_nothing_runs_there_is_nothing_to_resume(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     new = await driver.open(url)
     await new.do("resume")
@@ -351,13 +359,13 @@ async def test_api_1_where_nothing_runs_there_is_nothing_to_resume(
     await page.do("resume")
     assert (page.status, page.error, page.messages) == ("ready", None, [])
     await http.post(f"/workflow/{chat.id}/end")
-    await session_of(on, chat).handle.result()
+    await session_of(env, chat).handle.result()
     assert (await http.get(f"/api/chat/{chat.id}/stream")).status_code == 204
 
 
-async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: str, on: Stage) -> None:
+async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
+    env.vendor.script = [[words("It is"), gate, words(" blue."), says("It is blue.")]]
     chat = await driver.open(url)
     sending = chat.sending("what colour?", id="m1")
     await chat.until_shows("It is")
@@ -374,16 +382,16 @@ async def test_api_3_two_clients_of_a_turn_show_the_same(driver: Driver, url: st
 
 
 async def test_ses_6_a_message_sent_meanwhile_waits_for_its_turn_and_is_then_streamed(
-    driver: Driver, url: str, on: Stage
+    driver: Driver, url: str, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
+    env.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
     chat, other = await driver.open(url), None
     first = chat.sending("one")
     await chat.until_shows("One")
     other = await driver.open(url, id=chat.id)
     second = other.sending("two")
-    await session_of(on, chat).until(lambda state: state.queue_length == 1)
+    await session_of(env, chat).until(lambda state: state.queue_length == 1)
     assert other.status == "submitted"
     gate.open()
     await first
@@ -391,9 +399,9 @@ async def test_ses_6_a_message_sent_meanwhile_waits_for_its_turn_and_is_then_str
     assert (chat.text, other.text) == ("One.", "Two.")
 
 
-async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url: str, on: Stage) -> None:
+async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
+    env.vendor.script = [[words("One"), gate, says("One.")], says("Two.")]
     chat = await driver.open(url, queue=True)
     first = chat.sending("one")
     await chat.until_shows("One")
@@ -405,16 +413,16 @@ async def test_ses_6_a_client_s_own_queue_is_sent_one_by_one(driver: Driver, url
 
 
 async def test_ses_8_a_message_that_was_taken_back_says_so(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("One"), gate, says("One.")]]
+    env.vendor.script = [[words("One"), gate, says("One.")]]
     chat = await driver.open(url)
     first = chat.sending("one")
     await chat.until_shows("One")
     other = await driver.open(url, id=chat.id)
     second = other.sending("two", id="m2")
-    await session_of(on, chat).until(lambda state: state.queue_length == 1)
+    await session_of(env, chat).until(lambda state: state.queue_length == 1)
     assert (await http.delete(f"/workflow/{chat.id}/queue/m2")).status_code == 204
     await second
     assert (other.status, other.error) == ("error", "Prompt 'm2' was withdrawn. Send it with a new id.")
@@ -423,10 +431,10 @@ async def test_ses_8_a_message_that_was_taken_back_says_so(
 
 
 async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once upon"), gate, says("Once upon a time.")]]
+    env.vendor.script = [[words("Once upon"), gate, says("Once upon a time.")]]
     chat = await driver.open(url)
     sending = chat.sending("tell me a story")
     await chat.until_shows("Once upon")
@@ -444,19 +452,21 @@ async def test_ses_9_stop_ends_the_turn_for_all_who_watch_it(
     assert page.status == "ready"
 
 
-async def test_api_2_a_turn_that_fails_is_an_error_in_words_for_people(driver: Driver, url: str, on: Stage) -> None:
-    on.vendor.script = [[words("I"), ModelError("auth", "the key is not accepted")]]
+async def test_api_2_a_turn_that_fails_is_an_error_in_words_for_people(
+    driver: Driver, url: str, env: Environment
+) -> None:
+    env.vendor.script = [[words("I"), ModelError("auth", "the key is not accepted")]]
     chat = await driver.open(url)
     await chat.send("hello", id="m1")
-    (turn,) = await session_of(on, chat).idle(turns=1)
+    (turn,) = await session_of(env, chat).idle(turns=1)
     assert (chat.status, chat.error) == ("error", turn.error)
     assert "the key is not accepted" in (chat.error or "")
 
 
 async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_takes(
-    driver: Driver, url: str, on: Stage
+    driver: Driver, url: str, env: Environment
 ) -> None:
-    on.vendor.script = [ModelError("auth", "no key"), ModelError("auth", "still no key"), says("At last.")]
+    env.vendor.script = [ModelError("auth", "no key"), ModelError("auth", "still no key"), says("At last.")]
     chat = await driver.open(url)
     await chat.send("hello", id="m1")
     assert "no key" in (chat.error or "")
@@ -467,15 +477,15 @@ async def test_api_1_a_message_that_failed_is_answered_again_as_often_as_it_take
     assert [message["role"] for message in chat.messages] == ["user", "assistant"]
     await chat.do("regenerate")
     assert "has an answer" in (chat.error or "")
-    await session_of(on, chat).idle(turns=3)
-    assert len(on.vendor.requests) == 3
+    await session_of(env, chat).idle(turns=3)
+    assert len(env.vendor.requests) == 3
 
 
 async def test_ses_9_a_message_that_was_stopped_is_answered_again(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
+    env.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
     chat = await driver.open(url, only_last=True)
     sending = chat.sending("hello")
     await chat.until_shows("Once")
@@ -487,10 +497,10 @@ async def test_ses_9_a_message_that_was_stopped_is_answered_again(
 
 @pytest.mark.parametrize("names_it", [False, True])
 async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
-    driver: Driver, url: str, http: AsyncClient, on: Stage, names_it: bool
+    driver: Driver, url: str, http: AsyncClient, env: Environment, names_it: bool
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
+    env.vendor.script = [[words("Once"), gate, says("Once.")], says("At last.")]
     chat = await driver.open(url)
     sending = chat.sending("hello")
     await chat.until_shows("Once")
@@ -502,13 +512,13 @@ async def test_api_1_a_page_that_was_reloaded_has_a_stopped_answer_given_again(
     await sending
     await page.do("regenerate", **({"messageId": page.answer["id"]} if names_it else {}))
     assert (page.status, page.error, page.text) == ("ready", None, "At last.")
-    assert [turn.user_message for turn in await session_of(on, chat).idle(turns=2)] == ["hello", "hello"]
+    assert [turn.user_message for turn in await session_of(env, chat).idle(turns=2)] == ["hello", "hello"]
 
 
 async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_all(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.script = [
+    env.vendor.script = [
         thinks("Hm.", "Hello, Ada."),
         asks(("look", {"at": "x"}), ("look", {"at": "y"}), text="Let me see."),
         says("Found."),
@@ -547,22 +557,24 @@ def plain(message: dict[str, Any]) -> dict[str, Any]:
     return {"id": message["id"], "role": message["role"], "metadata": metadata, "parts": parts}
 
 
-async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(driver: Driver, url: str, on: Stage) -> None:
+async def test_api_2_a_session_that_is_terminated_in_mid_turn_says_so(
+    driver: Driver, url: str, env: Environment
+) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once"), gate, says("Once.")]]
+    env.vendor.script = [[words("Once"), gate, says("Once.")]]
     chat = await driver.open(url)
     sending = chat.sending("tell me a story")
     await chat.until_shows("Once")
-    await session_of(on, chat).handle.terminate()
+    await session_of(env, chat).handle.terminate()
     await sending
     assert (chat.status, chat.error) == ("error", "The session is terminated; this turn has no answer.")
 
 
 async def test_api_1_a_session_that_is_deleted_in_mid_turn_ends_its_streams(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once"), gate, says("Once.")]]
+    env.vendor.script = [[words("Once"), gate, says("Once.")]]
     chat = await driver.open(url)
     sending = chat.sending("tell me a story")
     await chat.until_shows("Once")
@@ -572,10 +584,12 @@ async def test_api_1_a_session_that_is_deleted_in_mid_turn_ends_its_streams(
     assert chat.id in (chat.error or "") or "terminated" in (chat.error or "")
 
 
-async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(driver: Driver, url: str, on: Stage) -> None:
-    on.vendor.script = [*[asks(("look", {"n": number}), text=f"{number} ") for number in range(6)], says("done")]
+async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(
+    driver: Driver, url: str, env: Environment
+) -> None:
+    env.vendor.script = [*[asks(("look", {"n": number}), text=f"{number} ") for number in range(6)], says("done")]
     chat = await driver.open(url)
-    session = await on.start(SessionInput(limits=Limits(max_history_events=50)), id=chat.id)
+    session = await env.start(SessionInput(limits=Limits(max_history_events=50)), id=chat.id)
     await chat.send("look around")
     assert (chat.status, chat.text) == ("ready", "0 1 2 3 4 5 done")
     assert tool_states(chat) == [("look", "output-available")] * 6
@@ -583,9 +597,9 @@ async def test_ses_14_a_turn_that_goes_on_in_a_new_run_is_one_answer(driver: Dri
 
 
 async def test_api_2_a_chat_whose_session_has_ended_takes_no_message(
-    driver: Driver, url: str, http: AsyncClient, on: Stage
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    session = await on.start(SessionInput())
+    session = await env.start(SessionInput())
     await http.post(f"/workflow/{session.handle.id}/end")
     await session.handle.result()
     chat = await driver.open(url, id=session.handle.id)

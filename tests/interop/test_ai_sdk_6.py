@@ -3,7 +3,7 @@
 import pytest
 from httpx import AsyncClient
 
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from tests.interop.ai_chats import Driver
 from tests.interop.test_ai_sdk import words
 from turnkeeper.activities.providers.protocol import ModelError
@@ -13,9 +13,9 @@ HEADERS = {"x-ai-sdk-version": "6"}
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["says its version", "as it is"])
 async def test_api_1_version_6_is_answered_with_tools_and_a_second_prompt(
-    driver_6: Driver, url: str, on: Stage, headers: dict[str, str]
+    driver_6: Driver, url: str, env: Environment, headers: dict[str, str]
 ) -> None:
-    on.vendor.script = [asks(("look", {"at": "x"})), says("Found it.")]
+    env.vendor.script = [asks(("look", {"at": "x"})), says("Found it.")]
     chat = await driver_6.open(url, headers=headers)
     await chat.send("look", id="m1")
     assert (chat.status, chat.error, chat.text) == ("ready", None, "Found it.")
@@ -26,10 +26,10 @@ async def test_api_1_version_6_is_answered_with_tools_and_a_second_prompt(
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["says its version", "as it is"])
 async def test_ses_9_a_stopped_turn_is_no_error_in_version_6(
-    driver_6: Driver, url: str, http: AsyncClient, on: Stage, headers: dict[str, str]
+    driver_6: Driver, url: str, http: AsyncClient, env: Environment, headers: dict[str, str]
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[words("Once upon"), gate, says("Once upon a time.")]]
+    env.vendor.script = [[words("Once upon"), gate, says("Once upon a time.")]]
     chat = await driver_6.open(url, headers=headers)
     sending = chat.sending("tell me a story")
     await chat.until_shows("Once upon")
@@ -38,8 +38,10 @@ async def test_ses_9_a_stopped_turn_is_no_error_in_version_6(
     assert (chat.status, chat.error, chat.text) == ("ready", None, "Once upon")
 
 
-async def test_agt_8_version_6_decides_and_the_same_message_goes_on(driver_6: Driver, url: str, on: Stage) -> None:
-    on.vendor.script = [asks(("pay", {"to": "me"})), says("Paid.")]
+async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
+    driver_6: Driver, url: str, env: Environment
+) -> None:
+    env.vendor.script = [asks(("pay", {"to": "me"})), says("Paid.")]
     chat = await driver_6.open(url, headers=HEADERS)
     await chat.send("pay")
     (part,) = chat.parts("dynamic-tool")
@@ -52,16 +54,16 @@ async def test_agt_8_version_6_decides_and_the_same_message_goes_on(driver_6: Dr
 
 
 async def test_ses_7_version_6_shows_a_message_that_joined_the_turn(
-    driver_6: Driver, url: str, http: AsyncClient, on: Stage
+    driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.gate.close()
-    on.vendor.script = [asks(("look", {})), says("Sunny.")]
+    env.vendor.gate.close()
+    env.vendor.script = [asks(("look", {})), says("Sunny.")]
     chat = await driver_6.open(url, headers=HEADERS)
     sending = chat.sending("look")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     steer = {"message": "and the weather?", "id": "steer-1", "mode": "steer"}
     assert (await http.post(f"/workflow/{chat.id}/prompt", json=steer)).status_code == 202
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await sending
     assert (chat.status, chat.error, chat.text) == ("ready", None, "Sunny.")
     (joined,) = chat.parts("data-steering-message")
@@ -69,11 +71,11 @@ async def test_ses_7_version_6_shows_a_message_that_joined_the_turn(
 
 
 async def test_api_1_version_6_is_shown_an_answer_that_was_written_again_once_it_resumes(
-    driver_6: Driver, url: str, on: Stage
+    driver_6: Driver, url: str, env: Environment
 ) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)
     broken = ModelError("overloaded", "busy", retry_after=0.01)
-    on.vendor.script = [[words("Once upon"), first, broken], [words("There was"), second, says("There was a cat.")]]
+    env.vendor.script = [[words("Once upon"), first, broken], [words("There was"), second, says("There was a cat.")]]
     chat = await driver_6.open(url, headers=HEADERS, resumes=True)
     sending = chat.sending("tell me a story")
     await chat.until_shows("Once upon")

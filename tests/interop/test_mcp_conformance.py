@@ -14,7 +14,7 @@ import pytest
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict
 
-from tests.harness import BOUND, Gate, Stage, asks, says
+from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.mcp import tasks_extension, tools
@@ -100,13 +100,13 @@ def starting(name: str) -> Tool[SuiteArguments]:
 
 
 @pytest.fixture
-def suite_tools(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools that scenarios of the Tasks extension call, and a model that works as they are expected to."""
     greeting = Tool("greet", "greet", "A tool of the suite.", SuiteArguments, Greeting, greet, ToolAnnotations())
     monkeypatch.setitem(tools.TOOLS, "greet", greeting)
     for name in ("slow_compute", "failing_job", "confirm_delete", "multi_input", "protocol_error_job"):
         monkeypatch.setitem(tools.TOOLS, name, starting(name))
-    on.tools.specs = [ToolSpec(name="delete_file")]
+    env.tools.specs = [ToolSpec(name="delete_file")]
     started = set[str]()
 
     def answer(request: ModelRequest) -> Any:
@@ -123,7 +123,7 @@ def suite_tools(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
             return [Gate(is_open=False), says("never")]
         return says("done")
 
-    on.vendor.answer = answer
+    env.vendor.answer = answer
     read_decisions = tasks_extension.read_decisions
 
     def of_the_suite(calls: Any, responses: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.mcp.test_tools import NAMES
-from tests.harness import BOUND, Stage, says
+from tests.harness import BOUND, Environment, says
 from tests.interop.npm import installed, node
 
 PROGRAM = Path(__file__).parent / "mcp"
@@ -31,8 +31,10 @@ async def inspect(url: str, folder: Path, era: str, method: str, *arguments: str
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_tsk_6_the_inspector_lists_the_tools_and_completes_a_task(url: str, on: Stage, tmp_path: Path, era: str):
-    on.vendor.script = [says("Forty-two.")]
+async def test_tsk_6_the_inspector_lists_the_tools_and_completes_a_task(
+    url: str, env: Environment, tmp_path: Path, era: str
+):
+    env.vendor.script = [says("Forty-two.")]
     tools = (await inspect(url, tmp_path, era, "tools/list", "--strict"))["tools"]
     assert [tool["name"] for tool in tools] == NAMES
 

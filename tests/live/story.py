@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from temporalio.client import Client
 
-from tests.harness import stage
+from tests.harness import environment
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -30,9 +30,9 @@ async def read_and_remember(client: Client, model: str, workspace: Path) -> list
     providers = build_providers(Settings(offline_words_per_second=0))
     async with (
         build_toolbox(Settings(workspace_root=workspace)) as toolbox,
-        stage(client, providers=providers, toolbox=toolbox) as on,
+        environment(client, providers=providers, toolbox=toolbox) as env,
     ):
-        session = await on.start(SessionInput.model_validate({"model": model, "limits": SPARING}))
+        session = await env.start(SessionInput.model_validate({"model": model, "limits": SPARING}))
         await session.prompt("Think carefully about which tool you need. Read notes.txt and tell me its first heading.")
         await session.until(lambda state: state.status == "idle" and state.session.turn_count == 1, bound=PATIENCE)
         await session.prompt("Which file did you read?")

@@ -12,7 +12,7 @@ from pathlib import Path
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
-from tests.harness import DrivenSession, stage
+from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
 from turnkeeper.models.session.session_state import CURRENT_RULES
 from turnkeeper.workflows import search_attributes
@@ -29,8 +29,8 @@ async def record(names: list[str]) -> None:
         search_attributes=search_attributes.ALL,
     ) as server:
         for name in names:
-            async with stage(server.client) as on:
-                await save(name, await STORIES[name](on))
+            async with environment(server.client) as env:
+                await save(name, await STORIES[name](env))
 
 
 async def save(name: str, session: DrivenSession) -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 from unittest.mock import patch
 from uuid import uuid4
 
-from tests.harness import UNASKED, DrivenSession, Gate, Stage, asks, last_user_message, says
+from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.session.session import SessionInput
@@ -13,97 +13,97 @@ from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
-Story = Callable[[Stage], Awaitable[DrivenSession]]
+Story = Callable[[Environment], Awaitable[DrivenSession]]
 
 
-async def one_turn(on: Stage) -> DrivenSession:
-    session = await on.start()
+async def one_turn(env: Environment) -> DrivenSession:
+    session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     return session
 
 
-async def tool_calls(on: Stage) -> DrivenSession:
-    on.vendor.script = [asks(("look", {"n": 1}), ("look", {"n": 2})), asks(("pay", {})), says("done")]
-    session = await on.start(UNASKED)
+async def tool_calls(env: Environment) -> DrivenSession:
+    env.vendor.script = [asks(("look", {"n": 1}), ("look", {"n": 2})), asks(("pay", {})), says("done")]
+    session = await env.start(UNASKED)
     await session.prompt("look twice and pay")
     await session.idle(turns=1)
     return session
 
 
-async def failed_tool(on: Stage) -> DrivenSession:
+async def failed_tool(env: Environment) -> DrivenSession:
     async def fail(invocation: object) -> ToolResult:
         return ToolResult(outcome="look failed", status="error")
 
-    on.tools.run = fail
-    on.vendor.script = [asks(("look", {}), ("nope", {})), says("it did not work")]
-    session = await on.start()
+    env.tools.run = fail
+    env.vendor.script = [asks(("look", {}), ("nope", {})), says("it did not work")]
+    session = await env.start()
     await session.prompt("look")
     await session.idle(turns=1)
     return session
 
 
-async def failed_turn(on: Stage) -> DrivenSession:
-    on.vendor.script = [ModelError("overloaded", "busy"), ModelError("auth", "no")]
-    session = await on.start()
+async def failed_turn(env: Environment) -> DrivenSession:
+    env.vendor.script = [ModelError("overloaded", "busy"), ModelError("auth", "no")]
+    session = await env.start()
     await session.prompt("hello")
     await session.prompt("hello again")
     await session.idle(turns=2)
     return session
 
 
-async def cancelled_turn(on: Stage) -> DrivenSession:
-    on.vendor.script = [asks(("look", {}), ("pay", {}))]
-    on.tools.gate.close()
-    session = await on.start(UNASKED)
+async def cancelled_turn(env: Environment) -> DrivenSession:
+    env.vendor.script = [asks(("look", {}), ("pay", {}))]
+    env.tools.gate.close()
+    session = await env.start(UNASKED)
     await session.prompt(id="p1", text="pay")
-    await on.tools.gate.until_arrived(2)
+    await env.tools.gate.until_arrived(2)
     await session.update("cancel_turn", {"message_id": "p1"})
     await session.prompt("and now?")
     await session.idle(turns=2)
     return session
 
 
-async def overlapping_prompts(on: Stage) -> DrivenSession:
-    on.vendor.gate.close()
-    session = await on.start()
+async def overlapping_prompts(env: Environment) -> DrivenSession:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="queued")
     await session.prompt(id="p3", text="withdrawn")
     await session.update("withdraw_prompt", {"id": "p3"})
     await session.prompt(id="p4", text="now", mode="interrupt")
-    await on.vendor.gate.until_arrived(2)
+    await env.vendor.gate.until_arrived(2)
     await session.prompt(id="p5", text="steered too late", mode="steer")
     await session.until(lambda s: s.queue_length == 2)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.idle(turns=4)
     return session
 
 
-async def steered_turn(on: Stage) -> DrivenSession:
-    on.vendor.script = [asks(("look", {})), says("as you wish")]
-    on.tools.gate.close()
-    session = await on.start()
+async def steered_turn(env: Environment) -> DrivenSession:
+    env.vendor.script = [asks(("look", {})), says("as you wish")]
+    env.tools.gate.close()
+    session = await env.start()
     await session.prompt("look")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.prompt(text="only the red ones", mode="steer")
     await session.until(lambda s: s.queue_length == 1)
-    on.tools.gate.open()
+    env.tools.gate.open()
     await session.idle(turns=1)
     return session
 
 
-async def waiting_for_the_vendor(on: Stage) -> DrivenSession:
-    on.vendor.script = [ModelError("rate_limited", "later", retry_after=5.5), says("at last")]
-    session = await on.start()
+async def waiting_for_the_vendor(env: Environment) -> DrivenSession:
+    env.vendor.script = [ModelError("rate_limited", "later", retry_after=5.5), says("at last")]
+    session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     return session
 
 
-async def configured_and_ended(on: Stage) -> DrivenSession:
-    session = await on.start(SessionInput(title="A title", user="alice"))
+async def configured_and_ended(env: Environment) -> DrivenSession:
+    session = await env.start(SessionInput(title="A title", user="alice"))
     await session.prompt("one")
     await session.idle(turns=1)
     await session.update("configure", {"title": "Another", "limits": {"max_steps": 3}})
@@ -114,8 +114,8 @@ async def configured_and_ended(on: Stage) -> DrivenSession:
     return session
 
 
-async def continued_as_new(on: Stage) -> DrivenSession:
-    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+async def continued_as_new(env: Environment) -> DrivenSession:
+    session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
     for number in range(10):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
@@ -124,8 +124,8 @@ async def continued_as_new(on: Stage) -> DrivenSession:
     return session
 
 
-async def archived_turns(on: Stage) -> DrivenSession:
-    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+async def archived_turns(env: Environment) -> DrivenSession:
+    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
     for number in range(16):
         await session.prompt(f"turn {number} " + "x" * 300)
     await session.idle(turns=16)
@@ -135,9 +135,9 @@ async def archived_turns(on: Stage) -> DrivenSession:
     return session
 
 
-async def turn_over_runs(on: Stage) -> DrivenSession:
-    on.vendor.script = [asks(("look", {"n": number}), ("pay", {})) for number in range(12)]
-    session = await on.start(
+async def turn_over_runs(env: Environment) -> DrivenSession:
+    env.vendor.script = [asks(("look", {"n": number}), ("pay", {})) for number in range(12)]
+    session = await env.start(
         SessionInput.model_validate({"tool_policy": UNASKED.tool_policy, "limits": {"max_history_events": 50}})
     )
     await session.prompt("look and pay, again and again")
@@ -147,45 +147,45 @@ async def turn_over_runs(on: Stage) -> DrivenSession:
     return session
 
 
-async def step_over_runs(on: Stage) -> DrivenSession:
-    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)])]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+async def step_over_runs(env: Environment) -> DrivenSession:
+    env.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)])]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
     await session.prompt("look everywhere at once")
     await session.handle.signal("end_chat")
     await session.handle.result()
     return session
 
 
-async def steps_archived(on: Stage) -> DrivenSession:
+async def steps_archived(env: Environment) -> DrivenSession:
     async def look(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="looked", content="x" * 300)
 
-    on.tools.run = look
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(40)]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+    env.tools.run = look
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(40)]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
     await session.prompt("look for a very long time")
     (turn,) = await session.idle(turns=1)
     assert turn.steps_omitted > 0
     return session
 
 
-async def large_texts(on: Stage) -> DrivenSession:
+async def large_texts(env: Environment) -> DrivenSession:
     async def read(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="read", content="x" * 30_000)
 
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {"text": "a" * 9_000})), says("w" * 12_000)]
-    session = await on.start()
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {"text": "a" * 9_000})), says("w" * 12_000)]
+    session = await env.start()
     await session.prompt("read it all")
     await session.prompt("what was it?")
     await session.idle(turns=2)
     return session
 
 
-async def archive_down(on: Stage) -> DrivenSession:
-    in_its_place = on.settings.state_dir / "archive.db"
+async def archive_down(env: Environment) -> DrivenSession:
+    in_its_place = env.settings.state_dir / "archive.db"
     in_its_place.mkdir()
-    session = await on.start(SessionInput.model_validate({"limits": {"max_state_bytes": 60_000}}))
+    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 60_000}}))
     state = await session.state()
     while state.session.archive.failing_since is None:
         turns = state.session.turn_count
@@ -200,12 +200,12 @@ async def archive_down(on: Stage) -> DrivenSession:
     return session
 
 
-async def summarised(on: Stage) -> DrivenSession:
+async def summarised(env: Environment) -> DrivenSession:
     outcomes = [says("They counted."), says(""), ModelError("auth", "no"), says("They counted on.")]
-    on.vendor.summarise = lambda request: outcomes.pop(0) if outcomes else says("They are still counting.")
+    env.vendor.summarise = lambda request: outcomes.pop(0) if outcomes else says("They are still counting.")
     window = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize_on_trim": True}
     limits = {"max_history_events": 50}
-    session = await on.start(SessionInput.model_validate({"history": window, "limits": limits}))
+    session = await env.start(SessionInput.model_validate({"history": window, "limits": limits}))
     for number in range(30):
         await session.prompt(f"turn {number}, with some more words")
         if number % 10 == 9:
@@ -216,21 +216,21 @@ async def summarised(on: Stage) -> DrivenSession:
     return session
 
 
-async def overflowed(on: Stage) -> DrivenSession:
+async def overflowed(env: Environment) -> DrivenSession:
     """Recorded before windows were halved: the turn failed at once."""
-    return await _overflowing(on, turns=3, errors=1)
+    return await _overflowing(env, turns=3, errors=1)
 
 
-async def halved_window(on: Stage) -> DrivenSession:
-    return await _overflowing(on, turns=6, errors=4)
+async def halved_window(env: Environment) -> DrivenSession:
+    return await _overflowing(env, turns=6, errors=4)
 
 
-async def _overflowing(on: Stage, *, turns: int, errors: int) -> DrivenSession:
-    session = await on.start()
+async def _overflowing(env: Environment, *, turns: int, errors: int) -> DrivenSession:
+    session = await env.start()
     for number in range(turns):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
-    on.vendor.script = [ModelError("context_too_long", "no room")] * errors
+    env.vendor.script = [ModelError("context_too_long", "no room")] * errors
     await session.prompt("this does not fit")
     await session.idle(turns=turns + 1)
     await session.prompt("this fits")
@@ -238,10 +238,10 @@ async def _overflowing(on: Stage, *, turns: int, errors: int) -> DrivenSession:
     return session
 
 
-async def approved(on: Stage) -> DrivenSession:
-    on.tools.specs = [*on.tools.specs, ToolSpec(name="send_mail"), ToolSpec(name="post")]
-    on.vendor.script = [asks(("send_mail", {"n": 0}), ("look", {}), ("post", {}), ("send_mail", {"n": 1}))]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+async def approved(env: Environment) -> DrivenSession:
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="send_mail"), ToolSpec(name="post")]
+    env.vendor.script = [asks(("send_mail", {"n": 0}), ("look", {}), ("post", {}), ("send_mail", {"n": 1}))]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
     await session.prompt("write to them")
     await session.awaited_approvals(3)
     for number in range(60):  # while it waits, the session goes on in a new run
@@ -256,10 +256,10 @@ async def approved(on: Stage) -> DrivenSession:
     return session
 
 
-async def approval_expired(on: Stage) -> DrivenSession:
-    on.tools.specs = [*on.tools.specs, ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {}), ("look", {})), says("nobody was there"), asks(("send_mail", {}))]
-    session = await on.start(SessionInput.model_validate({"limits": {"approval_timeout": 0.3}}))
+async def approval_expired(env: Environment) -> DrivenSession:
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {}), ("look", {})), says("nobody was there"), asks(("send_mail", {}))]
+    session = await env.start(SessionInput.model_validate({"limits": {"approval_timeout": 0.3}}))
     await session.prompt("write")
     await session.idle(turns=1)
     await session.update("configure", {"limits": {"approval_timeout": 60}})
@@ -270,63 +270,63 @@ async def approval_expired(on: Stage) -> DrivenSession:
     return session
 
 
-async def tools_renewed(on: Stage, *, turns: int = 6) -> DrivenSession:
+async def tools_renewed(env: Environment, *, turns: int = 6) -> DrivenSession:
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
-    session = await on.start(SessionInput.model_validate({"history": window}))
+    session = await env.start(SessionInput.model_validate({"history": window}))
     for number in range(turns):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
-        on.tools.specs = [*on.tools.specs, ToolSpec(name=f"new_{number}")]
+        env.tools.specs = [*env.tools.specs, ToolSpec(name=f"new_{number}")]
     return session
 
 
-async def tools_fresh_for_turns(on: Stage) -> DrivenSession:
+async def tools_fresh_for_turns(env: Environment) -> DrivenSession:
     """Segments begin every few turns, and the tools are read again once."""
-    return await tools_renewed(on, turns=FRESH_TURNS + 4)
+    return await tools_renewed(env, turns=FRESH_TURNS + 4)
 
 
-async def tools_read_again(on: Stage) -> DrivenSession:
+async def tools_read_again(env: Environment) -> DrivenSession:
     """A server that could not be asked is asked in the next turn; a call that met another tool has the list read."""
 
     async def change(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="look has changed, and was not called", status="error", tool_changed=True)
 
-    built_in = on.tools.specs
-    on.tools.unread = ["mail"]
-    session = await on.start()
+    built_in = env.tools.specs
+    env.tools.unread = ["mail"]
+    session = await env.start()
     for number, mail in enumerate(([], ["send_mail"], [])):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 1)
-        on.tools.specs = [*built_in, *(ToolSpec(name=name, server="mail") for name in mail)]
-        on.tools.unread = [] if mail else ["mail"]
-    on.tools.run = change
-    on.vendor.script = [asks(("look", {})), says("done")]
+        env.tools.specs = [*built_in, *(ToolSpec(name=name, server="mail") for name in mail)]
+        env.tools.unread = [] if mail else ["mail"]
+    env.tools.run = change
+    env.vendor.script = [asks(("look", {})), says("done")]
     await session.prompt("look")
     await session.idle(turns=4)
     await session.prompt("and now?")
     await session.idle(turns=5)
-    assert on.tools.listings > 3
+    assert env.tools.listings > 3
     return session
 
 
-async def written_unasked(on: Stage) -> DrivenSession:
+async def written_unasked(env: Environment) -> DrivenSession:
     """Recorded without a policy, while built-in tools that write ran unasked by default (AGT-8)."""
-    on.tools.specs = [*on.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
-    on.vendor.script = [asks(("file_write", {"path": "notes.txt", "content": "hello"})), says("Wrote notes.txt")]
-    session = await on.start(UNASKED)
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
+    env.vendor.script = [asks(("file_write", {"path": "notes.txt", "content": "hello"})), says("Wrote notes.txt")]
+    session = await env.start(UNASKED)
     await session.prompt("write hello to notes.txt")
     await session.idle(turns=1)
     return session
 
 
-async def stopped_in_mid_answer(on: Stage) -> DrivenSession:
+async def stopped_in_mid_answer(env: Environment) -> DrivenSession:
     """Recorded while a stopped turn did not wait for what its model had written (SES-9)."""
     middle = Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         asks(("look", {})),
         [Delta("think", "Let me see."), Delta("respond", "It was a dark"), middle, says("It was a dark night.")],
     ]
-    session = await on.start()
+    session = await env.start()
     await session.prompt(id="p1", text="look, and tell me a story")
     await middle.until_arrived(1)
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -335,15 +335,15 @@ async def stopped_in_mid_answer(on: Stage) -> DrivenSession:
     return session
 
 
-async def interrupted_answers(on: Stage) -> DrivenSession:
+async def interrupted_answers(env: Environment) -> DrivenSession:
     """An answer that is stopped, one that is interrupted, and one that breaks off: what was written stays (SES-9)."""
     middles = [Gate(is_open=False), Gate(is_open=False)]
-    on.vendor.script = [
+    env.vendor.script = [
         [Delta("think", "Let me see."), Delta("respond", "It was a dark"), middles[0], says("It was a dark night.")],
         [Delta("respond", "Once upon"), Delta("call", "pay"), middles[1], asks(("pay", {}))],
         [Delta("respond", "In the beginning"), ModelError("auth", "no")],
     ]
-    session = await on.start()
+    session = await env.start()
     await session.prompt(id="p1", text="tell me a story")
     await middles[0].until_arrived(1)
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -359,11 +359,11 @@ async def interrupted_answers(on: Stage) -> DrivenSession:
     return session
 
 
-async def summarised_by_default(on: Stage) -> DrivenSession:
+async def summarised_by_default(env: Environment) -> DrivenSession:
     """A session that was started without input: every default is today's."""
-    on.vendor.summarise = lambda request: says("They counted.")
+    env.vendor.summarise = lambda request: says("They counted.")
     session_id = f"s-{uuid4()}"
-    session = on.adopt(await on.client.start_workflow("AgenticAIWorkflow", id=session_id, task_queue=on.task_queue))
+    session = env.adopt(await env.client.start_workflow("AgenticAIWorkflow", id=session_id, task_queue=env.task_queue))
     await session.update("configure", {"history": {"summarize_on_trim": True}})
     for number in range(60):
         await session.prompt(f"turn {number}")
@@ -373,44 +373,44 @@ async def summarised_by_default(on: Stage) -> DrivenSession:
     return session
 
 
-async def parked_prompts(on: Stage) -> DrivenSession:
+async def parked_prompts(env: Environment) -> DrivenSession:
     """More waits than a run can hand over, and more is rejected than the session remembers."""
     limits = {"max_history_events": 50, "max_queued_prompts": 4, "max_state_bytes": 40_000, "max_queued_bytes": 2_000}
 
     def answer(request: ModelRequest) -> ModelResponse:
-        if len(on.vendor.requests) == 5:
-            on.vendor.gate.close()
+        if len(env.vendor.requests) == 5:
+            env.vendor.gate.close()
         return says(f"echo: {last_user_message(request)}")
 
-    on.vendor.answer = answer
-    on.vendor.gate.close()
-    session = await on.start(SessionInput.model_validate({"limits": limits}))
+    env.vendor.answer = answer
+    env.vendor.gate.close()
+    session = await env.start(SessionInput.model_validate({"limits": limits}))
     for number in range(25):
         await session.prompt(id=f"p{number}", text=f"prompt {number}")
     for _ in range(30):
         await session.prompt("")
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.until(lambda s: s.session.turn_count == 6, turns=0)
     assert (await session.queue()).parked > 0
     await session.update("withdraw_prompt", {"id": "p20"})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.idle(turns=24)
     await session.handle.signal("end_chat")
     await session.handle.result()
     return session
 
 
-async def sub_tasks(on: Stage) -> DrivenSession:
+async def sub_tasks(env: Environment) -> DrivenSession:
     """Tasks in the foreground, one of them stopped; and one in the background whose answer becomes a prompt (TSK-5)."""
-    on.vendor.answer = _delegating
-    session = await on.start(SessionInput(tool_policy={"*": "allow"}))
+    env.vendor.answer = _delegating
+    session = await env.start(SessionInput(tool_policy={"*": "allow"}))
     await session.prompt(id="p1", text="wait for it")
     await session.idle(turns=1)
     await session.prompt(id="p2", text="do not wait for it")
     await session.idle(turns=3)
-    on.tools.gate.close()
+    env.tools.gate.close()
     await session.prompt(id="p4", text="look into it")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.update("cancel_turn", {"message_id": "p4"})
     await session.idle(turns=4)
     await session.update("end_session", {})
@@ -418,14 +418,14 @@ async def sub_tasks(on: Stage) -> DrivenSession:
     return session
 
 
-async def task(on: Stage) -> DrivenSession:
+async def task(env: Environment) -> DrivenSession:
     """A task that reports progress, asks for a decision and answers at length (TSK-4, TSK-5)."""
-    on.vendor.answer = _delegating
-    session = await on.start(SessionInput())
+    env.vendor.answer = _delegating
+    session = await env.start(SessionInput())
     await session.prompt(id="p1", text="pay for it")
     await session.until(lambda state: any(task.status == "input_required" for task in state.session.tasks))
-    task = DrivenSession(on.client, on.client.get_workflow_handle(f"{session.handle.id}.task-1"))
-    on.adopt(task.handle)
+    task = DrivenSession(env.client, env.client.get_workflow_handle(f"{session.handle.id}.task-1"))
+    env.adopt(task.handle)
     (pending,) = await task.awaited_approvals()
     await task.decide(pending, "approve")
     await session.idle(turns=1)
@@ -447,19 +447,19 @@ def _delegating(request: ModelRequest) -> ModelResponse:
     return asks(("run_task", {"description": prompt, "background": prompt.startswith("do not wait")}))
 
 
-async def deleted(on: Stage) -> DrivenSession:
+async def deleted(env: Environment) -> DrivenSession:
     """The deletion of a session that is in the middle of an answer, and not the session: of that nothing is left."""
-    on.vendor.gate.close()
-    session = await on.start()
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt("hello")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     order = DeletionOrder(first_run_id=session.handle.first_execution_run_id or "")
     with patch("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1)):
-        deletion = await on.client.start_workflow(
-            "DeleteSession", order, id=deletion_id(session.handle.id), task_queue=on.task_queue
+        deletion = await env.client.start_workflow(
+            "DeleteSession", order, id=deletion_id(session.handle.id), task_queue=env.task_queue
         )
         await deletion.result()
-    return on.adopt(deletion)
+    return env.adopt(deletion)
 
 
 STORIES: dict[str, Story] = {

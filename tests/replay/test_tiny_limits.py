@@ -7,7 +7,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from tests.conftest import TINY
-from tests.harness import DrivenSession, stage
+from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
 
 SCALED = {
@@ -24,8 +24,8 @@ async def test_ops_10_every_story_passes_on_a_server_with_tiny_limits(
     tiny_temporal: Client, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    async with stage(tiny_temporal, limits=SCALED) as on:
-        session = await STORIES[name](on)
+    async with environment(tiny_temporal, limits=SCALED) as env:
+        session = await STORIES[name](env)
         await stays_within_the_limits(session)
 
 

@@ -8,7 +8,7 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError
 
-from tests.harness import BOUND, DrivenSession, Stage, asks, broken, heal, says, stage
+from tests.harness import BOUND, DrivenSession, Environment, asks, broken, environment, heal, says
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 
@@ -18,16 +18,16 @@ LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "m
 """The window holds all of 20 prompts' turns; the state doesn't."""
 
 
-async def archived(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
-    page = await on.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
+async def archived(env: Environment, session: DrivenSession) -> list[ConversationMessage]:
+    page = await env.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
     assert [turn.number for turn in page] == list(range(1, len(page) + 1))
     return [turn.turn for turn in page]
 
 
-async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
+async def transcript(env: Environment, session: DrivenSession) -> list[ConversationMessage]:
     """Return the whole transcript: what the archive has and the session no longer, then what the session has."""
     state = await session.state()
-    return (await archived(on, session))[: state.archived_count] + state.messages
+    return (await archived(env, session))[: state.archived_count] + state.messages
 
 
 async def chat(session: DrivenSession, numbers: range) -> None:
@@ -38,45 +38,45 @@ async def chat(session: DrivenSession, numbers: range) -> None:
             await session.idle(turns=number + 1)
 
 
-async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(env: Environment) -> None:
+    session = await env.start(SMALL)
     await chat(session, range(20))
     state = await session.until(lambda state: state.archived_count >= 12)
-    turns = await transcript(on, session)
+    turns = await transcript(env, session)
     assert [turn.id for turn in turns] == [f"p{number}" for number in range(20)]
     assert all(turn.status == "completed" for turn in turns)
     assert state.first_number == state.archived_count + 1
     assert state.has_more
 
 
-async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(60)]
-    session = await on.start(LARGEST)
+async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(60)]
+    session = await env.start(LARGEST)
     await chat(session, range(20))
     assert (await session.state()).archived_count > 3
-    for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
+    for earlier, later in zip(env.vendor.requests, env.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
-async def test_ses_15_a_session_that_ends_leaves_its_whole_transcript_in_the_archive(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_15_a_session_that_ends_leaves_its_whole_transcript_in_the_archive(env: Environment) -> None:
+    session = await env.start(SMALL)
     await chat(session, range(15))
     await session.update("end_session", {})
     await session.handle.result()
     state = await session.state()
-    turns = await archived(on, session)
+    turns = await archived(env, session)
     assert [turn.id for turn in turns] == [f"p{number}" for number in range(15)]
     assert turns[state.archived_count :] == state.messages
 
 
-async def test_ses_15_a_cancelled_session_leaves_its_whole_transcript_in_the_archive(on: Stage) -> None:
-    session = await on.start()
-    on.vendor.gate.close()
+async def test_ses_15_a_cancelled_session_leaves_its_whole_transcript_in_the_archive(env: Environment) -> None:
+    session = await env.start()
+    env.vendor.gate.close()
     await session.prompt(id="p0", text="hello")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.handle.cancel()
     await _closed(session)
-    (turn,) = await archived(on, session)
+    (turn,) = await archived(env, session)
     assert (turn.id, turn.status) == ("p0", "cancelled")
 
 
@@ -87,23 +87,23 @@ async def _closed(session: DrivenSession) -> None:
 
 
 async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflow(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
-    session = await on.start(SMALL)
+    session = await env.start(SMALL)
     await chat(session, range(14))
     await session.until(lambda state: state.archived_count >= 5)
-    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(14)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(14)]
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    session = await on.start(LARGER)
+    session = await env.start(LARGER)
     await chat(session, range(16))
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
-    file = broken(on)
+    file = broken(env)
     await chat(session, range(16, 24))
     state = await session.until(lambda state: state.session.archive.failing_since is not None)
     assert "can't be opened" in state.session.archive.last_error
@@ -114,15 +114,15 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
     assert healed.archived_count > before
     assert healed.session.archive.failing_since is None
     assert "can't be opened" in healed.session.archive.last_error
-    assert [turn.id for turn in await transcript(on, session)] == [f"p{number}" for number in range(24)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(24)]
 
 
 async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    file = broken(on)
-    session = await on.start(SMALL)
+    file = broken(env)
+    session = await env.start(SMALL)
     accepted = 0
     for number in range(60):
         await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
@@ -139,7 +139,7 @@ async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_
     await session.until(lambda state: state.archived_count > 0)
     await session.prompt(id=f"p{accepted}", text="again")
     await session.idle(turns=accepted + 1)
-    assert [turn.id for turn in await transcript(on, session)] == [f"p{n}" for n in range(accepted + 1)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{n}" for n in range(accepted + 1)]
 
 
 async def settled_fate(session: DrivenSession, message_id: str) -> str | None:
@@ -154,8 +154,8 @@ async def details(session: DrivenSession) -> str:
     return metadata.current_details
 
 
-async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(env: Environment) -> None:
+    session = await env.start(SMALL)
     await chat(session, range(24))
     state: ConversationState = await session.state()
     assert len(state.messages) < 12
@@ -168,14 +168,14 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.queue.taken_ids.REMEMBERED_IDS", 5)
-    # On a stage of its own: its histories would not replay once the patch is undone.
-    async with stage(temporal) as on:
-        session = await on.start(SMALL)
+    # On an environment of its own: its histories would not replay once the patch is undone.
+    async with environment(temporal) as env:
+        session = await env.start(SMALL)
         await chat(session, range(14))
         await session.until(lambda state: state.archived_count > 3)
         await session.prompt(id="p0", text="again")
         await session.idle(turns=15)
         await chat(session, range(15, 26))
         await session.until(lambda state: state.archived_count > 15)
-        ids = [turn.id for turn in await transcript(on, session)]
+        ids = [turn.id for turn in await transcript(env, session)]
     assert ids == [*(f"p{n}" for n in range(14)), "p0", *(f"p{n}" for n in range(15, 26))]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowQueryFailedError
 
-from tests.harness import DrivenSession, Stage, asks, last_user_message, says, stage
+from tests.harness import DrivenSession, Environment, asks, environment, last_user_message, says
 from tests.models.context.test_model_view import orphans
 from tests.workflows.test_web_ui import details
 from turnkeeper.activities.providers.offline.provider import answer
@@ -40,11 +40,11 @@ class LongConversation:
 
 
 async def hold_long_conversation(
-    on: Stage, *, calls: int, turns: int, history: dict[str, Any]
+    env: Environment, *, calls: int, turns: int, history: dict[str, Any]
 ) -> tuple[list[ConversationMessage], int]:
     """Run a conversation and check what the model saw of it; return the turns and the number of new segments."""
-    on.vendor.answer = LongConversation(calls=calls)
-    session = await on.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
+    env.vendor.answer = LongConversation(calls=calls)
+    session = await env.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
     prompts = [FACT, CALLS, *(f"Write line {number}, please." for number in range(turns)), QUESTION]
     for text in prompts:
         await session.prompt(text)
@@ -53,37 +53,38 @@ async def hold_long_conversation(
     assert [turn.user_message for turn in transcript] == prompts
     assert all(turn.status == "completed" for turn in transcript)
     assert len([step for step in transcript[1].steps if step.kind == "model" and step.tool_calls]) == calls
-    for request in on.vendor.turn_requests:
+    for request in env.vendor.turn_requests:
         assert len(request.messages) <= history["max_messages"] + 2
         assert not orphans(request.messages)
         assert last_user_message(request) in prompts
         assert sum(message.content.startswith(SUMMARY_MARK) for message in request.messages) <= 1
     is_new_segment = [
-        after.messages[: len(before.messages)] != before.messages for before, after in pairwise(on.vendor.turn_requests)
+        after.messages[: len(before.messages)] != before.messages
+        for before, after in pairwise(env.vendor.turn_requests)
     ]
     assert 5 < sum(is_new_segment) < len(is_new_segment) / 4, "between two evictions a request only grows at its end"
     return transcript, sum(is_new_segment)
 
 
-async def test_ctx_4_a_turn_of_sixty_calls_and_fifty_turns_after_it_in_thirty_messages(on: Stage) -> None:
+async def test_ctx_4_a_turn_of_sixty_calls_and_fifty_turns_after_it_in_thirty_messages(env: Environment) -> None:
     history = {"max_messages": 30, "preserve_first_n": 0, "summarize_on_trim": True}
-    turns, new_segments = await hold_long_conversation(on, calls=60, turns=50, history=history)
+    turns, new_segments = await hold_long_conversation(env, calls=60, turns=50, history=history)
     assert turns[-1].agent_message == f"The summary of our conversation says: {FACT}"
-    assert new_segments / 2 <= len(on.vendor.summary_requests) <= new_segments
+    assert new_segments / 2 <= len(env.vendor.summary_requests) <= new_segments
 
 
-async def test_ctx_4_without_summaries_a_long_conversation_stays_within_its_window_too(on: Stage) -> None:
+async def test_ctx_4_without_summaries_a_long_conversation_stays_within_its_window_too(env: Environment) -> None:
     history = {"max_messages": 12, "preserve_first_n": 0, "preserve_last_n": 2}
-    turns, _ = await hold_long_conversation(on, calls=20, turns=20, history=history)
+    turns, _ = await hold_long_conversation(env, calls=20, turns=20, history=history)
     assert "I find nothing about" in (turns[-1].agent_message or "")
-    assert on.vendor.summary_requests == []
+    assert env.vendor.summary_requests == []
 
 
 async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
-    on: Stage, caplog: pytest.LogCaptureFixture
+    env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "temporalio.workflow")
-    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 10, "preserve_last_n": 2}}))
+    session = await env.start(SessionInput.model_validate({"history": {"max_messages": 10, "preserve_last_n": 2}}))
     for number in range(1, 8):
         await session.prompt(f"number {number}")
     await session.idle(turns=7)
@@ -94,9 +95,9 @@ async def test_ctx_6_the_log_tells_how_much_the_model_sees_and_what_was_removed(
 
 
 async def test_ctx_2_settings_that_leave_no_room_are_warned_of_once(
-    on: Stage, caplog: pytest.LogCaptureFixture
+    env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 3, "preserve_last_n": 4}}))
+    session = await env.start(SessionInput.model_validate({"history": {"max_messages": 3, "preserve_last_n": 4}}))
     for number in range(1, 8):
         await session.prompt(f"number {number}")
     await session.idle(turns=7)
@@ -116,16 +117,16 @@ def size(request: ModelRequest) -> int:
     return sum(map(count_chars, request.messages))
 
 
-async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_call_repeated(on: Stage) -> None:
-    session = await on.start()
+async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_call_repeated(env: Environment) -> None:
+    session = await env.start()
     for number in range(1, 11):
         await session.prompt(f"number {number}" + "!" * 100 * (number == 5))
     await session.idle(turns=10)
-    on.vendor.script = [too_long(), too_long(), says("now it fits")]
+    env.vendor.script = [too_long(), too_long(), says("now it fits")]
     await session.prompt("number 11")
     turn = (await session.idle(turns=11))[-1]
     assert (turn.agent_message, turn.error) == ("now it fits", None)
-    first, second, third = on.vendor.requests[-3:]
+    first, second, third = env.vendor.requests[-3:]
     assert size(first) / 4 < size(second) <= size(first) / 2
     assert size(third) <= size(second) / 2
     assert len(second.messages) > len(first.messages) / 4
@@ -138,7 +139,9 @@ async def test_ctx_7_a_context_that_is_too_long_is_halved_by_its_size_and_the_ca
     assert f"at most ~{view.max_tokens:,} tokens are sent" in await details(session)
 
 
-async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory_of_four_messages(on: Stage) -> None:
+async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory_of_four_messages(
+    env: Environment,
+) -> None:
     """The vendor takes 60 kB; three results have 30 kB each, and what follows is small."""
 
     def answer_if_it_fits(request: ModelRequest) -> ModelResponse | ModelError:
@@ -149,43 +152,45 @@ async def test_ctx_7_one_turn_with_large_results_leaves_no_session_with_a_memory
     async def long_result(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="look done", content="x" * 30_000)
 
-    on.vendor.answer = answer_if_it_fits
-    on.tools.run = long_result
-    session = await on.start()
+    env.vendor.answer = answer_if_it_fits
+    env.tools.run = long_result
+    session = await env.start()
     await session.prompt("read the three files")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "noted", "what is too long by itself is shortened"
-    assert len(on.vendor.requests) == 3
+    assert len(env.vendor.requests) == 3
     for number in range(2, 14):
         await session.prompt(f"number {number}")
     assert all(turn.agent_message == "noted" for turn in await session.idle(turns=13))
-    assert len(on.vendor.requests) == 3 + 12, "no further overflow"
-    assert len(on.vendor.requests[-1].messages) > 20
+    assert len(env.vendor.requests) == 3 + 12, "no further overflow"
+    assert len(env.vendor.requests[-1].messages) > 20
     view = await session.context()
     assert view.turns[0].seen == "truncated"
     assert view.max_tokens is not None
     assert view.estimated_tokens <= view.max_tokens
 
 
-async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(on: Stage) -> None:
-    on.vendor.script = [too_long()] * 3
-    session = await on.start()
+async def test_ctx_7_after_two_repetitions_the_turn_fails_and_the_session_goes_on(env: Environment) -> None:
+    env.vendor.script = [too_long()] * 3
+    session = await env.start()
     await session.prompt("hello")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "context_too_long")
-    assert len(on.vendor.requests) == 3
+    assert len(env.vendor.requests) == 3
     assert (await session.context()).max_tokens is None, "nothing was learned of the size"
     await session.prompt("hello again")
     assert (await session.idle(turns=2))[-1].agent_message == "echo: hello again"
 
 
-async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_is_configured_anew(on: Stage) -> None:
+async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_is_configured_anew(
+    env: Environment,
+) -> None:
     thinking = asks(("look", {})).model_copy(update={"state": ProviderState(api="test", model="m", items=["signed"])})
-    on.vendor.script = [thinking, too_long()]
-    session = await on.start()
+    env.vendor.script = [thinking, too_long()]
+    session = await env.start()
     await session.prompt("look " + "around " * 40)
     await session.idle(turns=1)
-    assert [any(message.state for message in request.messages) for request in on.vendor.requests] == [
+    assert [any(message.state for message in request.messages) for request in env.vendor.requests] == [
         False,
         True,
         False,
@@ -205,21 +210,21 @@ async def test_ctx_7_a_learned_limit_opens_a_segment_and_stays_until_the_window_
         await session.prompt(f"number {number}")
     await session.idle(turns=27)
     assert (await session.context()).max_tokens is None
-    assert len(on.vendor.requests[-1].messages) > 16
+    assert len(env.vendor.requests[-1].messages) > 16
 
 
-async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(on: Stage) -> None:
-    on.vendor.script = [asks(*[("look", {})] * 8), *[too_long()] * 3]
-    session = await on.start()
+async def test_ctx_7_one_step_of_many_results_does_not_wedge_the_session(env: Environment) -> None:
+    env.vendor.script = [asks(*[("look", {})] * 8), *[too_long()] * 3]
+    session = await env.start()
     await session.prompt("look at everything")
     (turn,) = await session.idle(turns=1)
     assert turn.error_type == "context_too_long"
     await session.prompt("never mind")
     assert (await session.idle(turns=2))[-1].agent_message == "echo: never mind"
-    assert not orphans(on.vendor.requests[-1].messages)
+    assert not orphans(env.vendor.requests[-1].messages)
 
 
-async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(on: Stage) -> None:
+async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_requests(env: Environment) -> None:
     """A vendor that judges the whole request would otherwise refuse every later turn, too."""
 
     def judge(request: ModelRequest) -> ModelResponse | ModelError:
@@ -227,14 +232,14 @@ async def test_ctx_7_a_turn_that_the_vendor_refused_is_left_out_of_later_request
             return ModelError("refusal", "no")
         return says(f"echo: {last_user_message(request)}")
 
-    on.vendor.answer = judge
-    session = await on.start()
+    env.vendor.answer = judge
+    session = await env.start()
     for number, text in enumerate(["hello", "something bad", "an innocent question", "and another"], start=1):
         await session.prompt(text)
         turns = await session.idle(turns=number)
     assert [turn.error_type for turn in turns] == [None, "refusal", None, None]
     assert turns[1].user_message == "something bad"
-    assert [message.content for message in on.vendor.requests[-1].messages][2:4] == [
+    assert [message.content for message in env.vendor.requests[-1].messages][2:4] == [
         REFUSED_NOTE,
         "an innocent question",
     ]
@@ -250,10 +255,10 @@ async def seen(session: DrivenSession) -> list[str]:
     return [turn.seen for turn in (await session.context()).turns]
 
 
-async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage) -> None:
-    on.vendor.summarise = lambda request: says("They counted.")
+async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(env: Environment) -> None:
+    env.vendor.summarise = lambda request: says("They counted.")
     window = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize_on_trim": True}
-    session = await on.start(SessionInput.model_validate({"history": window, "system_prompt": "Be kind."}))
+    session = await env.start(SessionInput.model_validate({"history": window, "system_prompt": "Be kind."}))
     await session.prompt(id="p1", text="number 1")
     await session.idle(turns=1)
     view = await session.context()
@@ -281,9 +286,9 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(on: Stage
     assert "before the model; one a summary of turns 1 to 6" in await details(session)
 
 
-async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(on: Stage) -> None:
-    on.vendor.script = [says("12345678").model_copy(update={"usage": Usage(input_tokens=1_000)})]
-    session = await on.start()
+async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(env: Environment) -> None:
+    env.vendor.script = [says("12345678").model_copy(update={"usage": Usage(input_tokens=1_000)})]
+    session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     assert (await session.context()).reported_tokens == 1_000 + 2
@@ -292,8 +297,8 @@ async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_
     assert (await session.context()).reported_tokens == 1_000 + 2 + 5  # "and on" and "echo: and on"
 
 
-async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(on: Stage) -> None:
-    session = await on.start(SessionInput.model_validate({"history": {"max_messages": 6, "preserve_last_n": 2}}))
+async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(env: Environment) -> None:
+    session = await env.start(SessionInput.model_validate({"history": {"max_messages": 6, "preserve_last_n": 2}}))
     for number in range(1, 5):
         await session.prompt(f"number {number}")
     await session.idle(turns=4)
@@ -301,8 +306,8 @@ async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(on: St
 
 
 async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_a_time(temporal: Client) -> None:
-    async with stage(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as on:
-        session = await on.start(SessionInput.model_validate({"history": {"max_messages": 8, "preserve_last_n": 2}}))
+    async with environment(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as env:
+        session = await env.start(SessionInput.model_validate({"history": {"max_messages": 8, "preserve_last_n": 2}}))
         for number in range(1, 41):
             await session.prompt(f"number {number}, {'and more ' * 30}")
         await session.idle(turns=40)
@@ -319,8 +324,8 @@ async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_
 @pytest.mark.parametrize(
     ("request_", "field"), [({"before": 0}, "before"), ({"limit": 0}, "limit"), ({"of": 3}, "of"), (7, "JSON object")]
 )
-async def test_ctx_8_a_bad_request_for_the_account_names_the_field(on: Stage, request_: Any, field: str) -> None:
-    session = await on.start()
+async def test_ctx_8_a_bad_request_for_the_account_names_the_field(env: Environment, request_: Any, field: str) -> None:
+    session = await env.start()
     with pytest.raises(WorkflowQueryFailedError) as refused:
         await session.handle.query("get_context_view", request_)
     assert field in str(refused.value)

@@ -6,15 +6,15 @@ from uuid import uuid4
 from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.session_state import Session
 
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 
 
-async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(env: Environment) -> None:
+    session = await env.start(SMALL)
     for number in range(20):
         await session.prompt(id=f"p{number}", text=f"prompt {number}")
         await session.prompt(id=f"p{number}", text="the same again")
@@ -28,20 +28,22 @@ async def test_ses_14_a_burst_over_many_runs_is_answered_in_order_each_once(on: 
     assert len(await session.histories()) >= 3
 
 
-async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number})) if number % 2 else says(f"said {number}") for number in range(40)]
-    session = await on.start(SMALL)
+async def test_ses_14_what_the_model_sees_is_the_same_before_and_after(env: Environment) -> None:
+    env.vendor.script = [
+        asks(("look", {"n": number})) if number % 2 else says(f"said {number}") for number in range(40)
+    ]
+    session = await env.start(SMALL)
     for number in range(12):
         await session.prompt(f"prompt {number}")
     await session.idle(turns=12)
     assert len(await session.histories()) >= 3
-    for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
+    for earlier, later in zip(env.vendor.requests, env.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
         assert later.head == earlier.head
 
 
-async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcript(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcript(env: Environment) -> None:
+    session = await env.start(SMALL)
     transcript: dict[str, object] = {}
     last_seen, revision = None, None
     for number in range(15):
@@ -56,14 +58,14 @@ async def test_ses_12_a_client_that_polls_through_it_all_holds_the_whole_transcr
     assert list(transcript.values()) == turns
 
 
-async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(on: Stage) -> None:
-    session = await on.start(SMALL)
+async def test_ses_14_a_session_that_is_ending_or_configured_stays_so(env: Environment) -> None:
+    session = await env.start(SMALL)
     await session.update("configure", {"title": "Kept", "tool_policy": {"pay": "deny"}})
     for number in range(10):
         await session.prompt(f"prompt {number}")
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     await session.update("end_session", {"reason": "enough"})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     ended = await session.handle.result()
     assert ended == {"status": "ended", "turn_count": 10, "reason": "enough"}
     state = await session.state()
@@ -76,54 +78,54 @@ MANY_STEPS = SessionInput.model_validate(
 )
 
 
-async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(15)]
-    session = await on.start(MANY_STEPS)
+async def test_ses_14_a_long_turn_goes_on_over_many_runs_and_every_call_runs_once(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"n": number}), ("pay", {"n": number})) for number in range(15)]
+    session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look and pay, again and again")
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     assert [step.number for step in turn.steps] == list(range(1, 17))
-    ran = [invocation.call_id for invocation in on.tools.calls]
+    ran = [invocation.call_id for invocation in env.tools.calls]
     assert sorted(ran) == sorted({call.id for step in turn.steps for call in step.tool_calls})
     assert len(await session.histories()) >= 3
-    for earlier, later in zip(on.vendor.requests, on.vendor.requests[1:], strict=False):
+    for earlier, later in zip(env.vendor.requests, env.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
-async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(on: Stage) -> None:
-    on.vendor.script = [asks(*[("pay", {"n": number}) for number in range(60)])]
-    session = await on.start(MANY_STEPS)
+async def test_ses_14_one_step_of_many_calls_goes_on_over_many_runs(env: Environment) -> None:
+    env.vendor.script = [asks(*[("pay", {"n": number}) for number in range(60)])]
+    session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="pay everybody")
     (turn,) = await session.idle(turns=1)
     (step, _) = turn.steps
     assert [call.result.content for call in step.tool_calls] == [str({"n": number}) for number in range(60)]
-    assert len(on.tools.calls) == 60
+    assert len(env.tools.calls) == 60
     assert len(await session.histories()) >= 2
-    assert len(on.vendor.requests) == 2
+    assert len(env.vendor.requests) == 2
 
 
-async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(15)]
-    on.tools.gate.close()
-    session = await on.start(MANY_STEPS)
+async def test_ses_14_what_a_turn_began_with_stays_with_it_in_its_next_runs(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(15)]
+    env.tools.gate.close()
+    session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.update("configure", {"limits": {"max_steps": 1}, "tool_policy": {"look": "deny"}})
-    on.tools.gate.open()
+    env.tools.gate.open()
     (turn,) = await session.idle(turns=1)
     assert (turn.status, len(turn.steps)) == ("completed", 16)
     assert len(await session.histories()) >= 2
 
 
-async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(on: Stage) -> None:
-    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)]), says("as you wish")]
-    on.tools.gate.close()
-    session = await on.start(MANY_STEPS)
+async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(env: Environment) -> None:
+    env.vendor.script = [asks(*[("look", {"n": number}) for number in range(40)]), says("as you wish")]
+    env.tools.gate.close()
+    session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
-    await on.tools.gate.until_arrived(8)
+    await env.tools.gate.until_arrived(8)
     await session.prompt(id="s1", text="only the red ones", mode="steer")
     await session.prompt(id="p2", text="next")
-    on.tools.gate.open()
+    env.tools.gate.open()
     first, second = await session.idle(turns=2)
     assert [step.kind for step in first.steps] == ["model", "user", "model"]
     assert (first.agent_message, second.agent_message) == ("as you wish", "echo: next")
@@ -131,16 +133,16 @@ async def test_ses_14_steering_and_queue_wait_through_the_runs_of_a_turn(on: Sta
     assert len(await session.histories()) >= 2
 
 
-async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_interrupted(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
-    session = await on.start(MANY_STEPS)
+async def test_ses_9_a_turn_that_went_on_in_another_run_can_be_stopped_and_interrupted(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
+    session = await env.start(MANY_STEPS)
     await session.prompt(id="p1", text="look")
     await session.until(lambda state: bool(state.messages) and len(state.messages[0].steps) >= 10)
     await session.update("cancel_turn", {"message_id": "p1"})
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(200)]
     await session.prompt(id="p2", text="look")
     await session.until(lambda state: len(state.messages) == 2 and len(state.messages[1].steps) >= 10)
-    on.vendor.script = []
+    env.vendor.script = []
     await session.prompt(id="p3", text="now", mode="interrupt")
     turns = await session.idle(turns=3)
     assert turns[0].status == "cancelled"
@@ -158,29 +160,31 @@ def handed_over(message_id: str) -> SessionInput:
     return before.carry()
 
 
-async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(on: Stage) -> None:
-    handle = await on.client.start_workflow(
+async def test_ses_14_an_interrupt_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(
+    env: Environment,
+) -> None:
+    handle = await env.client.start_workflow(
         "AgenticAIWorkflow",
         handed_over("p1"),
         id=f"s-{uuid4()}",
-        task_queue=on.task_queue,
+        task_queue=env.task_queue,
         start_signal="prompt",
         start_signal_args=[{"text": "now", "mode": "interrupt"}],
     )
-    first, second = await on.adopt(handle).idle(turns=2)
+    first, second = await env.adopt(handle).idle(turns=2)
     assert (first.id, first.status, second.agent_message) == ("p1", "cancelled", "echo: now")
 
 
-async def test_ses_14_a_stop_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(on: Stage) -> None:
+async def test_ses_14_a_stop_that_arrives_before_a_run_begins_stops_the_turn_it_was_handed(env: Environment) -> None:
     starting = WithStartWorkflowOperation(
         "AgenticAIWorkflow",
         handed_over("p1"),
         id=f"s-{uuid4()}",
-        task_queue=on.task_queue,
+        task_queue=env.task_queue,
         id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
     )
-    receipt = await on.client.execute_update_with_start_workflow(
+    receipt = await env.client.execute_update_with_start_workflow(
         "cancel_turn", {"message_id": "p1"}, start_workflow_operation=starting
     )
-    (turn,) = await on.adopt(await starting.workflow_handle()).idle(turns=1)
+    (turn,) = await env.adopt(await starting.workflow_handle()).idle(turns=1)
     assert (receipt, turn.status) == ({"cancelling": True}, "cancelled")

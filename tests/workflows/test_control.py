@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
-from tests.harness import UNASKED, DrivenSession, Stage, asks, says
+from tests.harness import UNASKED, DrivenSession, Environment, asks, says
 
 
 async def refusal(session: DrivenSession, update: str, argument: Any = None) -> ApplicationError:
@@ -16,8 +16,8 @@ async def refusal(session: DrivenSession, update: str, argument: Any = None) -> 
     return refused.value.cause
 
 
-async def test_ses_5_whatever_decodes_has_a_fate_and_never_wedges_the_session(on: Stage) -> None:
-    session = await on.start()
+async def test_ses_5_whatever_decodes_has_a_fate_and_never_wedges_the_session(env: Environment) -> None:
+    session = await env.start()
     for arguments in ([], [None], [17], ["a", "b"], [[1]], [{"text": " "}], [{"text": "x", "mode": "later"}], [{}]):
         await session.prompt(*arguments)
     await session.prompt("a plain string")
@@ -28,15 +28,15 @@ async def test_ses_5_whatever_decodes_has_a_fate_and_never_wedges_the_session(on
     assert all(fate.reason for fate in fates[:8])
 
 
-async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queue(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queue(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="slow", text="slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="queued", text="queued")
     await session.prompt(id="now", text="now", mode="interrupt")
-    await on.vendor.gate.until_arrived(2)
-    on.vendor.gate.open()
+    await env.vendor.gate.until_arrived(2)
+    env.vendor.gate.open()
     turns = await session.idle(turns=3)
     assert [(turn.id, turn.status) for turn in turns] == [
         ("slow", "cancelled"),
@@ -46,46 +46,46 @@ async def test_ses_7_an_interrupt_cancels_the_turn_and_runs_next_before_the_queu
     assert turns[0].error == "Cancelled: Interrupted by a new prompt."
 
 
-async def test_ses_7_a_steer_is_added_to_the_running_turn_before_its_next_model_call(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {})), says("as you wish")]
-    on.tools.gate.close()
-    session = await on.start()
+async def test_ses_7_a_steer_is_added_to_the_running_turn_before_its_next_model_call(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {})), says("as you wish")]
+    env.tools.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="look")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.prompt(id="st", text="only the red ones", mode="steer")
     await session.until(lambda s: s.queue_length == 1)
-    on.tools.gate.open()
+    env.tools.gate.open()
     (turn,) = await session.idle(turns=1)
     assert [step.kind for step in turn.steps] == ["model", "user", "model"]
     assert turn.steps[1].message_id == "st"
-    assert on.vendor.requests[-1].messages[-1].content == "only the red ones"
+    assert env.vendor.requests[-1].messages[-1].content == "only the red ones"
     assert await session.fate("st") == "steered"
 
 
-async def test_ses_7_a_steer_that_comes_too_late_becomes_the_next_turn(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_7_a_steer_that_comes_too_late_becomes_the_next_turn(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="two")
     await session.prompt(id="st", text="steer", mode="steer")
     await session.until(lambda s: s.queue_length == 2)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     turns = await session.idle(turns=3)
     assert [turn.id for turn in turns] == ["p1", "st", "p2"]
 
 
-async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="two")
     await session.update("withdraw_prompt", {"id": "p2"})
     assert await session.fate("p2") == "withdrawn"
     assert (await refusal(session, "withdraw_prompt", {"id": "p1"})).type == "not_waiting"
     assert (await refusal(session, "withdraw_prompt", {"id": "p9"})).type == "unknown_prompt"
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert [turn.id for turn in await session.idle(turns=1)] == ["p1"]
 
 
@@ -106,9 +106,9 @@ async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(
     ],
 )
 async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(
-    on: Stage, update: str, argument: Any, message: str
+    env: Environment, update: str, argument: Any, message: str
 ) -> None:
-    session = await on.start()
+    session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     before = (await session.handle.describe()).history_length
@@ -117,27 +117,27 @@ async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_histo
     assert (await session.handle.describe()).history_length == before
 
 
-async def test_ses_8_a_late_stop_has_no_effect_on_the_next_turn(on: Stage) -> None:
-    session = await on.start()
+async def test_ses_8_a_late_stop_has_no_effect_on_the_next_turn(env: Environment) -> None:
+    session = await env.start()
     await session.prompt(id="p1", text="one")
     await session.idle(turns=1)
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     await session.prompt(id="p2", text="two")
-    await on.vendor.gate.until_arrived(2)
+    await env.vendor.gate.until_arrived(2)
     assert await session.update("cancel_turn", {"message_id": "p1"}) == {"cancelling": False}
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     turns = await session.idle(turns=2)
     assert [turn.status for turn in turns] == ["completed", "completed"]
 
 
-async def test_ses_8_configuration_takes_effect_at_the_next_turn(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {})), asks(("look", {})), says("done"), asks(("look", {}))]
-    on.tools.gate.close()
-    session = await on.start()
+async def test_ses_8_configuration_takes_effect_at_the_next_turn(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {})), asks(("look", {})), says("done"), asks(("look", {}))]
+    env.tools.gate.close()
+    session = await env.start()
     await session.prompt("one")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.update("configure", {"limits": {"max_steps": 1}, "title": "A better title"})
-    on.tools.gate.open()
+    env.tools.gate.open()
     await session.prompt("two")
     first, second = await session.idle(turns=2)
     assert first.status == "completed"
@@ -145,13 +145,13 @@ async def test_ses_8_configuration_takes_effect_at_the_next_turn(on: Stage) -> N
     assert (await session.state()).session.title == "A better title"
 
 
-async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_something_valid_next(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {})), asks(("look", {}), ("pay", {}), text="Paying.")]
-    session = await on.start(UNASKED)
+async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_something_valid_next(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {})), asks(("look", {}), ("pay", {}), text="Paying.")]
+    session = await env.start(UNASKED)
     await session.prompt(id="p1", text="pay")
-    await on.tools.gate.until_arrived(1)
-    on.tools.gate.close()
-    await on.tools.gate.until_arrived(3)
+    await env.tools.gate.until_arrived(1)
+    env.tools.gate.close()
+    await env.tools.gate.until_arrived(3)
     assert await session.update("cancel_turn", {"message_id": "p1", "reason": "wrong account"}) == {"cancelling": True}
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type, turn.error) == ("cancelled", "cancelled", "Cancelled: wrong account")
@@ -161,12 +161,12 @@ async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_somethi
     assert (look.result.status, pay.result.status) == ("cancelled", "outcome_unknown")
     await session.prompt("and now?")
     await session.idle(turns=2)
-    messages = on.vendor.requests[-1].messages
+    messages = env.vendor.requests[-1].messages
     assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
 
 
-async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(on: Stage) -> None:
-    session = await on.start()
+async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(env: Environment) -> None:
+    session = await env.start()
     for number in range(20):
         await session.prompt(id=f"p{number}", text="hi", mode="interrupt" if number % 2 else "enqueue")
         await session.update("cancel_turn", {"message_id": f"p{number}"})
@@ -175,11 +175,11 @@ async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(on: St
     assert all(turn.is_complete for turn in turns)
 
 
-async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="two")
     await session.handle.cancel()
     with pytest.raises(WorkflowFailureError) as failure:
@@ -191,8 +191,8 @@ async def test_ses_9_a_workflow_cancel_ends_the_session_in_good_order(on: Stage)
     assert await session.fate("p2") == "discarded"
 
 
-async def test_ses_9_an_idle_session_can_be_cancelled_too(on: Stage) -> None:
-    session = await on.start()
+async def test_ses_9_an_idle_session_can_be_cancelled_too(env: Environment) -> None:
+    session = await env.start()
     await session.prompt("one")
     await session.idle(turns=1)
     await session.handle.cancel()
@@ -201,16 +201,16 @@ async def test_ses_9_an_idle_session_can_be_cancelled_too(on: Stage) -> None:
     assert (await session.state()).status == "cancelled"
 
 
-async def test_ses_8_ending_processes_the_queue_first(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_8_ending_processes_the_queue_first(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="one")
     await session.prompt(id="p2", text="two")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.update("end_session", {"reason": "all done"})
     await session.prompt(id="late", text="late")
     assert (await session.state()).status == "ending"
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert await session.handle.result() == {"status": "ended", "turn_count": 2, "reason": "all done"}
     assert [turn.status for turn in (await session.state()).messages] == ["completed", "completed"]
     assert (await session.state()).status == "ended"
@@ -219,29 +219,31 @@ async def test_ses_8_ending_processes_the_queue_first(on: Stage) -> None:
     assert late.reason == "The session is ending and takes no more prompts (all done)."
 
 
-async def test_ses_8_ending_can_discard_the_queue(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_8_ending_can_discard_the_queue(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt(id="p1", text="one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="two")
     await session.update("end_session", {"discard_queue": True})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.handle.result()
     assert await session.fate("p2") == "discarded"
     assert [turn.id for turn in (await session.state()).messages] == ["p1"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["enough"], [{"reason": "enough"}], [{"nonsense": 1}], [1, 2]])
-async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(on: Stage, arguments: list[Any]) -> None:
-    session = await on.start()
+async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(
+    env: Environment, arguments: list[Any]
+) -> None:
+    session = await env.start()
     await session.handle.signal("end_chat", args=arguments)
     ended = await session.handle.result()
     assert ended["status"] == "ended"
 
 
-async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(on: Stage) -> None:
-    session = await on.start({"limits": {"max_steps": 0}})
+async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(env: Environment) -> None:
+    session = await env.start({"limits": {"max_steps": 0}})
     with pytest.raises(WorkflowFailureError) as failure:
         await session.handle.result()
     assert isinstance(failure.value.cause, ApplicationError)

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedE
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
-from tests.harness import BOUND, Stage, stage
+from tests.harness import BOUND, Environment, environment
 from tests.models.builders import NOW, answer_turn, at, send, session
 from tests.replay.record import HISTORIES
 from tests.replay.test_replay import RECORDED, history
@@ -119,8 +119,8 @@ HOSTILE_UPDATES = [MANY, {"limits": MANY}, {"history": MANY}, {"tool_policy": MA
 
 
 @pytest.mark.parametrize("update", UPDATES)
-async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(on: Stage, update: str) -> None:
-    driven = await on.start()
+async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(env: Environment, update: str) -> None:
+    driven = await env.start()
     for argument in HOSTILE_UPDATES:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await driven.update(update, argument)
@@ -133,8 +133,8 @@ async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(o
     await driven.idle(turns=1)
 
 
-async def test_ses_10_hostile_signals_and_queries_wedge_nothing(on: Stage) -> None:
-    driven = await on.start()
+async def test_ses_10_hostile_signals_and_queries_wedge_nothing(env: Environment) -> None:
+    driven = await env.start()
     await driven.handle.signal("prompt", MANY)
     await driven.handle.signal("prompt", {"text": MANY})
     for query in [name for name in READERS if name.startswith("get_")]:
@@ -247,14 +247,14 @@ HOSTILE_STARTS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-async def shared(temporal: Client) -> AsyncIterator[Stage]:
-    """A stage for sessions that never ask a model."""
-    async with stage(temporal) as on:
-        yield on
+async def shared(temporal: Client) -> AsyncIterator[Environment]:
+    """An environment for sessions that never ask a model."""
+    async with environment(temporal) as env:
+        yield env
 
 
 @pytest.mark.parametrize("start", HOSTILE_STARTS.values(), ids=HOSTILE_STARTS)
-async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Stage, start: Any) -> None:
+async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Environment, start: Any) -> None:
     handle = await shared.client.start_workflow(
         "AgenticAIWorkflow", start, id=f"hostile-{uuid4()}", task_queue=shared.task_queue
     )
@@ -269,7 +269,7 @@ async def test_ses_10_a_hostile_start_is_refused_and_never_stuck(shared: Stage, 
 
 @pytest.mark.parametrize(("description", "reason"), [(" ", "blank"), ("x" * 150_000, "too_long")])
 async def test_ses_10_a_task_is_refused_where_its_first_prompt_would_be(
-    shared: Stage, description: str, reason: str
+    shared: Environment, description: str, reason: str
 ) -> None:
     start = {"task": {"context": {"description": description}}}
     handle = await shared.client.start_workflow(
@@ -281,11 +281,11 @@ async def test_ses_10_a_task_is_refused_where_its_first_prompt_would_be(
     assert failed.value.cause.type == reason
 
 
-async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(on: Stage) -> None:
+async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(env: Environment) -> None:
     before = session()
     send(before, "hello", id="p1")
     answer_turn(before)
-    driven = await on.start(before.carry())
+    driven = await env.start(before.carry())
     await driven.prompt("and now?")
     assert [turn.user_message for turn in await driven.idle(turns=2)] == ["hello", "and now?"]
 

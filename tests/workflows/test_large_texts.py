@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness import BOUND, LONG_PAUSE, DrivenSession, Stage, asks, says
+from tests.harness import BOUND, LONG_PAUSE, DrivenSession, Environment, asks, says
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.model_call import (
@@ -31,14 +31,14 @@ def calls_of(turn: ConversationMessage) -> list[ToolCall]:
     return [call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls]
 
 
-async def blob(on: Stage, session_id: str, hash: str) -> str:
-    return (await on.stores.blobs.get(session_id, [hash]))[hash]
+async def blob(env: Environment, session_id: str, hash: str) -> str:
+    return (await env.stores.blobs.get(session_id, [hash]))[hash]
 
 
-async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_reads_it_whole(on: Stage) -> None:
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {"chars": 8_000}), ("look", {"chars": 30_000}))]
-    session = await on.start()
+async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_reads_it_whole(env: Environment) -> None:
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {"chars": 8_000}), ("look", {"chars": 30_000}))]
+    session = await env.start()
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
     small, large = [call.result for call in calls_of(turn)]
@@ -46,13 +46,13 @@ async def test_ses_15_a_result_over_8_kb_is_kept_by_reference_and_the_model_read
     assert len(large.content) <= 500
     assert "characters left out" in large.content
     assert large.blob.chars == large.blob.bytes == 30_000
-    assert await blob(on, session.handle.id, large.blob.hash) == text_of("1.1.1")
-    assert on.vendor.requests[-1].messages[-1].content == f"Read\n\n{text_of('1.1.1')}"
+    assert await blob(env, session.handle.id, large.blob.hash) == text_of("1.1.1")
+    assert env.vendor.requests[-1].messages[-1].content == f"Read\n\n{text_of('1.1.1')}"
 
 
-async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_reference_too(on: Stage) -> None:
+async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_reference_too(env: Environment) -> None:
     state = ProviderState(api="test", model="test", items=[{"signature": "s" * 20_000}])
-    on.vendor.script = [
+    env.vendor.script = [
         ModelResponse(
             parts=[
                 ThinkPart(kind="think", text="t" * 10_000),
@@ -65,18 +65,18 @@ async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_ref
         ),
         says("w" * 20_000),
     ]
-    session = await on.start()
+    session = await env.start()
     await session.prompt("one")
     await session.idle(turns=1)
     await session.prompt("two")
     first, _ = await session.idle(turns=2)
     step = first.steps[0]
     assert len(step.model_dump_json()) < 4_000
-    assert await blob(on, session.handle.id, step.thinking_blob.hash) == "t" * 10_000
-    assert on.tools.calls[0].args == {"text": "a" * 10_000}
+    assert await blob(env, session.handle.id, step.thinking_blob.hash) == "t" * 10_000
+    assert env.tools.calls[0].args == {"text": "a" * 10_000}
     assert first.agent_message_blob.chars == 20_000
-    assert await blob(on, session.handle.id, first.agent_message_blob.hash) == "w" * 20_000
-    messages = on.vendor.requests[-1].messages
+    assert await blob(env, session.handle.id, first.agent_message_blob.hash) == "w" * 20_000
+    messages = env.vendor.requests[-1].messages
     assert [message.content for message in messages if message.role == "assistant"] == ["r" * 10_000, "w" * 20_000]
     assert messages[1].tool_calls[0].args == {"text": "a" * 10_000}
     assert messages[1].state == state
@@ -85,20 +85,20 @@ async def test_ses_15_long_answers_thinking_arguments_and_opaque_state_go_by_ref
 
 @pytest.mark.parametrize(("calls", "calls_a_step"), [(60, 1), (200, 200)])
 async def test_ses_15_a_turn_of_hundreds_of_calls_with_30_000_characters_each(
-    on: Stage, calls: int, calls_a_step: int
+    env: Environment, calls: int, calls_a_step: int
 ) -> None:
-    on.tools.run = read
-    on.vendor.script = [asks(*[("look", {})] * calls_a_step) for _ in range(calls // calls_a_step)]
-    session = await on.start(LONG)
+    env.tools.run = read
+    env.vendor.script = [asks(*[("look", {})] * calls_a_step) for _ in range(calls // calls_a_step)]
+    session = await env.start(LONG)
     await session.prompt("look everywhere")
-    during = await session.until(lambda state: len(on.tools.calls) > calls // 2, bound=2 * BOUND, max_pause=LONG_PAUSE)
+    during = await session.until(lambda state: len(env.tools.calls) > calls // 2, bound=2 * BOUND, max_pause=LONG_PAUSE)
     assert len(during.messages[0].steps) <= 50
     assert during.messages[0].steps_omitted + len(during.messages[0].steps) >= calls // 2 // calls_a_step
     assert len((await session.updates()).model_dump_json()) < 1_000_000
     (turn,) = await session.idle(turns=1, bound=2 * BOUND)
     assert (turn.status, turn.steps_omitted, len(calls_of(turn))) == ("completed", 0, calls)
     for call in calls_of(turn)[::50]:
-        assert await blob(on, session.handle.id, call.result.blob.hash) == text_of(call.id)
+        assert await blob(env, session.handle.id, call.result.blob.hash) == text_of(call.id)
     assert max(await carried_sizes(session)) < 1_000_000
 
 
@@ -107,27 +107,27 @@ async def carried_sizes(session: DrivenSession) -> list[int]:
     return [len(history.events[0].SerializeToString()) for history in await session.histories()]
 
 
-async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_the_archive(on: Stage) -> None:
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {"chars": 900, "n": n})) for n in range(40)]
+async def test_ses_15_a_turn_too_long_for_the_state_hands_its_oldest_steps_to_the_archive(env: Environment) -> None:
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {"chars": 900, "n": n})) for n in range(40)]
     limits = {"max_state_bytes": 40_000, "max_steps": 1_000, "max_queued_bytes": 4_000}
-    session = await on.start(SessionInput.model_validate({"limits": limits}))
+    session = await env.start(SessionInput.model_validate({"limits": limits}))
     await session.prompt(id="p1", text="look around")
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     assert turn.steps_omitted > 10
-    archived = await on.stores.archive.steps(session.handle.id, 1)
+    archived = await env.stores.archive.steps(session.handle.id, 1)
     numbers = [step.number for step in [*archived[: turn.steps_omitted], *turn.steps]]
     assert numbers == list(range(1, 42))
-    whole = [message.content for message in on.vendor.requests[-1].messages if message.role == "tool"]
+    whole = [message.content for message in env.vendor.requests[-1].messages if message.role == "tool"]
     assert all(content.startswith("Read\n\nresult of 1.") and len(content) > 900 for content in whole)
 
 
-async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(on: Stage) -> None:
-    on.settings.state_dir.joinpath("archive.db").mkdir()
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {})), says("w" * 20_000)]
-    session = await on.start()
+async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(env: Environment) -> None:
+    env.settings.state_dir.joinpath("archive.db").mkdir()
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {})), says("w" * 20_000)]
+    session = await env.start()
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
     (call,) = calls_of(turn)
@@ -141,11 +141,11 @@ async def test_ses_16_a_result_that_no_store_can_take_is_cut_to_8_kb_and_marked(
 
 
 async def test_ses_16_calls_of_tools_that_are_not_there_take_little_room_however_many_tools_there_are(
-    on: Stage,
+    env: Environment,
 ) -> None:
-    on.tools.specs = [ToolSpec(name=f"tool_with_a_long_name_{number:03}", effect="read") for number in range(300)]
-    on.vendor.script = [asks(*[("nope" * 40, {})] * 200)]
-    session = await on.start()
+    env.tools.specs = [ToolSpec(name=f"tool_with_a_long_name_{number:03}", effect="read") for number in range(300)]
+    env.vendor.script = [asks(*[("nope" * 40, {})] * 200)]
+    session = await env.start()
     await session.prompt("try them all")
     (turn,) = await session.idle(turns=1)
     assert {call.result.status for call in calls_of(turn)} == {"error"}

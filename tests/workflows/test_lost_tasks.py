@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
 from tests.api.temporal.test_committed_states import taken_task
-from tests.harness import BOUND, stage
+from tests.harness import BOUND, environment
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks
 from turnkeeper.models.session.session import Limits, SessionInput
 from turnkeeper.models.transcript.conversation import ConversationState
@@ -49,16 +49,16 @@ async def test_ses_12_a_worker_does_not_go_on_from_events_that_no_completed_task
         if is_lost and not await is_task_lost(temporal, queue):
             asking.cancel()
             continue
-        async with stage(temporal, task_queue=queue) as on:
+        async with environment(temporal, task_queue=queue) as env:
             try:
                 answer = await asking
             except RPCError:
                 continue  # Temporal gave the query up
-            await on.adopt(handle).idle(turns=TURNS + 1)
+            await env.adopt(handle).idle(turns=TURNS + 1)
             going_on = await state_of(handle)
-        async with stage(temporal, task_queue=queue) as on:
+        async with environment(temporal, task_queue=queue) as env:
             assert times_of(await state_of(handle)) == times_of(going_on)
-        histories = await on.adopt(handle).histories()
+        histories = await env.adopt(handle).histories()
         for history in histories:
             await Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter).replay_workflow(
                 history
@@ -80,8 +80,8 @@ async def idle_session(temporal: Client, queue: str, *, history_events: int) -> 
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow", start, id=f"s-{uuid4()}", task_queue=queue, task_timeout=timedelta(seconds=2)
     )
-    async with stage(temporal, task_queue=queue) as on:
-        session = on.adopt(handle)
+    async with environment(temporal, task_queue=queue) as env:
+        session = env.adopt(handle)
         for turn in range(TURNS):
             await handle.signal("prompt", {"id": f"{turn}", "text": "hi"})
             await session.idle(turns=turn + 1)

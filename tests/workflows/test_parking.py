@@ -14,13 +14,13 @@ from tests.harness import (
     BOUND,
     LONG_PAUSE,
     DrivenSession,
-    Stage,
+    Environment,
     broken,
+    environment,
     heal,
     last_user_message,
     replayer,
     says,
-    stage,
 )
 from tests.waiting import until
 from turnkeeper.models.limits import MIN_STATE_BYTES
@@ -68,38 +68,38 @@ async def burst(session: DrivenSession, count: int) -> None:
     await asyncio.gather(*(one(number) for number in range(count)))
 
 
-async def small(on: Stage) -> DrivenSession:
+async def small(env: Environment) -> DrivenSession:
     """Start a session that continues as new every few turns, and can carry 5 of 50 prompts."""
     limits = {"max_history_events": 50, "max_queued_prompts": 5}
-    return await on.start(SessionInput.model_validate({"limits": limits}))
+    return await env.start(SessionInput.model_validate({"limits": limits}))
 
 
-async def with_parked_prompts(on: Stage) -> DrivenSession:
+async def with_parked_prompts(env: Environment) -> DrivenSession:
     """Start a small session with 40 prompts, of which some are parked; its model doesn't answer for now."""
 
     def answer(request: ModelRequest) -> ModelResponse:
-        if len(on.vendor.requests) == 3:
-            on.vendor.gate.close()
+        if len(env.vendor.requests) == 3:
+            env.vendor.gate.close()
         return says(f"echo: {last_user_message(request)}")
 
-    on.vendor.answer = answer
-    on.vendor.gate.close()
-    session = await small(on)
+    env.vendor.answer = answer
+    env.vendor.gate.close()
+    session = await small(env)
     await send(session, 40)
     await session.until(lambda s: s.queue_length == 39, turns=0)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
 
     async def has_parked() -> bool:
         return (await session.queue()).parked > 0
 
-    await on.vendor.gate.until_arrived(4)
+    await env.vendor.gate.until_arrived(4)
     await until(has_parked)
     return session
 
 
-async def transcript(on: Stage, session: DrivenSession) -> list[ConversationMessage]:
+async def transcript(env: Environment, session: DrivenSession) -> list[ConversationMessage]:
     state = await session.state()
-    page = await on.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
+    page = await env.stores.archive.page(session.handle.id, before=None, limit=None, max_bytes=10**9)
     return [archived.turn for archived in page[: state.archived_count]] + state.messages
 
 
@@ -110,19 +110,19 @@ async def worked_off(session: DrivenSession, *, turns: int) -> None:
     await session.until(is_so, turns=0, bound=LONG, max_pause=LONG_PAUSE)
 
 
-async def fates(on: Stage, session: DrivenSession, ids: list[str]) -> dict[str, str | None]:
+async def fates(env: Environment, session: DrivenSession, ids: list[str]) -> dict[str, str | None]:
     """Look for every fate as the gateway does: in the session, the transcript, the archive; `None`: there is none."""
     by_id: dict[str, str | None] = {}
     for start in range(0, len(ids), 1_000):
         some = ids[start : start + 1_000]
         view = await session.queue({"message_ids": some})
         by_id.update((fate.id, fate.fate) for fate in view.fates)
-    by_id |= {turn.id: "started" for turn in await transcript(on, session)}
+    by_id |= {turn.id: "started" for turn in await transcript(env, session)}
     mine = select(FATES.c.fate).where(FATES.c.session_id == session.handle.id)
-    rows = await on.stores.database.read(lambda connection: connection.scalars(mine).all())
+    rows = await env.stores.database.read(lambda connection: connection.scalars(mine).all())
     archived = {fate.id: fate.fate for fate in map(Fate.model_validate_json, rows)}
     for message_id in list(archived)[:: max(1, len(archived) // 10)]:  # the way for one of them leads there too
-        fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
+        fate = await env.stores.prompts.fate_of(session.handle.id, message_id)
         assert fate is not None
         assert fate.fate == archived[message_id]
     return {message_id: by_id.get(message_id, archived.get(message_id)) for message_id in ids}
@@ -140,24 +140,24 @@ async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_orde
     task_queue = f"q-{uuid4()}"
     session = await unattended(temporal, task_queue=task_queue, max_history_events=100)
     await send(session, 40)
-    async with stage(temporal, task_queue=task_queue) as on:
-        on.sessions.append(session)
+    async with environment(temporal, task_queue=task_queue) as env:
+        env.sessions.append(session)
         await worked_off(session, turns=40)
-        assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(40)]
+        assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
     assert await replays(session) > 1
 
 
-async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(on: Stage) -> None:
-    session = await small(on)
-    on.vendor.gate.close()
+async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(env: Environment) -> None:
+    session = await small(env)
+    env.vendor.gate.close()
     await send(session, 30)
     state = await session.state()
     assert state.queue_length == 29
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.until(lambda s: s.session.turn_count > 8, turns=0)
     await send(session, 10, first=30)
     await worked_off(session, turns=40)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(40)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
     histories = await session.histories()
     assert len(histories) > 3
     scheduled = [
@@ -172,103 +172,103 @@ async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(
     assert (view.length, view.parked, view.bytes) == (0, 0, 0)
 
 
-async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(on: Stage) -> None:
-    session = await with_parked_prompts(on)
+async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(env: Environment) -> None:
+    session = await with_parked_prompts(env)
     view = await session.queue({"message_ids": ["m35"]})
     assert view.parked > 0
     assert view.positions["m35"] == view.length - 4
     await session.update("withdraw_prompt", {"id": "m35"})
     await session.update("end_session", {"reason": "enough", "discard_queue": True})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.handle.result()
     ids = [f"m{number}" for number in range(40)]
-    fate_of = await fates(on, session, ids)
+    fate_of = await fates(env, session, ids)
     assert fate_of["m35"] == "withdrawn"
-    turns = [turn.id for turn in await transcript(on, session)]
+    turns = [turn.id for turn in await transcript(env, session)]
     assert turns == ids[: len(turns)]
     assert {fate_of[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
     for message_id in ids[len(turns) :]:
-        fate = await on.stores.prompts.fate_of(session.handle.id, message_id)
+        fate = await env.stores.prompts.fate_of(session.handle.id, message_id)
         assert fate is not None
         assert fate.fate == fate_of[message_id]
-    parked = await on.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
+    parked = await env.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
     assert "m35" not in [prompt.id for prompt in parked]
 
 
-async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(on: Stage) -> None:
-    session = await small(on)
-    on.vendor.gate.close()
+async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(env: Environment) -> None:
+    session = await small(env)
+    env.vendor.gate.close()
     await send(session, 20)
     await session.update("end_session", {"reason": "enough"})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     ended = await session.handle.result()
     assert ended == {"status": "ended", "turn_count": 20, "reason": "enough"}
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(20)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(20)]
 
 
-async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(on: Stage) -> None:
-    session = await with_parked_prompts(on)
+async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel(env: Environment) -> None:
+    session = await with_parked_prompts(env)
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
-    fate_of = await fates(on, session, [f"m{number}" for number in range(40)])
+    fate_of = await fates(env, session, [f"m{number}" for number in range(40)])
     assert set(fate_of.values()) == {"started", "discarded"}
 
 
-async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(on: Stage) -> None:
-    file = broken(on)
-    session = await small(on)
-    on.vendor.gate.close()
+async def test_ses_15_while_the_archive_is_down_the_queue_is_worked_off_in_the_run(env: Environment) -> None:
+    file = broken(env)
+    session = await small(env)
+    env.vendor.gate.close()
     await send(session, 20)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.until(lambda s: s.session.archive.failing_since, turns=0)
     heal(file)
     await worked_off(session, turns=20)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(20)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(20)]
 
 
 async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    session = await with_parked_prompts(on)
-    file = broken(on)
-    on.vendor.gate.open()
+    session = await with_parked_prompts(env)
+    file = broken(env)
+    env.vendor.gate.open()
     await session.until(lambda s: s.session.archive.failing_since, turns=0)
     assert (await session.state()).queue_length > 0
     heal(file)
     await worked_off(session, turns=40)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(40)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
 
 
 async def test_ses_6_over_a_thousand_prompts_in_one_activation_are_turns_or_have_a_fate(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
     session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=2)
     await burst(session, 1_200)
-    async with stage(temporal, task_queue=task_queue) as on:
-        on.sessions.append(session)
+    async with environment(temporal, task_queue=task_queue) as env:
+        env.sessions.append(session)
         await worked_off(session, turns=20)
         await session.handle.signal("end_chat")
         await session.handle.result()
-        fate_of = await fates(on, session, [f"m{number}" for number in range(1_200)])
+        fate_of = await fates(env, session, [f"m{number}" for number in range(1_200)])
     counts = {fate: list(fate_of.values()).count(fate) for fate in set(fate_of.values())}
     assert counts == {"started": 20, "rejected": 1_180}
 
 
 @pytest.mark.parametrize("step", ["remove_moved", "restore_parked"])
 async def test_ses_10_a_bug_in_parking_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
-    on: Stage, monkeypatch: pytest.MonkeyPatch, step: str
+    env: Environment, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    await goes_on_after_bug(on, monkeypatch, PromptQueue, step, prompts=20)
+    await goes_on_after_bug(env, monkeypatch, PromptQueue, step, prompts=20)
 
 
 async def test_ses_10_a_bug_in_moving_turns_fails_the_workflow_task_and_the_session_goes_on_once_it_is_fixed(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await goes_on_after_bug(on, monkeypatch, Session, "remove_moved", prompts=30, max_state_bytes=MIN_STATE_BYTES)
+    await goes_on_after_bug(env, monkeypatch, Session, "remove_moved", prompts=30, max_state_bytes=MIN_STATE_BYTES)
 
 
 async def goes_on_after_bug(
-    on: Stage,
+    env: Environment,
     monkeypatch: pytest.MonkeyPatch,
     part: type[Session | PromptQueue],
     step: str,
@@ -284,11 +284,11 @@ async def goes_on_after_bug(
     limits = {"max_history_events": 60, "max_queued_prompts": 5, **limits}
     with monkeypatch.context() as patched:
         patched.setattr(part, step, buggy)
-        session = await on.start(SessionInput.model_validate({"limits": limits}))
+        session = await env.start(SessionInput.model_validate({"limits": limits}))
         await send(session, prompts)
         assert "beside the session's main loop" in await until(partial(failure_of_task, session))
     await worked_off(session, turns=prompts)
-    assert [turn.id for turn in await transcript(on, session)] == [f"m{number}" for number in range(prompts)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(prompts)]
 
 
 async def failure_of_task(session: DrivenSession) -> str:

@@ -8,7 +8,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowQueryFailedError
 
-from tests.harness import DrivenSession, Stage, asks, says
+from tests.harness import DrivenSession, Environment, asks, says
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.workflows import search_attributes
 
@@ -24,14 +24,14 @@ async def summaries(session: DrivenSession) -> AsyncIterator[str]:
             yield json.loads(event.user_metadata.summary.data)
 
 
-async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {}))]
-    on.tools.gate.close()
-    session = await on.start(
+async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {}))]
+    env.tools.gate.close()
+    session = await env.start(
         SessionInput(title="Deploy *now*", user="alice", chat_url="http://127.0.0.1:8080/workflow/x/conversation/full")
     )
     await session.prompt("look at <b>this</b>")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.prompt("and then that")
     await session.until(lambda s: s.queue_length == 1)
     page = await details(session)
@@ -52,9 +52,9 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(on: St
     assert "<b>" not in page
 
 
-async def test_ses_17_every_activity_has_a_summary(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {})), says("done")]
-    session = await on.start(SessionInput(model="offline:m"))
+async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {})), says("done")]
+    session = await env.start(SessionInput(model="offline:m"))
     await session.prompt("look")
     await session.idle(turns=1)
     assert [summary async for summary in summaries(session)] == [
@@ -65,8 +65,8 @@ async def test_ses_17_every_activity_has_a_summary(on: Stage) -> None:
     ]
 
 
-async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once_a_turn(on: Stage) -> None:
-    session = await on.start(SessionInput(user="alice"))
+async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once_a_turn(env: Environment) -> None:
+    session = await env.start(SessionInput(user="alice"))
     for number in range(3):
         await session.prompt(f"prompt {number}")
         await session.idle(turns=number + 1)
@@ -92,14 +92,14 @@ async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once
     assert ended.get(search_attributes.SESSION_STATUS) == "ended"
 
 
-async def test_ses_17_a_bare_json_string_as_the_web_ui_sends_it_is_answered(on: Stage) -> None:
-    session = await on.start()
+async def test_ses_17_a_bare_json_string_as_the_web_ui_sends_it_is_answered(env: Environment) -> None:
+    session = await env.start()
     await session.handle.signal("prompt", "read it to me")
     assert [turn.agent_message for turn in await session.idle(turns=1)] == ["echo: read it to me"]
 
 
-async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(on: Stage) -> None:
-    session = await on.start(SessionInput(title="T", user="alice"))
+async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(env: Environment) -> None:
+    session = await env.start(SessionInput(title="T", user="alice"))
     await session.prompt("hello")
     await session.idle(turns=1)
     state = await session.handle.query("get_conversation_state")
@@ -131,11 +131,11 @@ async def test_ses_3_the_pictures_of_a_conversation_have_their_fields(on: Stage)
     }
 
 
-async def test_ses_13_get_queue_and_get_model_request_answer_and_refuse_clearly(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start(SessionInput(system_prompt="be brief"))
+async def test_ses_13_get_queue_and_get_model_request_answer_and_refuse_clearly(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start(SessionInput(system_prompt="be brief"))
     await session.prompt(id="p1", text="one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="p2", text="two")
     queue = await session.queue()
     assert [(prompt.id, prompt.position) for prompt in queue.waiting] == [("p2", 1)]
@@ -145,5 +145,5 @@ async def test_ses_13_get_queue_and_get_model_request_answer_and_refuse_clearly(
     assert [message["content"] for message in page["messages"]] == ["one"]
     with pytest.raises(WorkflowQueryFailedError, match="Model request 7 is not open"):
         await session.handle.query("get_model_request", {"request": 7})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await session.idle(turns=2)

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from tests.api.ai_sdk.ui_reader import Reader
 from tests.api.conftest import served
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, DrivenSession, Stage, asks, says, stage
+from tests.harness import BOUND, DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.messages import PostChat
@@ -50,7 +50,7 @@ def types(response: Response) -> list[str]:
     return [chunk["type"] for chunk in chunks_in(response.text)]
 
 
-async def test_api_1_a_message_is_answered_by_a_ui_message_stream(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_a_message_is_answered_by_a_ui_message_stream(http: AsyncClient, env: Environment) -> None:
     answer = await http.post("/api/chat", json=posted(user()))
     assert answer.status_code == 200
     assert answer.headers["x-vercel-ai-ui-message-stream"] == "v1"
@@ -64,28 +64,32 @@ async def test_api_1_a_message_is_answered_by_a_ui_message_stream(http: AsyncCli
     assert rest[2]["delta"] == "echo: hello"
 
 
-async def test_api_1_all_text_of_a_message_is_its_prompt_and_the_past_is_not_read(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_all_text_of_a_message_is_its_prompt_and_the_past_is_not_read(
+    http: AsyncClient, env: Environment
+) -> None:
     parts = [{"type": "text", "text": "one", "state": "done"}, {"type": "text", "text": "two"}]
     past = [{"role": "assistant", "anything": "goes"}, 7, None]
     body = posted(*past, user(parts=parts, metadata={"from": "page"}))
     assert chunks_in((await http.post("/api/chat", json=body)).text)[3]["delta"] == "echo: one\n\ntwo"
 
 
-async def test_api_1_what_clients_send_empty_is_taken(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_what_clients_send_empty_is_taken(http: AsyncClient, env: Environment) -> None:
     empty = {"system": None, "tools": {}, "config": {}, "callSettings": None, "metadata": None, "messageId": None}
     assert (await http.post("/api/chat", json=posted(user(), **empty))).status_code == 200
 
 
-async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http: AsyncClient, on: Stage) -> None:
+async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http: AsyncClient, env: Environment) -> None:
     body = posted(user("x" * MAX_BODY_BYTES), user())
     assert (await http.post("/api/chat", json=body)).status_code == 200
     large = await http.post("/api/chat", json=posted(user("x" * MAX_HISTORY_BYTES), user()))
     assert (large.status_code, problem_of(large)) == (413, "too-large")
 
 
-async def test_api_1_a_stream_that_waits_is_kept_alive(url: str, on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_1_a_stream_that_waits_is_kept_alive(
+    url: str, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.01)
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     async with (
         asyncio.timeout(BOUND),
         AsyncClient(base_url=url) as client,
@@ -199,10 +203,10 @@ def test_api_4_more_than_anybody_says_is_refused_without_looking_at_it(body: dic
     assert ".".join(map(str, refused.value.errors(include_input=False)[0]["loc"])) == field
 
 
-async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
-    session = await on.start()
+async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
+    session = await env.start()
     await session.prompt(id="m1", text="write to bob")
     await session.awaited_approvals()
     for part, status, problem in (
@@ -214,22 +218,22 @@ async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncCl
         assert (answer.status_code, problem_of(answer)) == (status, problem)
     unknown = await http.post("/api/chat", json=posted(answered(decided())))
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
-    assert on.tools.calls == []
+    assert env.tools.calls == []
 
 
-async def test_ses_6_a_full_queue_is_said_before_the_stream_begins(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_ses_6_a_full_queue_is_said_before_the_stream_begins(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     body = posted(user())
     await http.post("/workflow", json={"id": body["id"], "limits": {"max_queued_prompts": 1}})
     await http.post(f"/workflow/{body['id']}/prompt", json={"message": "running"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await http.post(f"/workflow/{body['id']}/prompt", json={"message": "waiting"})
     full = await http.post("/api/chat", json=body)
     assert (full.status_code, problem_of(full)) == (429, "queue-full")
 
 
-async def test_api_2_only_the_newest_message_is_answered_again(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [ModelError("auth", "no key")]
+async def test_api_2_only_the_newest_message_is_answered_again(http: AsyncClient, env: Environment) -> None:
+    env.vendor.script = [ModelError("auth", "no key")]
     body = posted(user())
     await http.post("/api/chat", json=body)
     await http.post("/api/chat", json={**body, "messages": [user(id="m2")]})
@@ -241,20 +245,20 @@ async def test_api_2_only_the_newest_message_is_answered_again(http: AsyncClient
     assert (nowhere.status_code, problem_of(nowhere)) == (404, "unknown-session")
 
 
-async def test_api_1_to_ask_again_twice_is_once(url: str, on: Stage) -> None:
-    on.vendor.script = [ModelError("auth", "no key")]
+async def test_api_1_to_ask_again_twice_is_once(url: str, env: Environment) -> None:
+    env.vendor.script = [ModelError("auth", "no key")]
     body = posted(user())
     async with AsyncClient(base_url=url, timeout=BOUND) as client:
         await client.post("/api/chat", json=body)
-        on.vendor.gate.close()
+        env.vendor.gate.close()
         again = {**body, "trigger": "regenerate-message"}
         async with client.stream("POST", "/api/chat", json=again) as one:
-            await on.vendor.gate.until_arrived(2)
+            await env.vendor.gate.until_arrived(2)
             async with client.stream("POST", "/api/chat", json=again) as two:
-                on.vendor.gate.open()
+                env.vendor.gate.open()
                 streams = [await one.aread(), await two.aread()]
     assert [chunks_in(stream.decode())[3]["delta"] for stream in streams] == ["echo: hello"] * 2
-    assert len(on.vendor.requests) == 2
+    assert len(env.vendor.requests) == 2
 
 
 async def test_api_2_only_an_id_can_be_resumed(http: AsyncClient) -> None:
@@ -292,14 +296,14 @@ async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_
             first = json.loads((await anext(lines)).removeprefix("data: "))
             assert first == {"type": "data-notice", "data": {"text": SILENT_WORKER_NOTICE}, "transient": True}
             assert time.monotonic() - began < 12  # 2 s where the machine does nothing else
-            async with stage(temporal, task_queue=queue):
+            async with environment(temporal, task_queue=queue):
                 chunks = chunks_in("\n\n".join([line async for line in lines]))
     assert [chunk["type"] for chunk in chunks].count("data-notice") == 0
     assert chunks[3]["delta"] == "echo: hello"
 
 
 async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_sent(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     body = posted(user())
     answer = await http.post("/api/chat", json=body, headers={"x-ai-sdk-version": "5"})
@@ -315,37 +319,37 @@ async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() 
     assert await stream._on_event(away) == []  # once, until there is news of the turn
 
 
-async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, on: Stage) -> None:
-    on.vendor.gate.close()
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, env: Environment) -> None:
+    env.vendor.gate.close()
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
     body = posted(user())
     async with AsyncClient(timeout=BOUND) as client:
         async with served(temporal, settings) as url:
             streaming = asyncio.create_task(client.post(f"{url}/api/chat", json=body))
-            await on.vendor.gate.until_arrived(1)
-            session = on.adopt(temporal.get_workflow_handle(body["id"]))
+            await env.vendor.gate.until_arrived(1)
+            session = env.adopt(temporal.get_workflow_handle(body["id"]))
             await session.until(lambda state: state.is_processing)
         answer = await streaming
     assert [chunk["type"] for chunk in chunks_in(answer.text)][-1] == "error"
     assert "resume the stream" in chunks_in(answer.text)[-1]["errorText"]
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hello"
 
 
 async def test_api_1_an_archived_turn_is_told_whole_to_who_sends_its_message_again(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     body = posted(user())
     await http.post("/workflow", json={"id": body["id"], "limits": {"max_state_bytes": 40_000}})
     await http.post("/api/chat", json=body)
-    session = on.adopt(on.client.get_workflow_handle(body["id"]))
-    await _until_archived(http, on, session)
+    session = env.adopt(env.client.get_workflow_handle(body["id"]))
+    await _until_archived(http, env, session)
     assert chunks_in((await http.post("/api/chat", json=body)).text)[3]["delta"] == "echo: hello"
 
 
-async def _until_archived(http: AsyncClient, on: Stage, session: DrivenSession) -> None:
-    on.vendor.answer = lambda _: says("x" * 6_000)
+async def _until_archived(http: AsyncClient, env: Environment, session: DrivenSession) -> None:
+    env.vendor.answer = lambda _: says("x" * 6_000)
     async with asyncio.timeout(2 * BOUND):
         while not (await session.state()).archived_count:
             await http.post(f"/workflow/{session.handle.id}/prompt?wait=10", json={"message": "more"})

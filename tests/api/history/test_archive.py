@@ -17,7 +17,7 @@ from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
-from tests.harness import SLACK, DrivenSession, Stage, asks, broken, heal, says
+from tests.harness import SLACK, DrivenSession, Environment, asks, broken, heal, says
 from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.session.session import SessionInput
@@ -80,15 +80,17 @@ def json_bytes(turn: dict[str, Any]) -> int:
     return len(ConversationMessage.model_validate(turn).model_dump_json().encode())
 
 
-def file_of(on: Stage) -> Path:
-    return on.settings.state_dir / "archive.db"
+def file_of(env: Environment) -> Path:
+    return env.settings.state_dir / "archive.db"
 
 
 # ---- one transcript
 
 
-async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(http: AsyncClient, on: Stage) -> None:
-    session = await archived_chat(on, 12)
+async def test_ses_15_walking_back_gives_every_turn_once_while_turns_are_archived(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await archived_chat(env, 12)
     before = (await session.state()).archived_count
     going_on = asyncio.create_task(chat_over(http, session, range(13, 26)))
     walks = 0
@@ -132,19 +134,19 @@ async def test_api_1_a_page_is_as_long_as_it_may_be_and_no_longer(
             assert size + json_bytes(older[0]["messages"][-1]) > 7_500, numbers_of(newer)
 
 
-async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, on: Stage) -> None:
-    session = await archived_chat(on, 12)
+async def test_ses_15_a_turn_found_in_both_is_shown_once(http: AsyncClient, env: Environment) -> None:
+    session = await archived_chat(env, 12)
     state = await session.state()
     archived = [
         ArchivedTurn(number=n, turn=turn) for n, turn in enumerate(state.messages, start=state.first_number or 0)
     ]
-    await on.stores.archive.put_turns(session.handle.id, archived)
+    await env.stores.archive.put_turns(session.handle.id, archived)
     for limit in ("", "?limit=5"):
         assert walked(await walk(http, full(session) + limit)) == list(range(1, 13))
 
 
-async def test_ses_15_an_ended_session_is_read_to_its_first_turn(http: AsyncClient, on: Stage) -> None:
-    session = await archived_chat(on, 12)
+async def test_ses_15_an_ended_session_is_read_to_its_first_turn(http: AsyncClient, env: Environment) -> None:
+    session = await archived_chat(env, 12)
     await session.update("end_session", {})
     await session.handle.result()
     pages = await walk(http, f"{full(session)}?limit=5")
@@ -160,12 +162,14 @@ async def test_api_2_a_turn_that_neither_has_is_404(
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
 
 
-async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(http: AsyncClient, on: Stage) -> None:
-    other = await on.start()
+async def test_api_2_turns_of_an_older_session_of_that_id_are_not_this_ones(
+    http: AsyncClient, env: Environment
+) -> None:
+    other = await env.start()
     await other.prompt(id="older", text="hi")
     (turn,) = await other.idle(turns=1)
-    session = await on.start()
-    await on.stores.archive.put_turns(session.handle.id, [ArchivedTurn(number=1, turn=turn)])
+    session = await env.start()
+    await env.stores.archive.put_turns(session.handle.id, [ArchivedTurn(number=1, turn=turn)])
     answer = await http.get(f"{full(session)}?before=older")
     assert (answer.status_code, problem_of(answer)) == (404, "unknown-turn")
     assert (await http.get(full(session))).json()["messages"] == []
@@ -186,33 +190,33 @@ async def read(invocation: ToolInvocation) -> ToolResult:
     return ToolResult(outcome="Read", content=f"result of {invocation.call_id}: ".ljust(500, "x"))
 
 
-async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: AsyncClient, on: Stage) -> None:
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
-    session = await on.start(SMALL)
+async def test_ses_15_a_long_turn_is_shown_in_full_once_it_has_ended(http: AsyncClient, env: Environment) -> None:
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
+    session = await env.start(SMALL)
     await session.prompt(id="p1", text="look around")
-    await on.vendor.gate.until_arrived(41)
+    await env.vendor.gate.until_arrived(41)
     (result,) = await session.idle(turns=1)
     assert result.steps_omitted > 10
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["steps_omitted"] == 0
     assert [step["number"] for step in turn["reasoning_trajectory"]["steps"]] == list(range(1, 42))
-    file = broken(on)
+    file = broken(env)
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["steps_omitted"] == result.steps_omitted
     heal(file)
 
 
-async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncClient, on: Stage) -> None:
-    on.tools.run = read
-    on.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
-    on.vendor.gate.close()
-    session = await on.start(SMALL)
+async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncClient, env: Environment) -> None:
+    env.tools.run = read
+    env.vendor.script = [asks(("look", {"n": n})) for n in range(40)]
+    env.vendor.gate.close()
+    session = await env.start(SMALL)
     await session.prompt(id="p1", text="look around")
     for arrived in range(1, 41):
-        await on.vendor.gate.until_arrived(arrived)
-        on.vendor.gate.open()  # for the one that waits
-        on.vendor.gate.close()
+        await env.vendor.gate.until_arrived(arrived)
+        env.vendor.gate.open()  # for the one that waits
+        env.vendor.gate.close()
     running = await session.until(lambda state: state.messages[0].steps_omitted > 0)
     (turn,) = (await http.get(full(session))).json()["messages"]
     assert turn["status"] == "processing"
@@ -221,12 +225,12 @@ async def test_ses_15_a_long_turn_that_runs_keeps_its_omitted_steps(http: AsyncC
 
 
 async def test_ses_15_a_turn_longer_than_a_page_is_a_page_of_its_own(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.api.history.transcript_reader.PAGE_BYTES", 8_000)
-    on.tools.run = read
-    on.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(40)), says("two"), says("three")]
-    session = await on.start(SMALL)
+    env.tools.run = read
+    env.vendor.script = [says("one"), *(asks(("look", {"n": n})) for n in range(40)), says("two"), says("three")]
+    session = await env.start(SMALL)
     for number in range(1, 4):
         await session.prompt(id=f"p{number}", text="look around")
         await session.idle(turns=number)
@@ -238,9 +242,9 @@ async def test_ses_15_a_turn_longer_than_a_page_is_a_page_of_its_own(
 LARGE = "w" * 20_000
 
 
-async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [says(LARGE)]
-    session = await on.start()
+async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: AsyncClient, env: Environment) -> None:
+    env.vendor.script = [says(LARGE)]
+    session = await env.start()
     path = f"/workflow/{session.handle.id}"
     finished = (await http.post(f"{path}/prompt?wait=20", json={"message": "write", "id": "p1"})).json()
     update = (await http.get(f"{path}/conversation")).json()["conversation_update"]
@@ -254,10 +258,10 @@ async def test_ses_15_an_answer_is_shown_whole_wherever_a_client_sees_it(http: A
 
 @pytest.mark.usefixtures("product_bounds")
 async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.vendor.script = [says(LARGE)]
-    session = await on.start()
+    env.vendor.script = [says(LARGE)]
+    session = await env.start()
     await session.prompt(id="p1", text="write")
     await session.idle(turns=1)
 
@@ -267,7 +271,7 @@ async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
         await hanging.wait()
         raise StoreUnavailableError("The store did not answer.")
 
-    file = broken(on)
+    file = broken(env)
     for path, turns in ((full(session), "messages"), (f"/workflow/{session.handle.id}/conversation", "")):
         answer = (await http.get(path)).json()
         (turn,) = answer[turns] if turns else answer["conversation_update"]["new_messages"]
@@ -285,10 +289,10 @@ async def test_ses_15_an_answer_that_can_not_be_read_stays_an_excerpt(
 
 
 async def test_ses_15_many_who_are_shown_a_large_answer_read_it_once(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.vendor.script = [says(LARGE)]
-    session = await on.start()
+    env.vendor.script = [says(LARGE)]
+    session = await env.start()
     await session.prompt(id="p1", text="write")
     await session.idle(turns=1)
     reads, reading = [0], Blobs.get
@@ -303,25 +307,27 @@ async def test_ses_15_many_who_are_shown_a_large_answer_read_it_once(
     assert reads == [1]
 
 
-async def test_api_3_a_poll_and_a_page_without_references_do_not_touch_the_store(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_3_a_poll_and_a_page_without_references_do_not_touch_the_store(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await env.start()
     path = f"/workflow/{session.handle.id}"
     await http.post(f"{path}/prompt?wait=20", json={"message": "hi", "id": "p1"})
     for tail in ("/conversation", "/conversation?wait=0.1&since_revision=99", "/conversation/full?before=p1", ""):
         assert (await http.get(path + tail)).status_code == 200
     assert (await http.get(full(session))).json()["messages"][0]["agent_message"] == "echo: hi"
-    assert not file_of(on).exists()
+    assert not file_of(env).exists()
 
 
 # ---- the archive is down
 
 
 async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the_rest_is_503(
-    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+    shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     state = await long_chat.state()
     whole = (await shared_http.get(full(long_chat))).json()
-    file = broken(shared_on)
+    file = broken(shared_env)
     newest = (await shared_http.get(full(long_chat))).json()
     assert numbers_of(newest) == numbers_of(whole)[state.archived_count :]
     assert newest["has_more"]
@@ -330,7 +336,7 @@ async def test_api_2_without_the_archive_what_the_session_holds_is_shown_and_the
         older = await shared_http.get(f"{full(long_chat)}?before={before}")
         assert (older.status_code, problem_of(older)) == (503, "archive-unavailable")
         assert int(older.headers["retry-after"]) > 0
-        assert str(shared_on.settings.state_dir) not in older.text
+        assert str(shared_env.settings.state_dir) not in older.text
         assert time.monotonic() - began < 20
     assert newest["links"]["older"] == f"{full(long_chat)}?before={newest['messages'][0]['id']}"
     assert (await shared_http.get(f"/workflow/{long_chat.handle.id}/conversation")).status_code == 200
@@ -354,10 +360,10 @@ async def test_api_2_an_archive_that_hangs_holds_up_no_answer(
 
 
 async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(
-    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+    shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
-    file_of(shared_on).rename(file_of(shared_on).with_suffix(".away"))
-    async with gateway(shared_on.client, shared_on.task_queue, shared_on.settings.state_dir) as fresh:
+    file_of(shared_env).rename(file_of(shared_env).with_suffix(".away"))
+    async with gateway(shared_env.client, shared_env.task_queue, shared_env.settings.state_dir) as fresh:
         oldest = (await long_chat.state()).messages[0].id
         for before in (oldest, "p1"):
             answer = await fresh.get(f"{full(long_chat)}?before={before}")
@@ -365,18 +371,18 @@ async def test_api_2_a_file_that_was_replaced_is_no_end_of_the_transcript(
         newest = (await fresh.get(full(long_chat))).json()
         assert newest["has_more"]
         assert newest["messages"][0]["id"] == oldest
-    file_of(shared_on).with_suffix(".away").replace(file_of(shared_on))
+    file_of(shared_env).with_suffix(".away").replace(file_of(shared_env))
     assert walked(await walk(shared_http, full(long_chat))) == list(range(1, 31))
 
 
 async def test_api_1_the_description_says_how_the_archive_has_served(
-    shared_http: AsyncClient, shared_on: Stage, long_chat: DrivenSession
+    shared_http: AsyncClient, shared_env: Environment, long_chat: DrivenSession
 ) -> None:
     described = (await shared_http.get(f"/workflow/{long_chat.handle.id}")).json()
     assert described["archived_count"] == (await long_chat.state()).archived_count > 0
     assert described["archive"]["failing_since"] is None
-    file = broken(shared_on)
-    session = await shared_on.start(SessionInput.model_validate({"limits": {**LIMITS, "max_state_bytes": 120_000}}))
+    file = broken(shared_env)
+    session = await shared_env.start(SessionInput.model_validate({"limits": {**LIMITS, "max_state_bytes": 120_000}}))
     await chat(session, range(1, 15))
     await session.until(lambda state: state.session.archive.failing_since is not None)
     described = (await shared_http.get(f"/workflow/{session.handle.id}")).json()
@@ -387,11 +393,11 @@ async def test_api_1_the_description_says_how_the_archive_has_served(
     heal(file)
 
 
-async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, on: Stage) -> None:
+async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, env: Environment) -> None:
     # Temporal may not have seen the worker poll yet.
     answer = await until_not(503, partial(http.get, "/readyz"))
     assert (answer.status_code, answer.json()["archive"]) == (200, "ok")
-    file = broken(on)
+    file = broken(env)
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "unavailable")
     heal(file)
@@ -401,19 +407,19 @@ async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncC
 # ---- large texts in full
 
 
-async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: AsyncClient, env: Environment) -> None:
     async def html(invocation: ToolInvocation) -> ToolResult:
         return ToolResult(outcome="Read", content="<script>alert('é')</script>" * 1_000)
 
-    on.tools.run = html
+    env.tools.run = html
     state = ProviderState(api="test", model="test", items=[{"signature": "s" * 20_000}])
     parts: list[Any] = [
         ThinkPart(kind="think", text="t" * 10_000),
         RespondPart(kind="respond", text="r" * 10_000),
         CallPart(kind="call", id="c1", name="look", args={"text": "a" * 10_000}),
     ]
-    on.vendor.script = [ModelResponse(parts=parts, stop="tool_calls", model="test", state=state), says("done")]
-    session = await on.start()
+    env.vendor.script = [ModelResponse(parts=parts, stop="tool_calls", model="test", state=state), says("done")]
+    session = await env.start()
     await session.prompt("one")
     (turn,) = (await session.idle(turns=1))[:1]
     step = turn.steps[0]
@@ -433,21 +439,21 @@ async def test_api_1_every_large_text_is_served_in_full_but_opaque_state(http: A
         assert answer.headers["etag"] == f'"{name}"'
     again = await http.get(f"/workflow/{session.handle.id}/blobs/{name}", headers={"If-None-Match": f'W/"{name}"'})
     assert (again.status_code, again.content) == (304, b"")
-    (opaque,) = opaque_hashes(on, opaque_owner(session.handle.id))
+    (opaque,) = opaque_hashes(env, opaque_owner(session.handle.id))
     for path in (f"{session.handle.id}/blobs/{opaque}", f"{session.handle.id}%2Fopaque/blobs/{opaque}"):
         assert (await http.get(f"/workflow/{path}")).status_code == 404
 
 
-def opaque_hashes(on: Stage, owner: str) -> list[str]:
+def opaque_hashes(env: Environment, owner: str) -> list[str]:
     import sqlite3
 
-    with sqlite3.connect(file_of(on)) as connection:
+    with sqlite3.connect(file_of(env)) as connection:
         return [name for (name,) in connection.execute("SELECT hash FROM blobs WHERE session_id = ?", (owner,))]
 
 
-async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [says(LARGE)]
-    mine, other = await on.start(), await on.start()
+async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClient, env: Environment) -> None:
+    env.vendor.script = [says(LARGE)]
+    mine, other = await env.start(), await env.start()
     await mine.prompt("write")
     ref = (await mine.idle(turns=1))[0].agent_message_blob
     for session, name, problem in (
@@ -457,7 +463,7 @@ async def test_api_2_a_text_of_another_session_or_of_none_is_404(http: AsyncClie
     ):
         answer = await http.get(f"/workflow/{session}/blobs/{name}")
         assert (answer.status_code, problem_of(answer)) == (404, problem)
-    file = broken(on)
+    file = broken(env)
     answer = await http.get(f"/workflow/{mine.handle.id}/blobs/{ref.hash}")
     assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
     heal(file)
@@ -489,27 +495,27 @@ async def counted(http: AsyncClient, session_id: str) -> dict[str, Any]:
     return await until(receipt)
 
 
-async def cleared(on: Stage, *texts: bytes) -> None:
+async def cleared(env: Environment, *texts: bytes) -> None:
     """Return once the file has none of these left."""
 
     def is_cleared() -> bool:
-        content = file_of(on).read_bytes()
+        content = file_of(env).read_bytes()
         return not any(text in content for text in texts)
 
     await until(is_cleared)
 
 
 async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_it_alone(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    other = await archived_chat(on, 6)
-    on.vendor.script = [says("secret answer " + LARGE)]
-    session, reused = await archived_chat(on, 12), await archived_chat(on, 12)
-    file = file_of(on)
+    other = await archived_chat(env, 6)
+    env.vendor.script = [says("secret answer " + LARGE)]
+    session, reused = await archived_chat(env, 12), await archived_chat(env, 12)
+    file = file_of(env)
     assert b"secret answer" in file.read_bytes()
-    count = await on.stores.archive.count(session.handle.id)
+    count = await env.stores.archive.count(session.handle.id)
     assert (await http.delete(f"/workflow/{reused.handle.id}")).status_code == 202
-    receipt, _ = await asyncio.gather(deleted(http, session.handle.id), start_again(http, on, reused.handle.id))
+    receipt, _ = await asyncio.gather(deleted(http, session.handle.id), start_again(http, env, reused.handle.id))
     assert receipt == {
         "workflow_id": session.handle.id,
         "status": "deleted",
@@ -522,43 +528,43 @@ async def test_api_1_deletion_leaves_no_text_of_a_session_and_what_comes_after_i
     assert session.handle.id.encode() not in file.read_bytes()
     assert (await http.get(full(session))).status_code == 404
     assert walked(await walk(http, full(other))) == list(range(1, 7))
-    await on.client.get_workflow_handle(deletion_id(reused.handle.id)).result()
+    await env.client.get_workflow_handle(deletion_id(reused.handle.id)).result()
     (turn,) = (await http.get(full(reused))).json()["messages"]
     assert turn["agent_message"] == LARGE
 
 
-async def start_again(http: AsyncClient, on: Stage, session_id: str) -> None:
+async def start_again(http: AsyncClient, env: Environment, session_id: str) -> None:
     """Start a session with an id as soon as it is free, and have it answer something large."""
 
     async def is_started() -> bool:
         return (await http.post("/workflow", json={"id": session_id})).status_code == 201
 
     await until(is_started, within=120)
-    on.vendor.script = [says(LARGE)]
+    env.vendor.script = [says(LARGE)]
     answer = await http.post(f"/workflow/{session_id}/prompt?wait=20", json={"message": "write", "id": "p1"})
     assert answer.status_code == 200
 
 
 async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted_too(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
-    on.vendor.gate.close()
-    session = await on.start()
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt("write")
-    await on.vendor.gate.until_arrived(1)
-    await on.stores.blobs.put(session.handle.id, ["an early secret"])
+    await env.vendor.gate.until_arrived(1)
+    await env.stores.blobs.put(session.handle.id, ["an early secret"])
     clear, is_cleared_once = Stores.delete, asyncio.Event()
 
     async def clear_and_write_late(stores: Stores, session_id: str) -> int:
         """Write as an activity does that does not know of the termination yet."""
         archived_turns = await clear(stores, session_id)
         if not is_cleared_once.is_set():
-            await cleared(on, b"early secret")
+            await cleared(env, b"early secret")
             for owner in (session_id, opaque_owner(session_id)):
-                await on.stores.blobs.put(owner, ["a late secret"])
-            on.partials.show(session_id, PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1))
-            assert b"late secret" in file_of(on).read_bytes()
+                await env.stores.blobs.put(owner, ["a late secret"])
+            env.partials.show(session_id, PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1))
+            assert b"late secret" in file_of(env).read_bytes()
             is_cleared_once.set()
         return archived_turns
 
@@ -566,28 +572,30 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
     assert (await http.delete(f"/workflow/{session.handle.id}")).status_code == 202
     await asyncio.wait_for(is_cleared_once.wait(), BOUND)
     assert (await session.handle.describe()).close_time is not None, "its id is held until the stores are cleared"
-    await cleared(on, b"late secret")
-    async with on.partials.following(session.handle.id) as live:
+    await cleared(env, b"late secret")
+    async with env.partials.following(session.handle.id) as live:
         await run_other_tasks()
         assert live.latest is None
 
 
-async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(http: AsyncClient, on: Stage) -> None:
-    session = await archived_chat(on, 12)
-    file = broken(on)
+async def test_api_2_without_the_archive_nothing_is_deleted_and_none_says_so(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await archived_chat(env, 12)
+    file = broken(env)
     answer = await http.delete(f"/workflow/{session.handle.id}")
     assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
     assert "Nothing was deleted" in answer.json()["detail"]
     assert (await http.get(f"/workflow/{session.handle.id}")).json()["status"] == "idle"
     heal(file)
     assert (await counted(http, session.handle.id))["archived_turns"] > 5
-    await cleared(on, session.handle.id.encode())
+    await cleared(env, session.handle.id.encode())
 
 
 async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_text_of_it(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await archived_chat(on, 12)
+    session = await archived_chat(env, 12)
     deleting, fails = Archive.delete, [True]
 
     async def delete(archive: Archive, session_id: str) -> int:
@@ -603,20 +611,20 @@ async def test_api_2_a_session_is_not_called_deleted_while_the_archive_keeps_tex
     assert "not deleted yet" in answer.json()["detail"]
     assert (await http.post("/workflow", json={"id": session.handle.id})).status_code == 409
     fails[0] = False
-    await cleared(on, session.handle.id.encode())
+    await cleared(env, session.handle.id.encode())
     answer = await until_not(503, partial(http.delete, f"/workflow/{session.handle.id}"))
     assert answer.json()["archived_turns"] > 5
 
 
 async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_archive(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    session = await on.start()
+    session = await env.start()
     await session.prompt(id="p1", text="a secret")
     turns = await session.idle(turns=1)
-    await on.stores.archive.put_turns("forgotten", [ArchivedTurn(number=1, turn=turns[0])])
-    await on.stores.blobs.put("forgotten", ["a large secret"])
-    await on.stores.blobs.put("without-turns", ["another large secret"])
+    await env.stores.archive.put_turns("forgotten", [ArchivedTurn(number=1, turn=turns[0])])
+    await env.stores.blobs.put("forgotten", ["a large secret"])
+    await env.stores.blobs.put("without-turns", ["another large secret"])
     for _ in range(2):
         assert await deleted(http, "forgotten") == {
             "workflow_id": "forgotten",
@@ -627,7 +635,7 @@ async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_a
         }
     unknown = await http.delete("/workflow/without-turns")
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
-    assert b"secret" not in file_of(on).read_bytes()
+    assert b"secret" not in file_of(env).read_bytes()
 
 
 PAST = ConversationMessage(
@@ -644,10 +652,10 @@ PAST = ConversationMessage(
 
 @pytest.mark.parametrize("way", ["start", "prompt", "chat"])
 async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used_again(
-    on: Stage, http: AsyncClient, way: str
+    env: Environment, http: AsyncClient, way: str
 ) -> None:
     session_id = f"s-{uuid4()}"
-    await on.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=PAST)])
+    await env.stores.archive.put_turns(session_id, [ArchivedTurn(number=1, turn=PAST)])
     answer = await {
         "start": lambda: http.post("/workflow", json={"id": session_id}),
         "prompt": lambda: http.post(f"/workflow/{session_id}/prompt?start=true", json={"message": "hi"}),

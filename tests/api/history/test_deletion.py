@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
-from tests.harness import Stage, stage
+from tests.harness import Environment, environment
 from tests.waiting import until
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
@@ -40,7 +40,7 @@ async def test_api_1_without_a_worker_a_session_is_gone_to_who_asks_and_deleted_
         assert (read.status_code, problem_of(read)) == (404, "unknown-session"), tail
     prompted = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     assert (prompted.status_code, problem_of(prompted)) == (409, "session-ended")
-    async with stage(temporal, task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path):
+    async with environment(temporal, task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path):
         assert await deleted(http_alone, session) == receipt(session, "deleted", 0, runs=1)
     again = await http_alone.delete(f"/workflow/{session}")
     assert (again.status_code, again.json()) == (200, receipt(session, "deleted", 0, runs=1)), "it needs no worker"
@@ -57,84 +57,86 @@ def receipt(session: str, status: str, remaining: int | None, *, runs: int | Non
     }
 
 
-async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_1_a_deletion_stands_in_no_list_of_sessions(http: AsyncClient, env: Environment) -> None:
+    session = await env.start()
     await deleted(http, session.handle.id)
     of_it = f"WorkflowId = '{deletion_id(session.handle.id)}'"
 
     async def is_listed_by_temporal() -> bool:
-        return (await on.client.count_workflows(of_it)).count > 0
+        return (await env.client.count_workflows(of_it)).count > 0
 
     await until(is_listed_by_temporal)
     assert (await http.get("/workflow", params={"q": session.handle.id})).json()["sessions"] == []
 
 
-async def test_api_1_the_history_of_a_deletion_has_nothing_of_the_conversation(http: AsyncClient, on: Stage) -> None:
-    session = await on.start(SessionInput(title="a secret title", user="a-secret-user"))
+async def test_api_1_the_history_of_a_deletion_has_nothing_of_the_conversation(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await env.start(SessionInput(title="a secret title", user="a-secret-user"))
     await session.prompt("a secret prompt")
     await session.idle(turns=1)
     await deleted(http, session.handle.id)
-    history = await on.client.get_workflow_handle(deletion_id(session.handle.id)).fetch_history()
+    history = await env.client.get_workflow_handle(deletion_id(session.handle.id)).fetch_history()
     assert "secret" not in history.to_json()
     assert sum(len(event.SerializeToString()) for event in history.events) < 20_000
 
 
 @pytest.mark.parametrize("first_run_id", ["", "01a1fddd-071b-714f-8b2b-6bf7abb75973"])
 async def test_api_1_a_deletion_leaves_alone_another_session_that_has_begun_under_its_id(
-    on: Stage, first_run_id: str
+    env: Environment, first_run_id: str
 ) -> None:
-    session = await on.start()
-    await on.stores.blobs.put(session.handle.id, ["its text"])
+    session = await env.start()
+    await env.stores.blobs.put(session.handle.id, ["its text"])
     with pytest.raises(WorkflowFailureError) as failed:
-        await (await start_deletion(on, session.handle.id, first_run_id)).result()
+        await (await start_deletion(env, session.handle.id, first_run_id)).result()
     assert "another session" in str(failed.value.cause.cause)
     assert (await session.state()).status == "idle"
-    assert await on.stores.blobs.delete(session.handle.id) == 1
+    assert await env.stores.blobs.delete(session.handle.id) == 1
 
 
 async def start_deletion(
-    on: Stage, session_id: str, first_run_id: str
+    env: Environment, session_id: str, first_run_id: str
 ) -> WorkflowHandle[DeleteSession, DeletionProgress]:
-    return await on.client.start_workflow(
+    return await env.client.start_workflow(
         DeleteSession.run,
         DeletionOrder(first_run_id=first_run_id),
         id=deletion_id(session_id),
-        task_queue=on.task_queue,
+        task_queue=env.task_queue,
     )
 
 
 async def test_api_1_a_session_that_begins_while_a_forgotten_one_is_deleted_goes_on(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = f"d-{uuid4()}"
-    await on.stores.archive.put_turns(session_id, [archived_turn()])
+    await env.stores.archive.put_turns(session_id, [archived_turn()])
 
     async def begin_another(*_: object) -> tuple[bool, DeletionProgress]:
-        await on.start(id=session_id)
+        await env.start(id=session_id)
         return False, DeletionProgress()
 
     with monkeypatch.context() as patched:
         patched.setattr(SessionDeleter, "_progress", begin_another)
         assert (await http.delete(f"/workflow/{session_id}")).status_code == 202
-    assert (await on.sessions[-1].state()).status == "idle"
+    assert (await env.sessions[-1].state()).status == "idle"
 
 
-async def test_api_1_turns_that_are_in_the_archive_again_are_deleted_again(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_api_1_turns_that_are_in_the_archive_again_are_deleted_again(http: AsyncClient, env: Environment) -> None:
+    session = await env.start()
     await deleted(http, session.handle.id)
-    await on.stores.archive.put_turns(session.handle.id, [archived_turn()])
+    await env.stores.archive.put_turns(session.handle.id, [archived_turn()])
     assert (await deleted(http, session.handle.id))["archived_turns"] == 1
-    assert await on.stores.archive.count(session.handle.id) == 0
+    assert await env.stores.archive.count(session.handle.id) == 0
 
 
 @pytest.mark.parametrize("call", ["terminate_workflow_execution", "delete_workflow_execution"])
 async def test_api_1_where_workers_may_not_delete_the_gateway_says_so_and_the_session_can_be_read(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch, call: str
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise RPCError("not you", RPCStatusCode.PERMISSION_DENIED, b"")
 
-    session = await on.start()
+    session = await env.start()
     path = f"/workflow/{session.handle.id}"
     with monkeypatch.context() as patched:
         patched.setattr(WorkflowService, call, refuse)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
-from tests.harness import SLACK, DrivenSession, Stage
+from tests.harness import SLACK, DrivenSession, Environment
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.session import Configure
 
@@ -110,8 +110,10 @@ async def test_api_2_an_invalid_start_names_its_field(shared_http: AsyncClient, 
     assert answer.json()["errors"][0]["field"] == field
 
 
-async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(shared_http: AsyncClient, shared_on: Stage) -> None:
-    path = f"/workflow/{(await shared_on.start()).handle.id}"
+async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(
+    shared_http: AsyncClient, shared_env: Environment
+) -> None:
+    path = f"/workflow/{(await shared_env.start()).handle.id}"
     for body in ({"limits": {"max_steps": "5"}}, {"history": {"evict_block": False}}):
         assert (await shared_http.patch(path, json=body)).status_code == 422
     assert (await shared_http.patch(path, json={"limits": {"max_steps": 5, "turn_timeout": 60}})).status_code == 202
@@ -176,9 +178,9 @@ async def test_api_2_an_invalid_parameter_is_named(
 
 
 async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(
-    shared_http: AsyncClient, shared_on: Stage
+    shared_http: AsyncClient, shared_env: Environment
 ) -> None:
-    session = await shared_on.start()
+    session = await shared_env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
     for params in ({"last_seen_message_id": "nonsense"}, {"since_revision": 10**9}, {"last_seen_message_id": "\ud83d"}):
@@ -195,9 +197,9 @@ async def test_api_2_nonsense_cursors_are_a_reset_and_never_an_error(
 
 
 async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(
-    shared_http: AsyncClient, shared_on: Stage
+    shared_http: AsyncClient, shared_env: Environment
 ) -> None:
-    session = await shared_on.start()
+    session = await shared_env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
     await session.handle.signal("end_chat")
@@ -216,21 +218,21 @@ async def test_api_2_an_ended_session_takes_nothing_and_stays_readable(
     assert (await shared_http.get(path + "/conversation")).json()["conversation_update"]["status"] == "ended"
 
 
-async def test_api_2_a_terminated_session_says_so(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_api_2_a_terminated_session_says_so(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt("hi")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.handle.terminate()
     update = (await http.get(f"/workflow/{session.handle.id}/conversation")).json()["conversation_update"]
     assert (update["status"], update["is_processing"]) == ("terminated", False)
 
 
-async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = f"q-{uuid4()}"
     await http.post("/workflow", json={"id": session, "prompt": "slow", "limits": {"max_queued_prompts": 1}})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     assert (await http.post(f"/workflow/{session}/prompt", json={"message": "fits"})).status_code == 202
     full = await http.post(f"/workflow/{session}/prompt", json={"message": "too much"})
     assert (full.status_code, problem_of(full)) == (429, "queue-full")
@@ -329,8 +331,8 @@ async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
-async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_on: Stage) -> None:
-    session = await shared_on.start()
+async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_env: Environment) -> None:
+    session = await shared_env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
     for path, operations in (await shared_http.get("/openapi.json")).json()["paths"].items():
@@ -428,7 +430,7 @@ async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
 
 
 async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
-    http: AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -440,7 +442,7 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     await until_status(http, session, "stuck")
     answer = await http.get(f"/workflow/{session}/conversation")
     assert (answer.status_code, problem_of(answer)) == (504, "session-stuck")
-    await on.client.get_workflow_handle(session).terminate()
+    await env.client.get_workflow_handle(session).terminate()
 
 
 async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_nowhere: AsyncClient) -> None:
@@ -503,7 +505,7 @@ async def test_api_2_what_is_no_boolean_is_not_taken_for_one(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_api_1_a_session_that_is_being_deleted_is_gone_to_who_asks(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_a_session_that_is_being_deleted_is_gone_to_who_asks(http: AsyncClient, env: Environment) -> None:
     session = f"d-{uuid4()}"
     await http.post("/workflow", json={"id": session})
     assert (await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "hi"})).status_code == 200
@@ -530,9 +532,9 @@ def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second
 @pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
 @pytest.mark.parametrize(("method", "path"), [("POST", "/workflow"), ("PATCH", "/workflow/{}")])
 async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
-    shared_http: AsyncClient, shared_on: Stage, method: str, path: str, field: str
+    shared_http: AsyncClient, shared_env: Environment, method: str, path: str, field: str
 ) -> None:
-    session = await shared_on.start()
+    session = await shared_env.start()
     body = {field: {f"k{number}": 1 for number in range(80_000)}}
     answer = await shared_http.request(method, path.format(session.handle.id), json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")

@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.api.waits import until_not
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Environment
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, ConnectionBounds
 from turnkeeper.models.settings.settings import Settings
 
@@ -280,13 +280,15 @@ async def test_api_4_one_connection_too_many_is_told_so_and_the_others_go_on(
             assert (await until_not(503, partial(http.get, "/healthz"))).status_code == 200
 
 
-async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(temporal: Client, on: Stage) -> None:
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    session = await on.start()
+async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(
+    temporal: Client, env: Environment
+) -> None:
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    session = await env.start()
     await session.prompt(id="p1", text="hello")
     (turn,) = await session.idle(turns=1)
     async with (
-        served(temporal, settings, partials=on.partials, bounds=QUICK) as url,
+        served(temporal, settings, partials=env.partials, bounds=QUICK) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
         http.stream("GET", f"/workflow/{session.handle.id}/events") as events,
     ):

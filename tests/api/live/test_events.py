@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.live.watching import Watcher, full_state, idle_after
-from tests.harness import BOUND, Gate, Stage, asks, says
+from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.api.app import create_app
@@ -33,8 +33,10 @@ async def started(http: httpx.AsyncClient, prompt: str | None = None, **more: ob
     return session
 
 
-async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(http: httpx.AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
+    env.vendor.gate.close()
     session = await started(http)
     watcher = Watcher(http, session)
     async with watcher.stream() as events:
@@ -43,13 +45,15 @@ async def test_api_1_a_watcher_sees_a_turn_from_its_beginning_to_its_end(http: h
         await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
         await watcher.until_in(events, lambda so_far: so_far.last.current_message_id == "p1")
         assert watcher.answers == [None]
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         await watcher.until_in(events, idle_after(1))
     assert watcher.answers == ["echo: hello"]
 
 
-async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(http: httpx.AsyncClient, on: Stage) -> None:
-    on.vendor.script = [ModelError("overloaded", "HTTP 529", retry_after=300, vendor="Anthropic")]
+async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
+    env.vendor.script = [ModelError("overloaded", "HTTP 529", retry_after=300, vendor="Anthropic")]
     session = await started(http)
     watcher = Watcher(http, session)
     reason = "Anthropic is overloaded: HTTP 529."
@@ -68,10 +72,10 @@ async def test_agt_9_a_watcher_is_told_why_the_model_is_not_asked_now(http: http
         assert watcher.last.waiting_reason is None
 
 
-async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = await started(http, "slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     watcher = Watcher(http, session)
     async with watcher.stream() as events:
         for number in (1, 2):
@@ -80,28 +84,28 @@ async def test_api_1_what_waits_is_told_whenever_it_changes(http: httpx.AsyncCli
         assert [(prompt["id"], prompt["position"]) for prompt in watcher.waiting] == [("p1", 1), ("p2", 2)]
         await http.delete(f"/workflow/{session}/queue/p1")
         await watcher.until_in(events, lambda so_far: [prompt["id"] for prompt in so_far.waiting] == ["p2"])
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         await watcher.until_in(events, lambda so_far: so_far.waiting == [])
     queue_events = [event for event in watcher.events if event.event == "queue"]
     assert all(before != after for before, after in pairwise(queue_events))
 
 
 async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first_update(
-    http: httpx.AsyncClient, on: Stage
+    http: httpx.AsyncClient, env: Environment
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = await started(http, "slow")
     await http.post(f"/workflow/{session}/prompt", json={"message": "more", "id": "p1"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     async with Watcher(http, session).stream() as events, asyncio.timeout(BOUND):
         assert [(await anext(events)).event, (await anext(events)).event] == ["update", "queue"]
 
 
 async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
-    http: httpx.AsyncClient, on: Stage
+    http: httpx.AsyncClient, env: Environment
 ) -> None:
     rest = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+    env.vendor.script = [[Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
     session = await started(http, "hi")
     early, late = Watcher(http, session), Watcher(http, session)
     async with early.stream() as events:
@@ -116,10 +120,10 @@ async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
 
 
 async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_has(
-    http: httpx.AsyncClient, on: Stage
+    http: httpx.AsyncClient, env: Environment
 ) -> None:
     rest, wants_to_pay = Gate(is_open=False), asks(("pay", {"amount": 5}), text="Paying.")
-    on.vendor.script = [[Delta("respond", "Paying."), rest, wants_to_pay], says("paid")]
+    env.vendor.script = [[Delta("respond", "Paying."), rest, wants_to_pay], says("paid")]
     session = await started(http, tool_policy={"pay": "ask"})
     staying, back = Watcher(http, session), Watcher(http, session)
     async with staying.stream() as events:
@@ -140,9 +144,9 @@ async def test_agt_5_one_who_comes_back_is_not_told_again_what_the_transcript_ha
 
 
 async def test_agt_5_nothing_is_followed_while_tools_run(
-    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followers, following = set[str](), on.partials.following
+    followers, following = set[str](), env.partials.following
 
     @asynccontextmanager
     async def recorded_following(workflow_id: str) -> AsyncIterator[LiveSnapshot]:
@@ -153,16 +157,16 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
         finally:
             followers.discard(workflow_id)
 
-    monkeypatch.setattr(on.partials, "following", recorded_following)
+    monkeypatch.setattr(env.partials, "following", recorded_following)
     rest = Gate(is_open=False)
-    on.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
-    on.tools.gate.close()
+    env.vendor.script = [asks(("look", {}), ("look", {})), [Delta("respond", "Loo"), rest, says("Looked")]]
+    env.tools.gate.close()
     watcher = Watcher(http, await started(http))
     async with watcher.stream() as events:
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "look", "id": "p1"})
         await watcher.until_in(events, lambda so_far: bool(so_far.copy.turns and so_far.copy.turns[0].steps))
         await until(lambda: not followers)
-        on.tools.gate.open()
+        env.tools.gate.open()
         await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Loo"])
         rest.open()
         await watcher.until_in(events, idle_after(1))
@@ -171,9 +175,9 @@ async def test_agt_5_nothing_is_followed_while_tools_run(
 # ---- the law, with cuts
 
 
-async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> None:
+async def busy(http: httpx.AsyncClient, env: Environment, session: str, turns: int) -> None:
     """Run `turns` turns in the session, each with a tool call."""
-    on.vendor.answer = lambda request: (
+    env.vendor.answer = lambda request: (
         asks(("look", {})) if request.messages[-1].role == "user" else says(f"looked {'x' * 3_000}")
     )
     for number in range(turns):
@@ -189,7 +193,7 @@ async def busy(http: httpx.AsyncClient, on: Stage, session: str, turns: int) -> 
     ],
 )
 async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_stays_holds(
-    http: httpx.AsyncClient, on: Stage, limits: dict[str, int], turns: int
+    http: httpx.AsyncClient, env: Environment, limits: dict[str, int], turns: int
 ) -> None:
     session = await started(http, limits=limits)
     staying, every_one, every_third = (Watcher(http, session) for _ in range(3))
@@ -201,7 +205,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
         asyncio.create_task(coroutine)
         for coroutine in (staying.until(done), every_one.cut_after(1, done), every_third.cut_after(3, done))
     ]
-    await busy(http, on, session, turns)
+    await busy(http, env, session, turns)
     await asyncio.gather(*watching)
     transcript = [ConversationMessage.model_validate(turn) for turn in await full_state(http, session)]
     assert [turn.id for turn in transcript] == [f"p{number}" for number in range(turns)]
@@ -214,7 +218,7 @@ async def test_api_1_a_client_that_is_cut_after_any_event_holds_what_one_that_st
 
 
 async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands_above_them(
-    http: httpx.AsyncClient, on: Stage
+    http: httpx.AsyncClient, env: Environment
 ) -> None:
     session = await started(http, "hi")
     watcher = await Watcher(http, session).until(idle_after(1))
@@ -228,7 +232,7 @@ async def test_api_1_the_cursor_can_be_given_as_parameters_and_the_header_stands
         assert len((await anext(events)).data["new_messages"]) == 1
 
 
-async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http, "hi")
     await Watcher(http, session).until(idle_after(1))
     for cursor in ("3.never-was", "9999."):
@@ -242,8 +246,10 @@ async def test_api_1_a_cursor_that_is_not_held_gets_everything_anew(http: httpx.
 # ---- what a session does
 
 
-async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(http: httpx.AsyncClient, on: Stage) -> None:
-    on.vendor.script = [
+async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
+    env.vendor.script = [
         ModelError("overloaded", "busy", retry_after=3),
         asks(("pay", {"amount": 5})),
         says("paid"),
@@ -263,7 +269,9 @@ async def test_api_1_a_session_that_waits_for_people_or_vendors_says_so(http: ht
     assert watcher.answers == ["paid"]
 
 
-async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
     session = await started(http, "hi")
     watcher = await Watcher(http, session).until(idle_after(1))
     ending = asyncio.create_task(watcher.to_the_end())
@@ -271,7 +279,7 @@ async def test_api_1_a_stream_ends_with_its_session_and_is_not_begun_again(http:
     await ending
     assert watcher.last.status == "ended"
     # The session may still have been copying its turns away.
-    await on.adopt(on.client.get_workflow_handle(session)).handle.result()
+    await env.adopt(env.client.get_workflow_handle(session)).handle.result()
     async with asyncio.timeout(BOUND):
         while (again := await come_back(http, watcher)).status_code == 200:
             await watcher.to_the_end()
@@ -284,17 +292,17 @@ async def come_back(http: httpx.AsyncClient, watcher: Watcher) -> httpx.Response
 
 
 async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_to_nobody_twice(
-    http: httpx.AsyncClient, on: Stage
+    http: httpx.AsyncClient, env: Environment
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = await started(http, "hi")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     there, away = Watcher(http, session), Watcher(http, session)
     running = lambda so_far: so_far.last.is_processing  # noqa: E731
     await away.until(running)
     async with there.stream() as events:
         await there.until_in(events, running)
-        await on.client.get_workflow_handle(session).terminate()
+        await env.client.get_workflow_handle(session).terminate()
         async with asyncio.timeout(BOUND):
             assert [event.data["status"] async for event in events][-1] == "terminated"
     assert (await away.to_the_end()).last.status == "terminated"
@@ -309,7 +317,7 @@ async def test_api_1_a_terminated_session_is_told_to_those_who_knew_it_open_and_
     assert (await http.get(f"/workflow/{session}/conversation", params=cursor, headers=again)).status_code == 304
 
 
-async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http, "hi")
     watcher = Watcher(http, session)
     async with watcher.stream() as events:
@@ -323,7 +331,7 @@ async def test_api_1_a_stream_of_a_session_that_is_deleted_ends(http: httpx.Asyn
 # ---- what can't be watched
 
 
-async def test_api_1_what_is_wrong_is_said_before_a_stream_begins(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_api_1_what_is_wrong_is_said_before_a_stream_begins(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http)
     path = f"/workflow/{session}/events"
     for cursor in ("nonsense", "1", ".p1", "1e3.p1", "-1.p1", "9999999999999999.p1"):
@@ -347,8 +355,8 @@ async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
     assert (nowhere.status_code, nowhere.json()["title"]) == (503, "Temporal unreachable")
 
 
-async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, on: Stage) -> None:
-    app = create_app(on.settings, client=temporal, partials=on.partials)
+async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, env: Environment) -> None:
+    app = create_app(env.settings, client=temporal, partials=env.partials)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
@@ -378,7 +386,7 @@ async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
     }
 
 
-async def test_api_4_nobody_stores_what_a_stream_says(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_api_4_nobody_stores_what_a_stream_says(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http)
     async with http.stream("GET", f"/workflow/{session}/events") as answer:
         assert answer.headers.get_list("cache-control") == ["no-store"]

@@ -21,7 +21,7 @@ from tests.api.live.watching import Watcher, idle_after
 from tests.api.relay import Relay
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import BOUND, Gate, Stage, says, stage
+from tests.harness import BOUND, Environment, Gate, environment, says
 from tests.ops.local.test_cli import Command
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
@@ -73,7 +73,7 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
     queue, partials = f"q-{uuid4()}", InProcessCarrier()
     settings = Settings(task_queue=queue, state_dir=tmp_path)
     async with served(temporal, settings, partials=partials) as url, client_of(url) as http:
-        async with stage(temporal, task_queue=queue, partials=partials):
+        async with environment(temporal, task_queue=queue, partials=partials):
             watcher = Watcher(http, await started(http, "hi"))
             stream = watcher.stream()
             events = await stream.__aenter__()
@@ -82,14 +82,14 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
         await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
         assert (await http.get(f"/workflow/{watcher.session}/events")).status_code == 504
         await watcher.until_in(events, lambda so_far: so_far.trouble == "No worker")
-        async with stage(temporal, task_queue=queue, partials=partials):
+        async with environment(temporal, task_queue=queue, partials=partials):
             await watcher.until_in(events, idle_after(2))
             await stream.__aexit__(None, None, None)
     assert watcher.answers == ["echo: hi", "echo: more"]
 
 
 async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
-    http: httpx.AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -111,12 +111,12 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
 
 
 async def test_api_1_a_stream_outlives_temporal(
-    temporal: Client, on: Stage, tmp_path: Path, product_bounds: None
+    temporal: Client, env: Environment, tmp_path: Path, product_bounds: None
 ) -> None:
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
-        settings = Settings(task_queue=on.task_queue, state_dir=tmp_path)
-        async with served(client, settings, partials=on.partials) as url, client_of(url) as http:
+        settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
+        async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))
             async with watcher.stream() as events:
                 await watcher.until_in(events, idle_after(1))
@@ -125,7 +125,7 @@ async def test_api_1_a_stream_outlives_temporal(
                 assert (down.status_code, down.json()["title"]) == (503, "Temporal unreachable")
                 polled = await http.get(f"/workflow/{watcher.session}/conversation")
                 assert polled.status_code == 503
-                await on.adopt(temporal.get_workflow_handle(watcher.session)).prompt(id="p2", text="meanwhile")
+                await env.adopt(temporal.get_workflow_handle(watcher.session)).prompt(id="p2", text="meanwhile")
                 await relay.heal()
                 await watcher.until_in(events, idle_after(2))
     assert watcher.answers == ["echo: hi", "echo: meanwhile"]
@@ -151,9 +151,9 @@ class Switch:
 
 
 async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it_can_be_read(
-    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.vendor.script = [says(LARGE), says("short")]
+    env.vendor.script = [says(LARGE), says("short")]
     store = Switch(monkeypatch)
     store.is_off = True
     session = await started(http)
@@ -173,9 +173,9 @@ async def test_api_1_an_answer_that_was_told_as_an_excerpt_is_told_whole_once_it
 
 
 async def test_api_1_the_stream_of_an_ended_session_ends_with_its_whole_answers(
-    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.vendor.script = [says(LARGE)]
+    env.vendor.script = [says(LARGE)]
     store = Switch(monkeypatch)
     store.is_off = True
     watcher = Watcher(http, await started(http, "write"))
@@ -216,9 +216,9 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
     temporal: Client, tmp_path: Path
 ) -> None:
     port, rest = usable_port(0, "127.0.0.1"), Gate(is_open=False)
-    async with stage(temporal) as on, client_of(f"http://127.0.0.1:{port}") as http:
-        on.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
-        async with gateway_process(temporal, on.task_queue, tmp_path, port) as gateway:
+    async with environment(temporal) as env, client_of(f"http://127.0.0.1:{port}") as http:
+        env.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
+        async with gateway_process(temporal, env.task_queue, tmp_path, port) as gateway:
             watcher = Watcher(http, await started(http, "one"))
             await watcher.until(idle_after(1))
             async with watcher.stream() as events:
@@ -227,7 +227,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
                 gateway.signal(signal.SIGKILL)
                 with pytest.raises(httpx.RemoteProtocolError):
                     await watcher.until_in(events, idle_after(2))
-        async with gateway_process(temporal, on.task_queue, tmp_path, port), watcher.stream() as events:
+        async with gateway_process(temporal, env.task_queue, tmp_path, port), watcher.stream() as events:
             watcher.writing = {}
             await watcher.until_in(events, lambda so_far: so_far.partial_texts == ["Hello"])
             rest.open()
@@ -240,8 +240,8 @@ async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_on
 ) -> None:
     port = usable_port(0, "127.0.0.1")
     async with (
-        stage(temporal) as on,
-        gateway_process(temporal, on.task_queue, tmp_path, port) as gateway,
+        environment(temporal) as env,
+        gateway_process(temporal, env.task_queue, tmp_path, port) as gateway,
         client_of(f"http://127.0.0.1:{port}") as http,
     ):
         session = await started(http, "hi")
@@ -274,11 +274,15 @@ def deaf_client(url: str, session: str) -> Iterator[None]:
 
 
 async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
-    http: httpx.AsyncClient, url: str, on: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    http: httpx.AsyncClient,
+    url: str,
+    env: Environment,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(server, "SEND_SECONDS", 2 * BOUND)
     caplog.set_level("INFO", logger="turnkeeper.api.http.server")
-    on.vendor.answer = lambda _: says(os.urandom(200_000).hex())
+    env.vendor.answer = lambda _: says(os.urandom(200_000).hex())
     session = await started(http)
     turns = SEND_BUFFER_BYTES // 400_000 + 3  # the last ones while the client is waited for
     quick = Watcher(http, session)
@@ -295,16 +299,16 @@ async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
 
 
 async def test_api_3_a_hundred_watchers_cost_as_many_queries_as_one(
-    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage
+    http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = await started(http, "hi")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     watchers = [Watcher(http, session) for _ in range(100)]
     ends = [asyncio.create_task(watcher.until(idle_after(1))) for watcher in watchers]
     await until(lambda: all(watcher.events for watcher in watchers))
     session_requests.clear()
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await asyncio.gather(*ends)
     assert {tuple(watcher.answers) for watcher in watchers} == {("echo: hi",)}
     # As many as there were workflow tasks, and not a hundred times that.

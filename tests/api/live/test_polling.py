@@ -9,7 +9,7 @@ import httpx
 import pytest
 from httpx import AsyncClient
 
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Environment
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.live.delivered_forms import FORM_SECONDS, UNCLEAR_SECONDS, DeliveredForms, Form
 from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
@@ -99,15 +99,15 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_held_until_so
 
 
 async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end_at_once(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     (running,) = update_of((await poll(http, session))[0])["new_messages"]
     assert not running["is_complete"]
-    on.vendor.gate.open()
+    env.vendor.gate.open()
 
     async def has_ended() -> bool:
         return update_of((await poll(http, session, since_revision=0))[0])["new_messages"][0]["is_complete"]
@@ -123,16 +123,16 @@ async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end
 
 
 async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_given_its_end(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     for _ in range(2):
         (running,) = update_of((await poll(http, session))[0])["new_messages"]
     cursor = {"last_seen_message_id": running["id"], "wait": 50}
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     for _ in range(2):
         async with asyncio.timeout(BOUND / 2):
             turns: list[Any] = []

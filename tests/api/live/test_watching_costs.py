@@ -14,7 +14,7 @@ from temporalio.service import WorkflowService
 from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
-from tests.harness import BOUND, Stage, stage
+from tests.harness import BOUND, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.temporal import cache_warmer, watch
 from turnkeeper.models.settings.settings import Settings
@@ -38,7 +38,7 @@ async def workflow_tasks(client: Client, session: str) -> int:
 
 
 async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
-    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long polls end and begin anew, as they do every half a minute.
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
@@ -56,18 +56,18 @@ async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
     streams = [watcher.stream() for watcher in watchers]
     for stream in streams:
         await anext(await stream.__aenter__())
-    tasks = await workflow_tasks(on.client, session)
+    tasks = await workflow_tasks(env.client, session)
     session_requests.clear()
     async with asyncio.timeout(BOUND):
         await polls.wait_beyond(polls.version + 5)
     assert (session_requests.queries, session_requests.updates) == ([], [])
-    assert await workflow_tasks(on.client, session) == tasks
+    assert await workflow_tasks(env.client, session) == tasks
     for stream in streams:
         await stream.__aexit__(None, None, None)
 
 
 async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_changed(
-    http: httpx.AsyncClient, session_requests: SessionRequests, on: Stage
+    http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment
 ) -> None:
     session = await started(http, "hi")
     watcher = await Watcher(http, session).until(idle_after(1))
@@ -78,7 +78,7 @@ async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_
     answers = await asyncio.gather(*(polled(http, session, **cursor) for _ in range(60)))
     assert {answer["revision"] for answer in answers} == {watcher.last.revision}
     assert session_requests.queries == []
-    await on.adopt(on.client.get_workflow_handle(session)).prompt(id="p2", text="more")
+    await env.adopt(env.client.get_workflow_handle(session)).prompt(id="p2", text="more")
 
     async def is_idle_again() -> bool:
         return (await polled(http, session, **cursor))["status"] == "idle" and len(session_requests.queries) > 0
@@ -87,10 +87,12 @@ async def test_api_3_a_session_polled_again_and_again_is_asked_only_when_it_has_
     assert [turn["id"] for turn in (await polled(http, session, **cursor))["new_messages"]] == ["p2"]
 
 
-async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(http: httpx.AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(
+    http: httpx.AsyncClient, env: Environment
+) -> None:
+    env.vendor.gate.close()
     session = await started(http, "slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     async with Watcher(http, session).stream() as events:
         await anext(events)
         for number in range(10):
@@ -121,13 +123,13 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
         served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
     ):
-        async with stage(temporal, task_queue=queue, partials=partials):
+        async with environment(temporal, task_queue=queue, partials=partials):
             session = await started(http, "hi")
             await Watcher(http, session).until(idle_after(1))
             gone_workers.update(await polling_workers(temporal, queue))
         assert len(gone_workers) == 1
         before = await temporal.get_workflow_handle(session).fetch_history()
-        async with stage(temporal, task_queue=queue, partials=partials):
+        async with environment(temporal, task_queue=queue, partials=partials):
             watchers = [Watcher(http, session), Watcher(http, session)]
             for number, watcher in enumerate(watchers):
                 watcher.last_event_id = f"{number}."  # where nobody else is: what is there is read for each

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.api.mcp.client import EXTENSION, Answer, McpClient, TaskParams, TaskRequest, in_own_task, mcp_client
 from tests.api.tasks.delegating import mailing_sub_task
-from tests.harness import Stage, asks, broken, heal, says
+from tests.harness import Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp import tasks_extension
@@ -38,27 +38,29 @@ def form_of(request: dict[str, Any]) -> dict[str, Any]:
     return request["params"]
 
 
-async def awaiting(on: Stage, client: McpClient, *calls: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+async def awaiting(
+    env: Environment, client: McpClient, *calls: tuple[str, dict[str, Any]]
+) -> tuple[str, dict[str, Any]]:
     """A task that waits for decisions on `calls`: its handle, and what is asked, by its keys."""
-    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
-    on.vendor.script = [asks(*(calls or (("send_mail", {"to": "bob"}),))), says("done")]
+    env.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    env.vendor.script = [asks(*(calls or (("send_mail", {"to": "bob"}),))), says("done")]
     created = await client.create("create_task", description="Write to Bob.")
     task = await client.until(created.task_id, "input_required")
     return created.task_id, task["inputRequests"]
 
 
 async def test_tsk_6_a_task_is_created_as_a_handle_and_completed_with_what_the_tool_would_have_answered(
-    client: McpClient, on: Stage
+    client: McpClient, env: Environment
 ):
-    on.vendor.gate.close()
-    on.vendor.script = [says("Forty-two.")]
+    env.vendor.gate.close()
+    env.vendor.script = [says("Forty-two.")]
     created = await client.create("create_task", description="Count.")
     assert created.status == "working"
     assert created.poll_interval_ms == 1000
     assert created.ttl_ms == 30 * 24 * 3600 * 1000
     working = await client.task(created.task_id)
     assert (working["resultType"], working["status"]) == ("complete", "working")
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     task = await client.until(created.task_id, "completed")
     result = task["result"]
     assert result["isError"] is False
@@ -70,7 +72,7 @@ async def test_tsk_6_a_task_is_created_as_a_handle_and_completed_with_what_the_t
 
 
 async def test_tsk_6_a_client_that_does_not_declare_the_extension_sees_no_handle_and_may_not_ask_for_one(
-    client: McpClient, url: str, on: Stage
+    client: McpClient, url: str, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
     async with mcp_client(url) as other:
@@ -101,9 +103,9 @@ async def test_tsk_6_the_extension_is_advertised_and_has_three_methods(client: M
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
-async def test_tsk_6_an_unknown_handle_is_an_error(client: McpClient, on: Stage, method: str):
+async def test_tsk_6_an_unknown_handle_is_an_error(client: McpClient, env: Environment, method: str):
     params = {"inputResponses": {}} if method == "tasks/update" else {}
-    session = await on.start()
+    session = await env.start()
     for unknown in ("no-such-task", session.handle.id, "x" * 300):
         with pytest.raises(MCPError) as refused:
             await client.request(method, unknown, **params)
@@ -111,7 +113,7 @@ async def test_tsk_6_an_unknown_handle_is_an_error(client: McpClient, on: Stage,
 
 
 async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
-    client: McpClient, monkeypatch: pytest.MonkeyPatch, on: Stage
+    client: McpClient, monkeypatch: pytest.MonkeyPatch, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
     monkeypatch.setattr(tasks_extension, "LOCAL", Caller("ada"))
@@ -120,7 +122,7 @@ async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
     assert refused.value.code == INVALID_PARAMS
 
 
-async def test_tsk_6_the_header_that_routes_must_name_the_task(client: McpClient, on: Stage):
+async def test_tsk_6_the_header_that_routes_must_name_the_task(client: McpClient, env: Environment):
     created = await client.create("create_task", description="Count.")
 
     class Unrouted(TaskRequest):
@@ -132,8 +134,10 @@ async def test_tsk_6_the_header_that_routes_must_name_the_task(client: McpClient
     assert refused.value.code == HEADER_MISMATCH
 
 
-async def test_agt_8_an_approval_is_an_elicitation_and_its_answer_goes_on_with_the_task(client: McpClient, on: Stage):
-    task_id, requests = await awaiting(on, client)
+async def test_agt_8_an_approval_is_an_elicitation_and_its_answer_goes_on_with_the_task(
+    client: McpClient, env: Environment
+):
+    task_id, requests = await awaiting(env, client)
     ((key, request),) = requests.items()
     form = form_of(request)
     assert "Run send_mail" in form["message"]
@@ -143,7 +147,7 @@ async def test_agt_8_an_approval_is_an_elicitation_and_its_answer_goes_on_with_t
     assert await client.request("tasks/update", task_id, inputResponses=answer) == {"resultType": "complete"}
     task = await client.until(task_id, "completed")
     assert task["result"]["structuredContent"]["result"]["answer"] == "done"
-    assert [call.name for call in on.tools.calls] == ["send_mail"]
+    assert [call.name for call in env.tools.calls] == ["send_mail"]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +158,17 @@ async def test_agt_8_an_approval_is_an_elicitation_and_its_answer_goes_on_with_t
     ],
 )
 async def test_agt_8_a_rejection_is_told_to_the_model_and_the_task_goes_on(
-    client: McpClient, on: Stage, answer: dict[str, Any], reason: str
+    client: McpClient, env: Environment, answer: dict[str, Any], reason: str
 ):
-    task_id, requests = await awaiting(on, client)
+    task_id, requests = await awaiting(env, client)
     await client.request("tasks/update", task_id, inputResponses=dict.fromkeys(requests, answer))
     await client.until(task_id, "completed")
-    assert on.tools.calls == []
-    assert reason in str(on.vendor.requests[-1])
+    assert env.tools.calls == []
+    assert reason in str(env.vendor.requests[-1])
 
 
-async def test_agt_8_what_answers_no_open_question_is_ignored(client: McpClient, on: Stage):
-    task_id, requests = await awaiting(on, client)
+async def test_agt_8_what_answers_no_open_question_is_ignored(client: McpClient, env: Environment):
+    task_id, requests = await awaiting(env, client)
     dismissed = {key: {"action": "cancel"} for key in requests}
     for responses in ({}, {"no-such-key": {"ignored": True}}, dismissed):
         assert await client.request("tasks/update", task_id, inputResponses=responses) == {"resultType": "complete"}
@@ -173,7 +177,7 @@ async def test_agt_8_what_answers_no_open_question_is_ignored(client: McpClient,
     for _ in range(2):
         await client.request("tasks/update", task_id, inputResponses=answer)
     await client.until(task_id, "completed")
-    assert len(on.tools.calls) == 1
+    assert len(env.tools.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,16 +191,18 @@ async def test_agt_8_what_answers_no_open_question_is_ignored(client: McpClient,
         "yes",
     ],
 )
-async def test_agt_8_an_answer_that_does_not_fit_the_form_decides_nothing(client: McpClient, on: Stage, answer: Any):
-    task_id, requests = await awaiting(on, client)
+async def test_agt_8_an_answer_that_does_not_fit_the_form_decides_nothing(
+    client: McpClient, env: Environment, answer: Any
+):
+    task_id, requests = await awaiting(env, client)
     with pytest.raises(MCPError) as refused:
         await client.request("tasks/update", task_id, inputResponses=dict.fromkeys(requests, answer))
     assert refused.value.code == INVALID_PARAMS
     assert (await client.task(task_id))["inputRequests"] == requests
 
 
-async def test_agt_8_calls_are_decided_one_by_one_each_under_its_own_key(client: McpClient, on: Stage):
-    task_id, requests = await awaiting(on, client, ("send_mail", {"to": "bob"}), ("send_mail", {"to": "eve"}))
+async def test_agt_8_calls_are_decided_one_by_one_each_under_its_own_key(client: McpClient, env: Environment):
+    task_id, requests = await awaiting(env, client, ("send_mail", {"to": "bob"}), ("send_mail", {"to": "eve"}))
     first, second = requests
     approve = {"action": "accept", "content": {"decision": "approve"}}
     await client.request("tasks/update", task_id, inputResponses={first: approve})
@@ -204,12 +210,12 @@ async def test_agt_8_calls_are_decided_one_by_one_each_under_its_own_key(client:
     assert (task["status"], list(task["inputRequests"])) == ("input_required", [second])
     await client.request("tasks/update", task_id, inputResponses={second: {"action": "decline"}})
     await client.until(task_id, "completed")
-    assert [call.args for call in on.tools.calls] == [{"to": "bob"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(client: McpClient, on: Stage):
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.answer = mailing_sub_task
+async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(client: McpClient, env: Environment):
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.answer = mailing_sub_task
     created = await client.create("create_task", description="Tell bob.")
     ((key, request),) = (await client.until(created.task_id, "input_required"))["inputRequests"].items()
     assert "Run send_mail" in form_of(request)["message"]
@@ -218,19 +224,21 @@ async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(
     await client.request("tasks/update", created.task_id, inputResponses={key: approve})
     task = await client.until(created.task_id, "completed")
     assert task["result"]["structuredContent"]["result"]["answer"] == "All is done."
-    assert [call.args for call in on.tools.calls] == [{"to": "bob"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
-async def test_agt_8_a_client_that_can_not_ask_is_told_where_a_person_decides(url: str, on: Stage, client: McpClient):
-    task_id, _ = await awaiting(on, client)
+async def test_agt_8_a_client_that_can_not_ask_is_told_where_a_person_decides(
+    url: str, env: Environment, client: McpClient
+):
+    task_id, _ = await awaiting(env, client)
     async with mcp_client(url, tasks=True, elicits=False) as silent:
         task = await silent.task(task_id)
         assert (task["status"], "inputRequests" in task) == ("working", False)
         assert "waits for a decision" in task["statusMessage"]
 
 
-async def test_tsk_6_a_failed_task_is_completed_with_an_error_as_its_result(client: McpClient, on: Stage):
-    on.vendor.script = [ModelError("auth", "no key")]
+async def test_tsk_6_a_failed_task_is_completed_with_an_error_as_its_result(client: McpClient, env: Environment):
+    env.vendor.script = [ModelError("auth", "no key")]
     created = await client.create("create_task", description="Count.")
     task = await client.until(created.task_id, "completed", "failed")
     assert task["status"] == "completed"
@@ -238,8 +246,8 @@ async def test_tsk_6_a_failed_task_is_completed_with_an_error_as_its_result(clie
     assert task["result"]["structuredContent"]["status"] == "failed"
 
 
-async def test_tsk_6_cancelling_a_task_stops_it_and_twice_is_once(client: McpClient, on: Stage):
-    on.vendor.gate.close()
+async def test_tsk_6_cancelling_a_task_stops_it_and_twice_is_once(client: McpClient, env: Environment):
+    env.vendor.gate.close()
     created = await client.create("create_task", description="Count.")
     for _ in range(2):
         assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
@@ -247,12 +255,12 @@ async def test_tsk_6_cancelling_a_task_stops_it_and_twice_is_once(client: McpCli
     assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
 
 
-async def test_tsk_6_a_handle_stays_completed_whatever_the_task_is_told_afterwards(client: McpClient, on: Stage):
-    on.vendor.script = [says("One.")]
+async def test_tsk_6_a_handle_stays_completed_whatever_the_task_is_told_afterwards(client: McpClient, env: Environment):
+    env.vendor.script = [says("One.")]
     created = await client.create("create_task", description="Count.")
     before = await client.until(created.task_id, "completed")
     task_id = before["result"]["structuredContent"]["task_id"]
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     await client.answer("message_task", task_id=task_id, text="Go on.")
     assert (await client.answer("get_task", task_id=task_id))["status"] == "working"
     after = await client.task(created.task_id)
@@ -271,10 +279,10 @@ async def test_tsk_6_a_task_that_no_worker_answers_for_is_working_and_can_be_can
         assert await client.request("tasks/cancel", created.task_id) == {"resultType": "complete"}
 
 
-async def test_tsk_6_without_its_store_a_client_is_given_the_task_itself(client: McpClient, on: Stage):
-    on.vendor.script = [says("One.")]
+async def test_tsk_6_without_its_store_a_client_is_given_the_task_itself(client: McpClient, env: Environment):
+    env.vendor.script = [says("One.")]
     created = await client.create("create_task", description="Count.")
-    file = broken(on)
+    file = broken(env)
     try:
         assert (await client.answer("create_task", description="Count."))["task_id"]
         with pytest.raises(MCPError) as failed:
@@ -285,9 +293,9 @@ async def test_tsk_6_without_its_store_a_client_is_given_the_task_itself(client:
     assert (await client.until(created.task_id, "completed"))["result"]["isError"] is False
 
 
-async def test_tsk_6_a_prompt_is_a_task_of_its_own_that_waits_its_turn(client: McpClient, on: Stage):
-    on.vendor.gate.close()
-    on.vendor.script = [says("One."), says("Three.")]
+async def test_tsk_6_a_prompt_is_a_task_of_its_own_that_waits_its_turn(client: McpClient, env: Environment):
+    env.vendor.gate.close()
+    env.vendor.script = [says("One."), says("Three.")]
     session = {"workflow_id": "mcp-2", "start": True}
     handles = [
         (await client.create("send_prompt", message=text, **session)).task_id for text in ("one", "two", "three")
@@ -296,27 +304,27 @@ async def test_tsk_6_a_prompt_is_a_task_of_its_own_that_waits_its_turn(client: M
     assert (waiting["status"], waiting["statusMessage"]) == ("working", "The prompt waits in the queue at position 1.")
     await client.request("tasks/cancel", handles[1])
     assert (await client.until(handles[1], "cancelled"))["statusMessage"]
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     answers = [(await client.until(handle, "completed"))["result"]["structuredContent"] for handle in handles[::2]]
     assert [answer["result"]["answer"] for answer in answers] == ["One.", "Three."]
     assert answers[0]["task_id"] == "mcp-2"
 
 
-async def test_tsk_6_cancelling_a_prompt_stops_its_turn_and_no_other(client: McpClient, on: Stage):
-    on.vendor.gate.close()
-    on.vendor.script = [says("One."), says("Two.")]
+async def test_tsk_6_cancelling_a_prompt_stops_its_turn_and_no_other(client: McpClient, env: Environment):
+    env.vendor.gate.close()
+    env.vendor.script = [says("One."), says("Two.")]
     session = {"workflow_id": "mcp-3", "start": True}
     first = await client.create("send_prompt", message="one", **session)
     second = await client.create("send_prompt", message="two", **session)
     await client.request("tasks/cancel", first.task_id)
     await client.until(first.task_id, "cancelled")
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert (await client.until(second.task_id, "completed"))["result"]["isError"] is False
     await client.request("tasks/cancel", first.task_id)
 
 
-async def test_tsk_6_a_deleted_session_leaves_no_task(client: McpClient, on: Stage, http: Any):
-    on.vendor.script = [says("One.")]
+async def test_tsk_6_a_deleted_session_leaves_no_task(client: McpClient, env: Environment, http: Any):
+    env.vendor.script = [says("One.")]
     created = await client.create("create_task", description="Count.")
     task = await client.until(created.task_id, "completed")
     deleted = await http.delete(f"/workflow/{task['result']['structuredContent']['workflow_id']}")

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from tests.api.mcp.client import McpClient, mcp_client
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.tasks.task_reader import TaskReader
@@ -62,21 +62,21 @@ async def test_tsk_6_seven_tools_are_listed_with_schemas_and_annotations(url: st
 
 
 @pytest.mark.parametrize("mode", [STATELESS, HANDSHAKE])
-async def test_tsk_6_a_task_is_created_and_waited_for(url: str, on: Stage, mode: str):
-    on.vendor.gate.close()
-    on.vendor.script = [says("Forty-two.")]
+async def test_tsk_6_a_task_is_created_and_waited_for(url: str, env: Environment, mode: str):
+    env.vendor.gate.close()
+    env.vendor.script = [says("Forty-two.")]
     async with mcp_client(url, mode=mode) as client:
         created = await checked(client, "create_task", description="Count.", title="Counting")
         assert created["status"] == "working"
         assert created["result"] is None
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         task = await checked(client, "get_task", task_id=created["task_id"], wait_seconds=20)
         assert (task["status"], task["result"]["answer"]) == ("completed", "Forty-two.")
         assert task["title"] == "Counting"
 
 
-async def test_tsk_6_create_real_task_is_taken_with_seed_1s_own_call_and_not_listed(url: str, on: Stage):
-    on.vendor.script = [says("Done.")]
+async def test_tsk_6_create_real_task_is_taken_with_seed_1s_own_call_and_not_listed(url: str, env: Environment):
+    env.vendor.script = [says("Done.")]
     async with mcp_client(url) as client:
         created = await client.answer(
             "create_real_task",
@@ -96,15 +96,15 @@ async def test_tsk_6_create_real_task_is_taken_with_seed_1s_own_call_and_not_lis
         assert "[1] 👤 User (10:00:00):\n    I need user authentication" in conversation["user_message"]
 
 
-async def test_tsk_6_the_same_idempotency_key_gives_the_same_task(url: str, on: Stage):
-    on.vendor.script = [says("Once.")]
+async def test_tsk_6_the_same_idempotency_key_gives_the_same_task(url: str, env: Environment):
+    env.vendor.script = [says("Once.")]
     async with mcp_client(url) as client:
         first = await client.answer("create_task", description="Count.", idempotency_key="k1")
         again = await client.answer("create_task", description="Count.", idempotency_key="k1")
         assert first["task_id"] == again["task_id"]
 
 
-async def test_tsk_6_a_history_that_was_changed_is_told_beside_the_task(url: str, on: Stage):
+async def test_tsk_6_a_history_that_was_changed_is_told_beside_the_task(url: str, env: Environment):
     async with mcp_client(url) as client:
         history = [
             {"role": "user", "content": "hello", "timestamp": "2025-10-29T10:00:00"},
@@ -160,8 +160,8 @@ async def test_tsk_6_a_bug_is_an_error_that_tells_nothing_internal(
         assert (failed.value.code, "secret" in str(failed.value)) == (INTERNAL_ERROR, False)
 
 
-async def test_tsk_6_a_task_is_messaged_and_its_conversation_read(url: str, on: Stage):
-    on.vendor.script = [says("One."), says("Two.")]
+async def test_tsk_6_a_task_is_messaged_and_its_conversation_read(url: str, env: Environment):
+    env.vendor.script = [says("One."), says("Two.")]
     async with mcp_client(url) as client:
         task_id = (await client.answer("create_task", description="Count."))["task_id"]
         await client.answer("get_task", task_id=task_id, wait_seconds=20)
@@ -182,8 +182,8 @@ async def test_tsk_6_a_task_is_messaged_and_its_conversation_read(url: str, on: 
         assert [turn["agent_message"] for turn in older["turns"]] == ["One."]
 
 
-async def test_tsk_6_a_task_is_listed_and_cancelled(url: str, on: Stage):
-    on.vendor.gate.close()
+async def test_tsk_6_a_task_is_listed_and_cancelled(url: str, env: Environment):
+    env.vendor.gate.close()
     async with mcp_client(url) as client:
         task_id = (await client.answer("create_task", description="Count."))["task_id"]
 
@@ -201,8 +201,8 @@ async def test_tsk_6_a_task_is_listed_and_cancelled(url: str, on: Stage):
         await until(is_cancelled)
 
 
-async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str, on: Stage):
-    on.vendor.script = [says("Hello.")]
+async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str, env: Environment):
+    env.vendor.script = [says("Hello.")]
     async with mcp_client(url) as client:
         arguments = {"workflow_id": "mcp-1", "message": "hi", "id": "m1", "start": True}
         task = await checked(client, "send_prompt", **arguments)
@@ -219,8 +219,8 @@ async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str,
         assert "There is no session 'nobody'" in unknown.content[0].text
 
 
-async def test_tsk_6_a_failed_task_says_why(url: str, on: Stage):
-    on.vendor.script = [ModelError("auth", "no key")]
+async def test_tsk_6_a_failed_task_says_why(url: str, env: Environment):
+    env.vendor.script = [ModelError("auth", "no key")]
     async with mcp_client(url) as client:
         task_id = (await client.answer("create_task", description="Count."))["task_id"]
         task = await checked(client, "get_task", task_id=task_id, wait_seconds=20)
@@ -228,9 +228,9 @@ async def test_tsk_6_a_failed_task_says_why(url: str, on: Stage):
         assert task["error"]
 
 
-async def test_tsk_6_waiting_for_a_task_ends_where_a_person_has_to_decide(url: str, on: Stage):
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
+async def test_tsk_6_waiting_for_a_task_ends_where_a_person_has_to_decide(url: str, env: Environment):
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
     async with mcp_client(url) as client:
         task_id = (await client.answer("create_task", description="Write to Bob."))["task_id"]
         task = await client.answer("get_task", task_id=task_id, wait_seconds=20)
@@ -250,13 +250,13 @@ async def test_tsk_6_without_a_worker_a_task_is_accepted_and_works(http_alone: A
 
 
 async def test_tsk_6_the_page_on_mcp_names_every_tool_and_its_example_runs(
-    url: str, on: Stage, capsys: pytest.CaptureFixture[str]
+    url: str, env: Environment, capsys: pytest.CaptureFixture[str]
 ):
     page = (Path(__file__).parents[3] / "docs" / "mcp.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == NAMES
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     program = "async def main():\n" + indent(example.replace("http://127.0.0.1:8080", url), "    ")
-    on.vendor.script = [says("Two files.")]
+    env.vendor.script = [says("Two files.")]
     names: dict[str, Any] = {}
     exec(program, names)
     await names["main"]()

@@ -18,7 +18,7 @@ from tests.api.conftest import SessionRequests, gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
 from tests.conftest import be_patient
-from tests.harness import SLACK, Stage, stage
+from tests.harness import SLACK, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.models.limits import Limits
@@ -37,12 +37,12 @@ async def second_gateway(temporal: Client, tmp_path: Path) -> AsyncIterator[Asyn
 
 
 @asynccontextmanager
-async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Stage]:
+async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
     """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         be_patient(monkeypatch)
-        async with stage(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as on:
-            yield on
+        async with environment(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as env:
+            yield env
 
 
 async def send_prompts(
@@ -166,9 +166,9 @@ async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent
     assert accepted(await send_prompts(http_alone, session, ids, at_once=1)) == ids
     for http in (http_alone, second_gateway):
         assert accepted(await send_prompts(http, session, [*ids, "other"])) == ids
-    async with worker_of(temporal, tmp_path) as on:
-        on.vendor.gate.close()
-        await on.vendor.gate.until_arrived(1)
+    async with worker_of(temporal, tmp_path) as env:
+        env.vendor.gate.close()
+        await env.vendor.gate.until_arrived(1)
         # The first has started, so one more has room, once the gateway looks again.
 
         async def sixth_answer() -> Response:
@@ -179,7 +179,7 @@ async def test_ses_6_a_prompt_that_was_accepted_is_never_refused_when_it_is_sent
         again = await send_prompts(http_alone, session, [*ids, "other"])
         assert set(accepted(again)) == set(ids)
         assert [again[message_id].json()["position"] for message_id in ids] == [0, 1, 2, 3, 4]
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         assert (await until_turns(http_alone, session, 6))["turn_count"] == 6
 
 
@@ -197,20 +197,24 @@ async def test_ses_6_sixty_four_clients_at_once_on_sixty_four_sessions_are_each_
     assert {(answer.status_code, answer.json()["message_id"]) for answer in answers} == {(202, "p1")}
 
 
-async def test_ses_6_many_clients_of_one_session_do_not_pass_the_limit_together(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_ses_6_many_clients_of_one_session_do_not_pass_the_limit_together(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 10}, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     answers = await send_prompts(http, session, (f"m{number}" for number in range(32)))
     count = len(accepted(answers))
     assert 8 <= count <= 10  # the one that runs counts as waiting until the session has said that it does not
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert (await until_turns(http, session, count + 1))["turn_count"] == count + 1
     assert set((await fates(http, session, answers)).keys()) == {"started", "unknown-prompt"}
 
 
-async def test_ses_6_prompts_that_are_worked_off_make_room_though_nobody_reads(http: AsyncClient, on: Stage) -> None:
+async def test_ses_6_prompts_that_are_worked_off_make_room_though_nobody_reads(
+    http: AsyncClient, env: Environment
+) -> None:
     session, prefer = fresh(), {"Prefer": "respond-async"}
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 3}})
     for number in range(6):
@@ -220,15 +224,15 @@ async def test_ses_6_prompts_that_are_worked_off_make_room_though_nobody_reads(h
 
 
 async def test_api_1_a_prompt_costs_one_signal_and_one_question_shared_by_all(
-    url: str, on: Stage, session_requests: SessionRequests
+    url: str, env: Environment, session_requests: SessionRequests
 ) -> None:
     session = fresh()
     async with AsyncClient(base_url=url, timeout=60) as http:
         await http.post("/workflow", json={"id": session})
-        on.vendor.gate.close()
+        env.vendor.gate.close()
         await http.post(f"/workflow/{session}/prompt", json={"message": "slow"})
         assert session_requests.queries == ["get_queue"]
-        await on.vendor.gate.until_arrived(1)
+        await env.vendor.gate.until_arrived(1)
         session_requests.clear()
         answers = await send_prompts(http, session, (f"m{number}" for number in range(64)))
         # On a busy machine the worker does not answer all in time.
@@ -239,7 +243,7 @@ async def test_api_1_a_prompt_costs_one_signal_and_one_question_shared_by_all(
         assert len(session_requests.queries) < 40
 
 
-async def test_api_1_respond_async_asks_nobody(url: str, on: Stage, session_requests: SessionRequests) -> None:
+async def test_api_1_respond_async_asks_nobody(url: str, env: Environment, session_requests: SessionRequests) -> None:
     session = fresh()
     async with AsyncClient(base_url=url, timeout=60) as http:
         await http.post("/workflow", json={"id": session})
@@ -289,17 +293,17 @@ async def test_api_2_without_a_worker_a_prompt_takes_no_longer_than_its_receipt_
 
 
 async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_when_it_ended(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     queries = http._transport.app.state.services.reader._queries
-    query, handle = queries._answer, on.client.get_workflow_handle(session)
+    query, handle = queries._answer, env.client.get_workflow_handle(session)
 
     async def has_ended_and_is_counted() -> bool:
         """Return whether the turn is over, and the gateway's watch has counted the last change."""
         described = (await handle.describe()).raw_description
-        if not on.vendor.requests or described.pending_activities or described.HasField("pending_workflow_task"):
+        if not env.vendor.requests or described.pending_activities or described.HasField("pending_workflow_task"):
             return False
         watch = http._transport.app.state.services.reader.watches.get(session)
         events = (await handle.fetch_history()).events
@@ -320,7 +324,7 @@ async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_whe
 # ---- the fate of any prompt
 
 
-async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, on: Stage) -> None:
+async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
 
@@ -330,10 +334,10 @@ async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, 
         return answer.json()
 
     await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hi", "id": "first"})
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     for message_id in ("running", "second", "third"):
         await http.post(f"/workflow/{session}/prompt", json={"message": "hi", "id": message_id})
-    await on.vendor.gate.until_arrived(2)
+    await env.vendor.gate.until_arrived(2)
     await http.delete(f"/workflow/{session}/queue/second")
     assert (await fate("first"))["fate"] == "started"
     assert (await fate("running"))["turn_id"] == "running"
@@ -344,7 +348,7 @@ async def test_ses_6_the_fate_of_any_prompt_can_be_asked_for(http: AsyncClient, 
     nowhere = await http.get(f"/workflow/{fresh()}/queue/nope")
     assert (nowhere.status_code, problem_of(nowhere)) == (404, "unknown-session")
     await http.post(f"/workflow/{session}/end", json={"discard_queue": True})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await until_status(http, session, "ended")
     assert (await fate("third"))["fate"] == "discarded"
     assert (await fate("first"))["turn_id"] == "first"

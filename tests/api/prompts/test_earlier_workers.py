@@ -9,7 +9,7 @@ import pytest
 from httpx import AsyncClient
 
 from tests.api.conftest import SessionRequests
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Environment
 from turnkeeper.api.temporal.queue_estimates import queue_read_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session import session as session_models
@@ -44,16 +44,16 @@ def earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(
-    url: str, on: Stage, session_requests: SessionRequests
+    url: str, env: Environment, session_requests: SessionRequests
 ) -> None:
     session, ids = f"a-{uuid4()}", [f"m{number}" for number in range(8)]
     path = f"/workflow/{session}/prompt"
     async with AsyncClient(base_url=url, timeout=BOUND) as http:
         await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 8}})
-        on.vendor.gate.close()
+        env.vendor.gate.close()
         first = await http.post(path, json={"message": "slow", "id": "running"})
         assert first.json()["position"] in (0, 1)
-        await on.vendor.gate.until_arrived(1)
+        await env.vendor.gate.until_arrived(1)
         assert (await http.get(f"/workflow/{session}/queue")).json()["waiting"] == []
         session_requests.clear()
         answers = await asyncio.gather(*(http.post(path, json={"message": "hi", "id": one}) for one in ids))
@@ -65,8 +65,8 @@ async def test_api_1_workers_of_an_earlier_release_say_where_prompts_stand(
             assert (fate.status_code, fate.json()["fate"], fate.json()["position"]) == (200, "waiting", positions[one])
         assert (await http.get(f"/workflow/{session}/queue/running")).json()["fate"] == "started"
         assert len((await http.get(f"/workflow/{session}/queue")).json()["waiting"]) == 8
-        on.vendor.gate.open()
-        await on.adopt(on.client.get_workflow_handle(session)).idle(turns=9)
+        env.vendor.gate.open()
+        await env.adopt(env.client.get_workflow_handle(session)).idle(turns=9)
 
 
 def test_ses_6_the_queue_of_an_earlier_worker_is_as_long_as_the_places_that_it_names() -> None:

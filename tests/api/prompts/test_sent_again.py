@@ -14,7 +14,7 @@ from temporalio.client import Client
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
-from tests.harness import DrivenSession, Stage, stage
+from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import ACCEPTED_TIMES, FATES_AT_ONCE
@@ -40,9 +40,9 @@ async def started(http: AsyncClient, *, max_queued_prompts: int) -> str:
     return session
 
 
-async def put_fate(on: Stage, session: str, message_id: str, fate: FateName) -> None:
+async def put_fate(env: Environment, session: str, message_id: str, fate: FateName) -> None:
     """Let the archive have a fate that the session has forgotten."""
-    await on.stores.prompts.put_fates(session, [Fate(id=message_id, fate=fate, at=datetime.now(UTC))])
+    await env.stores.prompts.put_fates(session, [Fate(id=message_id, fate=fate, at=datetime.now(UTC))])
 
 
 # ---- what became of it
@@ -54,19 +54,19 @@ async def test_ses_6_an_old_rejection_is_not_told_while_only_the_session_knows_w
     queue = f"nobody-{tmp_path.name}"
     async with gateway(temporal, queue, tmp_path) as http:
         session = await started(http, max_queued_prompts=10)
-        async with stage(temporal, task_queue=queue, state_dir=tmp_path) as on:
-            await put_fate(on, session, "p1", "rejected")
-            await put_fate(on, session, "never-again", "rejected")
+        async with environment(temporal, task_queue=queue, state_dir=tmp_path) as env:
+            await put_fate(env, session, "p1", "rejected")
+            await put_fate(env, session, "never-again", "rejected")
             answer = await http.get(f"/workflow/{session}/queue/never-again")
             assert (answer.status_code, answer.json()["fate"]) == (200, "rejected")
             assert (await send(http, session, "p1")).status_code == 202
-            await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+            await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
         for message_id in ("p1", "never-again"):
             # The archive of a busy machine may take too long.
             answer = await until_not(503, partial(http.get, f"/workflow/{session}/queue/{message_id}"))
             assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
-        async with stage(temporal, task_queue=queue, state_dir=tmp_path) as on:
-            await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+        async with environment(temporal, task_queue=queue, state_dir=tmp_path) as env:
+            await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
             answer = await http.get(f"/workflow/{session}/queue/p1")
             assert (answer.status_code, answer.json()["fate"]) == (200, "started")
 
@@ -86,29 +86,31 @@ async def test_ses_6_without_a_worker_a_terminated_session_promises_nothing_of_w
         assert (answer.status_code, problem_of(answer)) == (409, "session-ended")
 
 
-async def test_ses_6_a_terminated_session_promises_nothing_of_what_waited_in_it(http: AsyncClient, on: Stage) -> None:
+async def test_ses_6_a_terminated_session_promises_nothing_of_what_waited_in_it(
+    http: AsyncClient, env: Environment
+) -> None:
     session = await started(http, max_queued_prompts=2)
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     await send(http, session, "running")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     assert await waiting(http, session) == []
     for message_id in ("p1", "p2"):
         assert (await send(http, session, message_id)).status_code == 202
     assert await waiting(http, session) == ["p1", "p2"]
-    await on.client.get_workflow_handle(session).terminate("by the operator")
+    await env.client.get_workflow_handle(session).terminate("by the operator")
     for message_id in ("p1", "other"):
         answer = await send(http, session, message_id)
         assert (answer.status_code, problem_of(answer)) == (409, "session-ended")
 
 
 async def test_ses_6_a_full_queue_promises_nothing_of_what_the_session_rejected_or_gave_back_long_ago(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     session = await started(http, max_queued_prompts=1)
-    driven = on.adopt(on.client.get_workflow_handle(session))
-    on.vendor.gate.close()
+    driven = env.adopt(env.client.get_workflow_handle(session))
+    env.vendor.gate.close()
     await send(http, session, "running")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     assert await waiting(http, session) == []
     assert (await send(http, session, "withdrawn")).status_code == 202
     assert (await http.delete(f"/workflow/{session}/queue/withdrawn")).status_code == 204
@@ -117,14 +119,14 @@ async def test_ses_6_a_full_queue_promises_nothing_of_what_the_session_rejected_
     await burst(driven, [f"w{number}" for number in range(ACCEPTED_TIMES)])
     assert (await send(http, session, "rejected", prefer="respond-async")).status_code == 202
     await burst(driven, [f"r{number}" for number in range(REMEMBERED_FATES + FATES_AT_ONCE)])
-    await until_archived(on, session, "withdrawn", "rejected")
+    await until_archived(env, session, "withdrawn", "rejected")
     assert len(await waiting(http, session)) == ACCEPTED_TIMES
     again = await send(http, session, "rejected")
     assert (again.status_code, problem_of(again)) == (429, "queue-full")
     again = await send(http, session, "withdrawn")
     assert (again.status_code, problem_of(again)) == (409, "not-waiting")
     assert (await send(http, session, "running")).status_code == 202  # it was taken up
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await driven.idle(turns=1 + ACCEPTED_TIMES)
     assert await waiting(http, session) == []
     assert (await send(http, session, "rejected")).status_code == 202
@@ -149,12 +151,12 @@ async def burst(session: DrivenSession, ids: Iterable[str]) -> None:
     await asyncio.gather(*(one(message_id) for message_id in ids))
 
 
-async def until_archived(on: Stage, session: str, *ids: str) -> None:
+async def until_archived(env: Environment, session: str, *ids: str) -> None:
     """Wait until the archive has the fates of these prompts, and the session no longer."""
-    driven = DrivenSession(on.client, on.client.get_workflow_handle(session))
+    driven = DrivenSession(env.client, env.client.get_workflow_handle(session))
 
     async def is_archived(message_id: str) -> bool:
-        return await on.stores.prompts.fate_of(session, message_id) and not await driven.fate(message_id)
+        return await env.stores.prompts.fate_of(session, message_id) and not await driven.fate(message_id)
 
     for message_id in ids:
         await until(partial(is_archived, message_id))

@@ -9,24 +9,24 @@ from httpx import AsyncClient
 
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
-from tests.harness import BOUND, DrivenSession, Stage, asks, says
+from tests.harness import BOUND, DrivenSession, Environment, asks, says
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
-async def asking(on: Stage, start: SessionInput | None = None) -> tuple[DrivenSession, str]:
+async def asking(env: Environment, start: SessionInput | None = None) -> tuple[DrivenSession, str]:
     """A session that waits for a decision on sending a mail, and the path of its approvals."""
-    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
-    session = await on.start(start)
+    env.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
+    session = await env.start(start)
     await session.prompt(id="p1", text="write to bob")
     await session.awaited_approvals()
     return session, f"/workflow/{session.handle.id}/approvals"
 
 
-async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClient, on: Stage) -> None:
-    session, path = await asking(on)
+async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClient, env: Environment) -> None:
+    session, path = await asking(env)
     listed = (await http.get(path)).json()
     (pending,) = listed["approvals"]
     assert (pending["tool"], pending["args"], pending["description"]) == ("send_mail", {"to": "bob"}, "Sends a mail.")
@@ -46,10 +46,12 @@ async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClien
     assert (late.status_code, problem_of(late)) == (409, "not-awaiting-approval")
 
 
-async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {"text": "x" * 20_000})), says("done")]
-    session = await on.start()
+async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"text": "x" * 20_000})), says("done")]
+    session = await env.start()
     await session.prompt("write a long mail")
     (pending,) = await session.awaited_approvals()
     assert pending.args_blob is not None
@@ -58,13 +60,13 @@ async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(htt
     assert whole.text == '{"text":"' + "x" * 20_000 + '"}'
     await session.decide(pending, "approve")
     await session.idle(turns=1)
-    assert on.tools.calls[0].args == {"text": "x" * 20_000}
+    assert env.tools.calls[0].args == {"text": "x" * 20_000}
 
 
-async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(40)]), says("done")]
-    session = await on.start()
+async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(*[("send_mail", {"n": number}) for number in range(40)]), says("done")]
+    session = await env.start()
     await session.prompt("write to everybody")
     path = f"/workflow/{session.handle.id}/approvals"
     waiting = await session.awaited_approvals(40)
@@ -77,13 +79,13 @@ async def test_api_2_many_decisions_at_once_are_all_taken(http: AsyncClient, on:
     async with asyncio.timeout(BOUND):
         assert set(await asyncio.gather(*map(approve, waiting))) == {200}
     await session.idle(turns=1)
-    assert sorted(call.call_id for call in on.tools.calls) == sorted(call.call_id for call in waiting)
+    assert sorted(call.call_id for call in env.tools.calls) == sorted(call.call_id for call in waiting)
 
 
 @pytest.fixture(scope="module")
-async def undecided(shared_on: Stage) -> DrivenSession:
+async def undecided(shared_env: Environment) -> DrivenSession:
     """A session that waits for a decision which no test of this file takes."""
-    session, _ = await asking(shared_on)
+    session, _ = await asking(shared_env)
     return session
 
 
@@ -115,24 +117,26 @@ async def test_api_2_a_decision_that_can_not_be_taken_says_why(
     assert await session.approvals() == [pending]
 
 
-async def test_api_2_a_session_that_never_was_or_has_ended_has_nothing_to_decide(http: AsyncClient, on: Stage) -> None:
+async def test_api_2_a_session_that_never_was_or_has_ended_has_nothing_to_decide(
+    http: AsyncClient, env: Environment
+) -> None:
     decision = {"args_digest": "0" * 64, "decision": "approve"}
     for answer in (
         await http.get("/workflow/never-was/approvals"),
         await http.post("/workflow/never-was/approvals/1.1.0", json=decision),
     ):
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
-    session, path = await asking(on)
+    session, path = await asking(env)
     await session.handle.terminate()
     assert (await http.get(path)).json() == {"approvals": [], "omitted": 0, "allowances": []}
     answer = await http.post(f"{path}/1.1.0", json=decision)
     assert (answer.status_code, problem_of(answer)) == (409, "session-ended")
 
 
-async def test_agt_8_a_session_is_started_unattended_over_http(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {})), says("denied")]
+async def test_agt_8_a_session_is_started_unattended_over_http(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {})), says("denied")]
     started = await http.post("/workflow", json={"unattended": True, "prompt": "write"})
-    session = on.adopt(on.client.get_workflow_handle(started.json()["workflow_id"]))
+    session = env.adopt(env.client.get_workflow_handle(started.json()["workflow_id"]))
     (turn,) = await session.idle(turns=1)
     assert turn.steps[0].tool_calls[0].result.status == "denied"

@@ -9,7 +9,7 @@ import pytest
 from httpx import AsyncClient, Response
 
 from tests.api.waits import until_not
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from tests.waiting import BOUND, until
 
 
@@ -36,8 +36,8 @@ async def finished(http: AsyncClient, session: str, turns: int = 1) -> list[dict
                 return list(turns_by_id.values())
 
 
-async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
+async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient, env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
     started = await http.post("/workflow", json={"title": "Reading", "user": "alice"})
     assert started.status_code == 201
     session = started.json()["workflow_id"]
@@ -55,18 +55,20 @@ async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient,
     assert description["turn_count"] == 1
 
 
-async def test_api_1_a_turn_is_seen_once_as_processing_and_once_as_complete(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_a_turn_is_seen_once_as_processing_and_once_as_complete(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "hello"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     first = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
     (turn,) = first["new_messages"]
     assert (turn["status"], turn["is_complete"]) == ("processing", False)
     cursor = {"last_seen_message_id": first["last_seen_message_id"], "since_revision": first["revision"]}
     nothing = (await http.get(f"/workflow/{session}/conversation", params=cursor)).json()["conversation_update"]
     assert nothing["new_messages"] == nothing["updated_messages"] == []
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     waited = await http.get(f"/workflow/{session}/conversation", params={**cursor, "wait": 10})
     then = waited.json()["conversation_update"]
     while not then["updated_messages"] or not then["updated_messages"][0]["is_complete"]:
@@ -77,22 +79,24 @@ async def test_api_1_a_turn_is_seen_once_as_processing_and_once_as_complete(http
     assert then["updated_messages"][0]["agent_message"] == "echo: hello"
 
 
-async def test_api_1_a_prompt_can_wait_for_its_turn(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_a_prompt_can_wait_for_its_turn(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
     answered = await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hello"})
     assert answered.status_code == 200
     assert answered.json()["agent_message"] == "echo: hello"
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     going = await http.post(f"/workflow/{session}/prompt?wait=0.2", json={"message": "slow"})
     assert going.status_code == 202
 
 
-async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     sending = asyncio.create_task(
         http.post(f"/workflow/{session}/prompt?wait=30", json={"message": "second", "id": "p2"})
     )
@@ -184,11 +188,11 @@ async def test_api_1_the_whole_transcript_is_paged_oldest_first(http: AsyncClien
     assert page["session"]["turn_count"] == 5
 
 
-async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     revision = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]["revision"]
     reader = http._transport.app.state.services.reader
     questions: list[object] = []
@@ -206,19 +210,19 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
         for _ in range(100)
     ]
     await until(lambda: (watch := reader.watches.get(session)) and watch.watchers == 100)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     answers = await asyncio.gather(*waiting)
     assert {answer.status_code for answer in answers} == {200}
     assert len(questions) <= 12
     assert len(reader.watches._followers) == 1
 
 
-async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) -> None:
+async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "hi"})
     await finished(http, session)
     update = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
-    before = (await on.client.get_workflow_handle(session).describe()).history_length
+    before = (await env.client.get_workflow_handle(session).describe()).history_length
     reader = http._transport.app.state.services.reader
     questions: list[object] = []
     query = reader._queries._answer
@@ -233,14 +237,14 @@ async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, on: Stage) 
     await http.get(f"/workflow/{session}/conversation", params=params)
     assert time.monotonic() - began >= 3
     assert len(questions) <= 2
-    assert (await on.client.get_workflow_handle(session).describe()).history_length == before
+    assert (await env.client.get_workflow_handle(session).describe()).history_length == before
 
 
-async def test_api_1_control_over_http(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_control_over_http(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await http.post(f"/workflow/{session}/prompt", json={"message": "two", "id": "p2"})
     queue = (await http.get(f"/workflow/{session}/queue")).json()
     assert [(prompt["id"], prompt["position"]) for prompt in queue["waiting"]] == [("p2", 1)]
@@ -280,7 +284,7 @@ async def test_api_1_sessions_are_listed_by_user_status_and_text(http: AsyncClie
 
 
 @pytest.mark.timeout(150)
-async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncClient, on: Stage) -> None:
+async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncClient, env: Environment) -> None:
     session = fresh()
     limits = {"max_history_events": 50}
     await http.post("/workflow", json={"id": session, "limits": limits})
@@ -315,7 +319,7 @@ async def test_api_1_a_client_with_pages_to_fetch_is_not_held(http: AsyncClient)
 
 
 async def test_api_3_a_watch_of_a_session_that_is_not_there_ends_and_one_that_comes_later_is_watched(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     session = fresh()
     unknown = await http.get(f"/workflow/{session}/conversation?wait=10")

@@ -7,7 +7,7 @@ import pytest
 from httpx import AsyncClient
 
 from tests.api.routes.test_conversation_routes import finished, fresh
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from turnkeeper.models.transcript.trajectory import Usage
 
 
@@ -17,7 +17,7 @@ async def model_of(http: AsyncClient, **start: str) -> str:
 
 
 async def test_agt_4_a_session_says_which_model_it_has(
-    http: AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await model_of(http) == "offline:"
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
@@ -27,9 +27,9 @@ async def test_agt_4_a_session_says_which_model_it_has(
     assert await model_of(http, model="openai-chat:llama") == "openai-chat:llama"
 
 
-async def test_agt_10_a_session_says_what_it_used_and_what_that_cost(http: AsyncClient, on: Stage) -> None:
+async def test_agt_10_a_session_says_what_it_used_and_what_that_cost(http: AsyncClient, env: Environment) -> None:
     usage = Usage(input_tokens=1_000_000, output_tokens=10, cached_tokens=900_000)
-    on.vendor.script = [says("here").model_copy(update={"usage": usage, "model": "gpt-4o"})]
+    env.vendor.script = [says("here").model_copy(update={"usage": usage, "model": "gpt-4o"})]
     session = fresh()
     await http.post("/workflow", json={"id": session, "model": "openai:gpt-4o", "prompt": "hello"})
     await finished(http, session)
@@ -39,9 +39,9 @@ async def test_agt_10_a_session_says_what_it_used_and_what_that_cost(http: Async
 
 
 async def test_agt_1_a_budget_that_ended_a_turn_is_raised_as_the_turn_s_error_says(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.script = [asks(("look", {}), ("look", {})), asks(("look", {}), ("look", {})), says("seen")]
+    env.vendor.script = [asks(("look", {}), ("look", {})), asks(("look", {}), ("look", {})), says("seen")]
     session = fresh()
     await http.post("/workflow", json={"id": session, "limits": {"max_tool_calls": 1}, "prompt": "look twice"})
     (turn,) = await finished(http, session)

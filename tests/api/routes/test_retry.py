@@ -6,12 +6,12 @@ import pytest
 from httpx import AsyncClient
 
 from tests.api.routes.test_conversation_routes import finished, fresh
-from tests.harness import Stage, says
+from tests.harness import Environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 
 
-async def failed_session(http: AsyncClient, on: Stage, *, limits: dict[str, int] | None = None) -> str:
-    on.vendor.script = [ModelError("auth", "no key"), *on.vendor.script]
+async def failed_session(http: AsyncClient, env: Environment, *, limits: dict[str, int] | None = None) -> str:
+    env.vendor.script = [ModelError("auth", "no key"), *env.vendor.script]
     session = fresh()
     await http.post("/workflow", json={"id": session, "limits": limits})
     await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "hello", "id": "p1"})
@@ -23,13 +23,13 @@ async def retried(http: AsyncClient, session: str, **body: object) -> tuple[int,
     return answer.status_code, answer.json()
 
 
-async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncClient, on: Stage) -> None:
-    session = await failed_session(http, on)
-    on.vendor.gate.close()
+async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncClient, env: Environment) -> None:
+    session = await failed_session(http, env)
+    env.vendor.gate.close()
     status, first = await retried(http, session)
     assert (status, first["workflow_id"]) == (202, session)
     assert await retried(http, session, message_id="p1") == (202, {**first, "position": 0})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     turns = await finished(http, session, 2)
     assert [(turn["user_message"], turn["agent_message"]) for turn in turns] == [
         ("hello", None),
@@ -41,24 +41,24 @@ async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncCl
 
 
 async def test_api_1_without_a_name_it_is_the_newest_failed_turn_and_a_stopped_one_counts(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    session = await failed_session(http, on)
-    on.vendor.gate.close()
+    session = await failed_session(http, env)
+    env.vendor.gate.close()
     await http.post(f"/workflow/{session}/prompt", json={"message": "stopped", "id": "p2"})
-    await on.vendor.gate.until_arrived(2)
+    await env.vendor.gate.until_arrived(2)
     await http.post(f"/workflow/{session}/cancel", json={"message_id": "p2"})
     await finished(http, session, 2)
-    on.vendor.answer = lambda _: says("now it works")
-    on.vendor.gate.open()
+    env.vendor.answer = lambda _: says("now it works")
+    env.vendor.gate.open()
     assert (await retried(http, session))[0] == 202
     turns = await finished(http, session, 3)
     assert (turns[2]["user_message"], turns[2]["agent_message"]) == ("stopped", "now it works")
 
 
-async def test_api_1_a_retry_that_fails_can_be_retried(http: AsyncClient, on: Stage) -> None:
-    session = await failed_session(http, on)
-    on.vendor.script = [ModelError("auth", "still no key")]
+async def test_api_1_a_retry_that_fails_can_be_retried(http: AsyncClient, env: Environment) -> None:
+    session = await failed_session(http, env)
+    env.vendor.script = [ModelError("auth", "still no key")]
     _, second = await retried(http, session)
     await finished(http, session, 2)
     _, third = await retried(http, session)
@@ -66,19 +66,19 @@ async def test_api_1_a_retry_that_fails_can_be_retried(http: AsyncClient, on: St
     assert (await finished(http, session, 3))[2]["agent_message"] == "echo: hello"
 
 
-async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await http.post("/workflow", json={"id": session})
     await http.post(f"/workflow/{session}/prompt", json={"message": "hello", "id": "p1"})
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
 
     async def refused(**body: object) -> tuple[int, str]:
         status, problem = await retried(http, session, **body)
         return status, problem["type"].rpartition(":")[2]
 
     assert await refused() == await refused(message_id="p1") == (409, "not-failed")
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await finished(http, session)
     assert await refused() == await refused(message_id="p1") == (409, "not-failed")
     assert await refused(message_id="nope") == (404, "unknown-turn")
@@ -88,19 +88,19 @@ async def test_api_1_what_has_not_failed_is_not_sent_again(http: AsyncClient, on
     assert (unknown.status_code, unknown.json()["title"]) == (404, "Session not found")
 
 
-async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, on: Stage) -> None:
-    session = await failed_session(http, on)
+async def test_api_1_an_ended_session_sends_nothing_again(http: AsyncClient, env: Environment) -> None:
+    session = await failed_session(http, env)
     await http.post(f"/workflow/{session}/end")
-    await on.adopt(on.client.get_workflow_handle(session)).handle.result()
+    await env.adopt(env.client.get_workflow_handle(session)).handle.result()
     status, problem = await retried(http, session)
     assert (status, problem["title"]) == (409, "Session ended")
 
 
 @pytest.mark.timeout(120)
-async def test_api_1_an_archived_turn_is_sent_again_by_its_name(http: AsyncClient, on: Stage) -> None:
-    session = await failed_session(http, on, limits={"max_state_bytes": 40_000})
-    driven = on.adopt(on.client.get_workflow_handle(session))
-    on.vendor.answer = lambda _: says("x" * 6_000)
+async def test_api_1_an_archived_turn_is_sent_again_by_its_name(http: AsyncClient, env: Environment) -> None:
+    session = await failed_session(http, env, limits={"max_state_bytes": 40_000})
+    driven = env.adopt(env.client.get_workflow_handle(session))
+    env.vendor.answer = lambda _: says("x" * 6_000)
     async with asyncio.timeout(100):
         while not (await driven.state()).archived_count:
             await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "more"})

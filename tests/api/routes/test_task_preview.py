@@ -7,7 +7,7 @@ import pytest
 from httpx import AsyncClient
 
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import SLACK, DrivenSession, Stage, says
+from tests.harness import SLACK, DrivenSession, Environment, says
 from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context import validate_conversation_history
@@ -33,8 +33,8 @@ def inheritance_warning(view: dict[str, Any]) -> str:
     return message.removeprefix("Of the parent's conversation ").removesuffix(".")
 
 
-async def conversation(on: Stage, turns: int, start: Any = None) -> DrivenSession:
-    session = await on.start(start)
+async def conversation(env: Environment, turns: int, start: Any = None) -> DrivenSession:
+    session = await env.start(start)
     for number in range(1, turns + 1):
         await session.prompt(id=f"p{number}", text=f"prompt {number}")
         await session.idle(turns=number)
@@ -70,11 +70,11 @@ async def test_tsk_2_a_preview_reports_warns_and_shows_the_stored_history_and_th
         assert part in view["prompt"]
 
 
-async def test_tsk_2_nothing_is_started(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_tsk_2_nothing_is_started(http: AsyncClient, env: Environment) -> None:
+    session = await env.start()
     await preview(http, parent=session.handle.id, conversation_history=HISTORY, idempotency_key="k1", title="Paint")
     assert (await session.state()).revision == 0
-    assert on.vendor.requests == []
+    assert env.vendor.requests == []
 
 
 async def test_tsk_1_a_history_is_cut_by_a_preset_or_by_a_policy_of_ones_own(http_nowhere: AsyncClient) -> None:
@@ -98,9 +98,9 @@ async def test_tsk_1_only_the_description_is_needed(http_nowhere: AsyncClient, h
 
 
 async def test_tsk_1_inheriting_takes_the_parents_own_transcript_with_its_agent_as_the_assistant(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    session = await conversation(on, 2)
+    session = await conversation(env, 2)
     view = await preview(http, conversation_history="inherit", parent=session.handle.id)
     assert [(m["role"], m["content"]) for m in view["conversation_history"]["messages"]] == [
         ("user", "prompt 1"),
@@ -113,9 +113,9 @@ async def test_tsk_1_inheriting_takes_the_parents_own_transcript_with_its_agent_
 
 
 async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_refused(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    session = await on.start()
+    session = await env.start()
     await session.prompt("x" * 1_000)
     await session.idle(turns=1)
     view = await preview(
@@ -146,11 +146,11 @@ async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(
 
 
 async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_that_have_none(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     failure = ModelError("bad_request", "no")
-    on.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
-    session = await conversation(on, 10)
+    env.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
+    session = await conversation(env, 10)
     policy = {"roles": ["assistant"], "max_messages": 2}
     view = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
     assert [m["content"] for m in view["conversation_history"]["messages"]] == ["two", "three"]
@@ -159,26 +159,30 @@ async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_t
 
 
 async def test_tsk_1_roles_that_nobody_speaks_in_leave_nothing_and_the_task_is_told(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    session = await conversation(on, 1)
+    session = await conversation(env, 1)
     policy = {"roles": ["orchestrator"]}
     view = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
     assert (view["prompt"], view["context"]["given"]) == ("Paint it.", 0)
     assert [warning["code"] for warning in view["warnings"]] == ["too_many_messages", "all_filtered"]
 
 
-async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [says("y" * 150_000) for _ in range(10)]
-    session = await conversation(on, 10)
+async def test_tsk_1_a_conversation_longer_than_a_page_is_inherited_as_well(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.vendor.script = [says("y" * 150_000) for _ in range(10)]
+    session = await conversation(env, 10)
     view = await preview(http, conversation_history="inherit", parent=session.handle.id)
     assert [entry["original_length"] for entry in view["conversation_history"]["messages"]][:3] == [8, 150_000, 8]
     assert view["context"]["given"] == 20
     assert "too_many_messages" not in [warning["code"] for warning in view["warnings"]]
 
 
-async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(http: AsyncClient, on: Stage) -> None:
-    session = await on.start()
+async def test_tsk_1_a_session_in_which_nothing_was_said_has_nothing_to_inherit(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await env.start()
     view = await preview(http, conversation_history="inherit", parent=session.handle.id)
     assert (view["prompt"], view["conversation_history"]) == ("Paint it.", None)
 
@@ -345,16 +349,16 @@ async def test_api_2_the_description_of_the_route_says_what_a_history_and_a_poli
 
 
 async def test_tsk_7_an_agent_answers_a_question_whose_answer_stands_only_in_the_handed_over_history(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.answer = answer
+    env.vendor.answer = answer
     task = {"description": "What is the launch code?"}
     history = [message("The launch code is 4711."), message("Noted.", "assistant")]
     for inheritance, expected in (
         ({}, "I find nothing about"),
         ({"conversation_history": history}, "The launch code is 4711."),
     ):
-        session = await on.start()
+        session = await env.start()
         await session.prompt((await preview(http, **task, **inheritance))["prompt"])
         (turn,) = await session.idle(turns=1)
         assert expected in (turn.agent_message or "")

@@ -3,16 +3,16 @@
 from httpx import AsyncClient
 
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import Stage
+from tests.harness import Environment
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
 async def test_agt_8_the_approval_of_a_task_is_listed_at_its_parent_and_decided_at_the_task(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.answer = mailing_sub_task
-    session = await on.start()
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.answer = mailing_sub_task
+    session = await env.start()
     await session.prompt("Tell bob.")
     await session.until(lambda state: any(task.status == "input_required" for task in state.session.tasks))
     parent, child = session.handle.id, f"{session.handle.id}.task-1"
@@ -26,14 +26,14 @@ async def test_agt_8_the_approval_of_a_task_is_listed_at_its_parent_and_decided_
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "All is done."
     assert (await http.get(f"/workflow/{parent}/approvals")).json()["approvals"] == []
-    assert [call.args for call in on.tools.calls] == [{"to": "bob"}]
+    assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
 
 
 async def test_tsk_4_a_task_whose_own_task_waits_for_a_person_waits_too_and_counts_its_approvals(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.answer = mailing_sub_task
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.answer = mailing_sub_task
     task_id = (await create(http, "Tell bob."))["task_id"]
     task = await awaited(http, task_id, "input_required")
     assert task["approvals"] == 1
@@ -45,4 +45,4 @@ async def test_tsk_4_a_task_whose_own_task_waits_for_a_person_waits_too_and_coun
     assert cancelled.status_code == 202
     assert (await awaited(http, task_id))["status"] == "cancelled"
     assert (await awaited(http, f"{task_id}.task-1"))["status"] == "cancelled"
-    assert on.tools.calls == []
+    assert env.tools.calls == []

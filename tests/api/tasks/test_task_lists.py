@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import UNASKED, Stage, asks, says
+from tests.harness import UNASKED, Environment, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -31,10 +31,10 @@ async def with_tasks(http: AsyncClient, count: int, **params: Any) -> list[dict[
     return await until(complete)
 
 
-async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    parent = (await on.start()).handle.id
-    on.vendor.script = [
+async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    parent = (await env.start()).handle.id
+    env.vendor.script = [
         says("One.\n\nTwo."),
         ModelError("bad_request", "no"),
         asks(("send_mail", {})),
@@ -44,9 +44,9 @@ async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: As
         receipt = await create(http, f"Be {status}.", parent=parent)
         await awaited(http, receipt["task_id"], status)
         ids.append(receipt["task_id"])
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     ids.append((await create(http, "Be working.", parent=parent))["task_id"])
-    await on.vendor.gate.until_arrived(4)
+    await env.vendor.gate.until_arrived(4)
 
     tasks = await with_tasks(http, 4, parent=parent)
     assert [task["task_id"] for task in tasks] == ids[::-1]
@@ -59,7 +59,7 @@ async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: As
         assert [task["task_id"] for task in await with_tasks(http, 1, parent=parent, status=status)] == [task_id]
     assert (await listed(http, parent=parent, status="cancelled"))["tasks"] == []
 
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     await http.post(f"/tasks/{ids[3]}/cancel")
     assert (await awaited(http, ids[3]))["status"] in ("cancelled", "completed")
     await http.post(f"/tasks/{ids[2]}/cancel")
@@ -69,10 +69,10 @@ async def test_tsk_4_tasks_are_listed_by_parent_with_the_status_of_each(http: As
 
 
 async def test_tsk_4_a_list_goes_on_from_its_cursor_and_has_what_sessions_started_and_no_session(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    on.vendor.answer = mailing_sub_task
-    session = await on.start(UNASKED)
+    env.vendor.answer = mailing_sub_task
+    session = await env.start(UNASKED)
     await session.prompt("Tell bob.")
     await session.idle(turns=1)
     parent = session.handle.id
@@ -131,16 +131,16 @@ async def test_api_2_without_temporal_tasks_are_out_of_reach(http_nowhere: Async
 
 
 async def test_tsk_4_a_list_shows_a_task_that_nobody_can_read_as_working_and_one_that_has_ended_by_its_result(
-    temporal: Client, http: AsyncClient, on: Stage
+    temporal: Client, http: AsyncClient, env: Environment
 ) -> None:
-    parent = (await on.start()).handle.id
+    parent = (await env.start()).handle.id
     silent, ended = [(await create(http, "Paint.", parent=parent))["task_id"] for _ in range(2)]
     for task_id in (silent, ended):
         await awaited(http, task_id)
     await http.post(f"/workflow/{ended}/end")
-    await on.client.get_workflow_handle(ended).result()
+    await env.client.get_workflow_handle(ended).result()
     await with_tasks(http, 2, parent=parent)
-    await on.worker.shutdown()
+    await env.worker.shutdown()
     tasks = {task["task_id"]: task for task in (await listed(http, parent=parent))["tasks"]}
     assert tasks[silent]["status"] == "working"
     assert "No worker" in tasks[silent]["status_message"]

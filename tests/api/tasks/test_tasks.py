@@ -9,7 +9,7 @@ from httpx import AsyncClient
 
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create
-from tests.harness import Stage, asks, last_user_message, says
+from tests.harness import Environment, asks, last_user_message, says
 from tests.waiting import until
 from turnkeeper.activities.providers.offline.provider import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
@@ -37,7 +37,9 @@ CONVERSATION = [
 # ── Created ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(http: AsyncClient, on: Stage) -> None:
+async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(
+    http: AsyncClient, env: Environment
+) -> None:
     answer = await http.post(
         "/tasks",
         json={
@@ -71,7 +73,7 @@ async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(h
     ]
 
     task = await awaited(http, task_id)
-    prompt = last_user_message(on.vendor.requests[0])
+    prompt = last_user_message(env.vendor.requests[0])
     assert prompt.startswith("Implement JWT token authentication system\n\n====")
     for part in (
         "    - Token validation middleware\n",
@@ -83,19 +85,21 @@ async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(h
     ):
         assert part in prompt
     assert (task["status"], task["title"]) == ("completed", "Implement JWT token authentication system")
-    started = await on.client.get_workflow_handle(task_id).describe()
+    started = await env.client.get_workflow_handle(task_id).describe()
     assert started.typed_search_attributes[search_attributes.TASK_PARENT] == search_attributes.NO_PARENT
     assert started.raw_info.priority.priority_key == 2
 
 
-async def test_tsk_1_title_model_policy_and_timeout_are_those_of_its_session(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {})), says("denied")]
+async def test_tsk_1_title_model_policy_and_timeout_are_those_of_its_session(
+    http: AsyncClient, env: Environment
+) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {})), says("denied")]
     receipt = await create(
         http, title="Paint", model="offline:other", tool_policy={"send_mail": "deny"}, timeout=77, priority="P4"
     )
     await awaited(http, receipt["task_id"])
-    session = on.adopt(on.client.get_workflow_handle(receipt["task_id"]))
+    session = env.adopt(env.client.get_workflow_handle(receipt["task_id"]))
     state = await session.state()
     assert (state.session.title, state.session.model) == ("Paint", "offline:other")
     assert state.messages[0].steps[0].tool_calls[0].result.status == "denied"  # type: ignore[union-attr]
@@ -106,9 +110,9 @@ async def test_tsk_1_title_model_policy_and_timeout_are_those_of_its_session(htt
 
 
 async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_has_its_id_before_its_own(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
-    parent = await on.start()
+    parent = await env.start()
     await parent.prompt(id="p1", text="The colour is teal.")
     await parent.idle(turns=1)
     receipt = await create(http, parent=parent.handle.id, conversation_history="inherit")
@@ -116,7 +120,7 @@ async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_has_its_i
     assert len(own) == 12
     task = await awaited(http, receipt["task_id"])
     assert task["parent"] == parent.handle.id
-    assert "    The colour is teal.\n" in last_user_message(on.vendor.requests[-1])
+    assert "    The colour is teal.\n" in last_user_message(env.vendor.requests[-1])
     assert (await parent.state()).session.turn_count == 1
 
 
@@ -179,17 +183,17 @@ async def test_tsk_2_the_warnings_of_seed_3_stand_in_the_receipt_and_fail_nothin
     assert "all_filtered" in [warning["code"] for warning in all_filtered["warnings"]]
 
 
-async def test_tsk_1_a_prompt_that_its_session_would_reject_starts_no_task(http: AsyncClient, on: Stage) -> None:
+async def test_tsk_1_a_prompt_that_its_session_would_reject_starts_no_task(http: AsyncClient, env: Environment) -> None:
     answer = await http.post("/tasks", json={"description": "x" * 15_000, "constraints": ["y" * 6_000]})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "description")
-    assert on.vendor.requests == []
+    assert env.vendor.requests == []
 
 
 # ── The same request twice ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_tsk_2_the_same_key_is_the_same_task_also_at_once_and_after_it_has_ended(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     body = {"idempotency_key": str(uuid4()), "conversation_history": [{"role": "user", "content": "x"}], "title": "T"}
     receipts = await asyncio.gather(*[create(http, **body) for _ in range(5)])
@@ -200,9 +204,9 @@ async def test_tsk_2_the_same_key_is_the_same_task_also_at_once_and_after_it_has
     assert again["context"] == receipts[0]["context"]
     assert {str(receipt["warnings"]) for receipt in receipts} == {str(again["warnings"])}
     await http.post(f"/workflow/{task_id}/end")
-    await on.client.get_workflow_handle(task_id).result()
+    await env.client.get_workflow_handle(task_id).result()
     assert (await create(http, **body))["task_id"] == task_id
-    assert len(on.vendor.requests) == 1
+    assert len(env.vendor.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,10 +241,10 @@ async def test_tsk_2_without_a_key_every_request_is_a_task_of_its_own(http: Asyn
 
 
 async def test_tsk_4_a_task_that_has_ended_has_a_result_with_summary_answer_findings_and_usage(
-    http: AsyncClient, on: Stage
+    http: AsyncClient, env: Environment
 ) -> None:
     long = "It is README.md.\n\n" + "x" * 50_000
-    on.vendor.script = [
+    env.vendor.script = [
         asks(("report_progress", {"percent": 40, "message": "Halfway", "findings": {"files": 12}})),
         says(long),
     ]
@@ -260,8 +264,8 @@ async def test_tsk_4_a_task_that_has_ended_has_a_result_with_summary_answer_find
     assert task["created_at"] <= task["updated_at"]
 
 
-async def test_tsk_4_a_task_that_has_failed_says_why(http: AsyncClient, on: Stage) -> None:
-    on.vendor.script = [ModelError("bad_request", "no such parameter")]
+async def test_tsk_4_a_task_that_has_failed_says_why(http: AsyncClient, env: Environment) -> None:
+    env.vendor.script = [ModelError("bad_request", "no such parameter")]
     task = await awaited(http, (await create(http))["task_id"])
     assert (task["status"], task["error_type"]) == ("failed", "bad_request")
     assert "no such parameter" in task["error"]
@@ -269,20 +273,20 @@ async def test_tsk_4_a_task_that_has_failed_says_why(http: AsyncClient, on: Stag
     assert task["result"]["answer"] is None
 
 
-async def test_tsk_4_waiting_ends_with_the_time_when_the_task_goes_on(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_tsk_4_waiting_ends_with_the_time_when_the_task_goes_on(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     task_id = (await create(http))["task_id"]
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     task = (await http.get(f"/tasks/{task_id}", params={"wait_seconds": 0.2})).json()
     assert (task["status"], task["result"]) == ("working", None)
     waiting = asyncio.create_task(awaited(http, task_id))
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert (await waiting)["status"] == "completed"
 
 
-async def test_tsk_4_waiting_ends_when_a_person_has_to_decide(http: AsyncClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"}), ("send_mail", {"to": "eve"})), says("done")]
+async def test_tsk_4_waiting_ends_when_a_person_has_to_decide(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"}), ("send_mail", {"to": "eve"})), says("done")]
     task_id = (await create(http))["task_id"]
     task = await awaited(http, task_id, "input_required")
     assert (task["approvals"], bool(task["status_message"])) == (2, True)
@@ -294,8 +298,8 @@ async def test_tsk_4_waiting_ends_when_a_person_has_to_decide(http: AsyncClient,
 
 
 @pytest.mark.parametrize("path", ["", "/messages", "/cancel"])
-async def test_api_2_what_is_no_task_is_a_404(http: AsyncClient, on: Stage, path: str) -> None:
-    session = await on.start()
+async def test_api_2_what_is_no_task_is_a_404(http: AsyncClient, env: Environment, path: str) -> None:
+    session = await env.start()
     for task_id in ("never-was", session.handle.id):
         body = {"text": "x"} if path == "/messages" else None
         url = f"/tasks/{task_id}{path}"
@@ -313,18 +317,20 @@ async def test_api_2_a_wait_out_of_bounds_is_a_422(http_nowhere: AsyncClient, wa
 # ── Told more, and cancelled ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_4_a_message_to_a_task_that_has_answered_makes_it_work_again(http: AsyncClient, on: Stage) -> None:
+async def test_tsk_4_a_message_to_a_task_that_has_answered_makes_it_work_again(
+    http: AsyncClient, env: Environment
+) -> None:
     task_id = (await create(http))["task_id"]
     await awaited(http, task_id)
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     for _ in range(2):  # the same message twice is one
         answer = await http.post(f"/tasks/{task_id}/messages", json={"text": "and now?", "id": "m1"})
         assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
     task = (await http.get(f"/tasks/{task_id}")).json()
     assert (task["status"], task["result"]) == ("working", None)
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert (await awaited(http, task_id))["result"]["answer"] == "echo: and now?"
-    assert len(on.vendor.requests) == 2
+    assert len(env.vendor.requests) == 2
 
 
 @pytest.mark.parametrize("text", ["", "  ", "a\0b"])
@@ -333,15 +339,15 @@ async def test_api_2_a_message_that_can_not_be_sent_names_its_field(http_nowhere
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "text")
 
 
-async def test_tsk_4_a_task_is_cancelled_with_a_reason_and_takes_no_more(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_tsk_4_a_task_is_cancelled_with_a_reason_and_takes_no_more(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     task_id = (await create(http))["task_id"]
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     answer = await http.post(f"/tasks/{task_id}/cancel", json={"reason": "Not needed."})
     assert answer.status_code == 202
     task = await awaited(http, task_id)
     assert (task["status"], task["error_type"], task["result"]["answer"]) == ("cancelled", "cancelled", None)
-    (history,) = await on.adopt(on.client.get_workflow_handle(task_id)).histories()
+    (history,) = await env.adopt(env.client.get_workflow_handle(task_id)).histories()
     assert "Not needed." in str(history.events)
     late = await http.post(f"/tasks/{task_id}/cancel")
     assert (late.status_code, late.json()["status"]) == (202, "cancelled")
@@ -357,11 +363,11 @@ async def test_tsk_4_cancelling_a_task_that_has_answered_leaves_it_completed(htt
         assert (cancelled.status_code, cancelled.json()["status"]) == (202, "completed")
 
 
-async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: AsyncClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_tsk_4_a_task_whose_session_was_terminated_is_cancelled(http: AsyncClient, env: Environment) -> None:
+    env.vendor.gate.close()
     task_id = (await create(http))["task_id"]
-    await on.vendor.gate.until_arrived(1)
-    await on.client.get_workflow_handle(task_id).terminate()
+    await env.vendor.gate.until_arrived(1)
+    await env.client.get_workflow_handle(task_id).terminate()
     assert (await awaited(http, task_id))["status"] == "cancelled"
 
 
@@ -385,7 +391,7 @@ async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_
 
 
 async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
-    http: AsyncClient, on: Stage, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
@@ -400,7 +406,7 @@ async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
     await until(is_stuck)
     task = (await http.get(f"/tasks/{task_id}")).json()
     assert (task["status"], task["title"], task["result"]) == ("working", "Paint", None)
-    await on.client.get_workflow_handle(task_id).terminate()
+    await env.client.get_workflow_handle(task_id).terminate()
 
 
 # ── Many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -418,9 +424,9 @@ async def test_tsk_4_a_hundred_tasks_created_at_once_all_answer(http: AsyncClien
 @pytest.mark.parametrize("policy", ["keep_user", "keep_assistant"])
 @pytest.mark.parametrize("role", ["user", "assistant"])
 async def test_tsk_7_a_task_answers_from_the_handed_over_history_and_can_not_without_it(
-    http: AsyncClient, on: Stage, policy: str, role: str
+    http: AsyncClient, env: Environment, policy: str, role: str
 ) -> None:
-    on.vendor.answer = offline_answer
+    env.vendor.answer = offline_answer
     history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]
     with_history = {"conversation_history": history, "history_policy": policy}
     for fields, expected in ((with_history, "The launch code is 4711."), ({}, "I find nothing about")):

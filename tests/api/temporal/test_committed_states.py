@@ -32,7 +32,7 @@ from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, be_patient, server_with
-from tests.harness import BOUND, DrivenSession, Stage, stage
+from tests.harness import BOUND, DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.temporal import commits
 from turnkeeper.api.temporal.commits import CommitChecker
@@ -100,20 +100,20 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
-            async with stage(temporal, task_queue=queue, partials=partials) as on:
+            async with environment(temporal, task_queue=queue, partials=partials) as env:
                 session = await started(http, "hi")
-                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+                await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
                 if is_watched:
                     await Watcher(http, session).until(idle_after(1))
             session_requests.clear()
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
             if await task_is_lost_after_the_query(temporal, session, queue, session_requests):
-                async with stage(temporal, task_queue=queue, partials=partials) as on:
-                    on.vendor.gate.close()
+                async with environment(temporal, task_queue=queue, partials=partials) as env:
+                    env.vendor.gate.close()
                     answer = await reading
                     was_asked_again = len(session_requests.queries) > 1
-                    on.vendor.gate.open()
-                    await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
+                    env.vendor.gate.open()
+                    await env.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
                     began = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
                 if answer.status_code == 504:
                     continue  # Temporal gave the query up together with the task
@@ -132,16 +132,16 @@ async def test_ses_12_events_that_no_workflow_task_has_taken_are_shown_to_nobody
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
-            async with stage(temporal, task_queue=queue, partials=partials) as on:
+            async with environment(temporal, task_queue=queue, partials=partials) as env:
                 session = await started(http, "hi")
-                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
+                await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
             session_requests.clear()
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
             await signal_after_the_query(temporal, session, session_requests)
-            async with stage(temporal, task_queue=queue, partials=partials) as on:
+            async with environment(temporal, task_queue=queue, partials=partials) as env:
                 answer = await reading
                 was_asked_again = len(session_requests.queries) > 1
-                await on.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
+                await env.adopt(temporal.get_workflow_handle(session)).idle(turns=2)
                 began = {turn["id"]: turn["timestamp"] for turn in await full_state(http, session)}
             if answer.status_code == 504:
                 continue  # Temporal gave the query up
@@ -191,8 +191,8 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
     )
     # Of the second attempt nothing is ever in the history.
     lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
-    async with stage(temporal, task_queue=queue) as on, asyncio.timeout(BOUND):
-        session = on.adopt(handle)
+    async with environment(temporal, task_queue=queue) as env, asyncio.timeout(BOUND):
+        session = env.adopt(handle)
         async with session.watches.watching(handle.id) as watch:
             await watch.wait_beyond(0)
         committed = await stamp(session)
@@ -230,8 +230,8 @@ async def completed_tasks(session: DrivenSession) -> dict[str, list[datetime]]:
 
 
 async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(temporal: Client) -> None:
-    async with stage(temporal, limits={"max_history_events": 50}) as on:
-        session = await on.start(SessionInput())
+    async with environment(temporal, limits={"max_history_events": 50}) as env:
+        session = await env.start(SessionInput())
         seen = [await stamp(session)]
         for number in range(1, 9):
             await session.prompt(id=f"p{number}", text="hi")
@@ -242,7 +242,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
                 await session.update("cancel_turn", {})
             assert await stamp(session) == before
             seen.append(before)
-    async with stage(temporal, task_queue=on.task_queue):
+    async with environment(temporal, task_queue=env.task_queue):
         assert (await stamp(session)).task == seen[-1].task  # replayed by a worker that never had the session
         tasks = await completed_tasks(session)
     assert len({as_of.run_id for as_of in seen}) > 1
@@ -250,7 +250,7 @@ async def test_ses_12_an_answer_names_the_task_that_changed_the_session_last(tem
     assert seen[-1].task.started_at == tasks[seen[-1].run_id][-1]
 
 
-async def test_ses_12_no_client_is_shown_which_task_an_answer_names(http: httpx.AsyncClient, on: Stage) -> None:
+async def test_ses_12_no_client_is_shown_which_task_an_answer_names(http: httpx.AsyncClient, env: Environment) -> None:
     session = await started(http, "hi")
     await Watcher(http, session).until(idle_after(1))
     paths = ["", "/conversation", "/conversation/full", "/queue", "/approvals", "/context", "/context?format=replay"]
@@ -262,7 +262,7 @@ async def test_ses_12_no_client_is_shown_which_task_an_answer_names(http: httpx.
 
 
 async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often_it_is_asked_about(
-    http: httpx.AsyncClient, on: Stage, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[str] = []
 
@@ -272,7 +272,7 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 
     monkeypatch.setattr(commits, "newest_tasks", recorded_tasks)
     session = await started(http, "hi")
-    await on.adopt(on.client.get_workflow_handle(session)).idle(turns=1)
+    await env.adopt(env.client.get_workflow_handle(session)).idle(turns=1)
     for _ in range(5):
         assert (await http.get(f"/workflow/{session}/queue")).status_code == 200
     assert reads == [session]
@@ -301,7 +301,7 @@ async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_
 async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_at_once_when_it_is_well_again(
     http: httpx.AsyncClient,
     session_requests: SessionRequests,
-    on: Stage,
+    env: Environment,
     product_bounds: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +350,7 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
             while refusals < 5:
                 refusals += await is_buffer_full(temporal, session)
             assert not reading.done(), "the gateway was refused as well, and tries again"
-            async with stage(temporal, task_queue=queue, partials=partials):
+            async with environment(temporal, task_queue=queue, partials=partials):
                 assert (await reading).status_code == 200
         for query in queries:
             query.cancel()

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 
 from tests.api.conftest import SessionRequests
-from tests.harness import BOUND, Stage
+from tests.harness import BOUND, Environment
 from tests.waiting import until
 from turnkeeper.api.prompts.prompt_fates import TAIL_BYTES, TAIL_PROMPTS
 from turnkeeper.api.temporal import queue_estimates
@@ -93,11 +93,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_ses_6_while_a_worker_answers_no_history_is_read_before_a_prompt(
-    url: str, on: Stage, session_requests: SessionRequests, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    url: str, env: Environment, session_requests: SessionRequests, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_estimates, "FRESH_SECONDS", BOUND)  # as on a machine that is not busy
     recent = f"a-{uuid4()}"
-    unknown = await on.start(SessionInput())
+    unknown = await env.start(SessionInput())
     async with AsyncClient(base_url=url, timeout=BOUND) as http:
         await http.post("/workflow", json={"id": recent})
 

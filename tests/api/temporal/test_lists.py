@@ -11,7 +11,7 @@ from httpx import AsyncClient
 from temporalio.client import Client, WorkflowExecutionAsyncIterator
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.harness import Stage
+from tests.harness import Environment
 from tests.waiting import until
 from turnkeeper.api.temporal.listing import _checksum
 from turnkeeper.models.session.session import SessionInput
@@ -123,7 +123,9 @@ HOSTILE = [
 ]
 
 
-async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(http: AsyncClient, on: Stage) -> None:
+async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(
+    http: AsyncClient, env: Environment
+) -> None:
     mark = uuid4().hex[:8]
     names = [f"Miles O'Brien {mark}", f"Miles O\u2019Brien {mark}", f"Miles O {mark}", f"Brien {mark}", f"O'' {mark}"]
     ids = {}
@@ -142,9 +144,9 @@ async def test_api_4_a_user_with_an_apostrophe_is_listed_and_nobody_else_is(http
         assert answer.json()["sessions"] == []
 
 
-async def test_api_4_a_session_started_by_hand_has_its_user_encoded_too(http: AsyncClient, on: Stage) -> None:
+async def test_api_4_a_session_started_by_hand_has_its_user_encoded_too(http: AsyncClient, env: Environment) -> None:
     name = f"Miles O'Brien {uuid4().hex[:8]}"
-    session = await on.start(SessionInput(user=name))
+    session = await env.start(SessionInput(user=name))
     await session.prompt("hi")
     await session.idle(turns=1)
     rows = await until_listed(http, user=name)

@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
-from tests.harness import Stage, Tools, Vendor, stage
+from tests.harness import Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -49,8 +49,8 @@ class Vendors:
     """Leads each session to the vendor and the tools of the test that it belongs to: one worker serves all tests."""
 
     def __init__(self) -> None:
-        self.newest: Stage | None = None
-        self._by_session: dict[str, Stage] = {}
+        self.newest: Environment | None = None
+        self._by_session: dict[str, Environment] = {}
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
@@ -67,7 +67,7 @@ class Vendors:
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         return await self._of(invocation.session_id).tools.call(invocation)
 
-    def _of(self, session: str) -> Stage:
+    def _of(self, session: str) -> Environment:
         assert self.newest is not None
         return self._by_session.setdefault(session, self.newest)
 
@@ -78,23 +78,23 @@ def vendors() -> Vendors:
 
 
 @pytest.fixture(scope="package")
-async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Stage]:
+async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Environment]:
     carrier = InProcessCarrier()
-    async with stage(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as staged:
-        yield staged
+    async with environment(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as env:
+        yield env
 
 
 @pytest.fixture
-async def on(shared_worker: Stage, vendors: Vendors) -> AsyncIterator[Stage]:
+async def env(shared_worker: Environment, vendors: Vendors) -> AsyncIterator[Environment]:
     """The worker of all tests of the page, with a vendor and tools of this test's own."""
-    vendors.newest = on = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
-    yield on
-    for session in on.sessions:
+    vendors.newest = env = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
+    yield env
+    for session in env.sessions:
         await session.watches.close()
 
 
 @pytest.fixture(scope="package")
-async def shared_url(temporal: Client, shared_worker: Stage) -> AsyncIterator[str]:
+async def shared_url(temporal: Client, shared_worker: Environment) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
     settings = shared_worker.settings.model_copy(update={"task_timeout": 2})
     async with served(temporal, settings, partials=shared_worker.partials) as url:
@@ -102,7 +102,7 @@ async def shared_url(temporal: Client, shared_worker: Stage) -> AsyncIterator[st
 
 
 @pytest.fixture
-async def url(shared_url: str, on: Stage) -> str:
+async def url(shared_url: str, env: Environment) -> str:
     return shared_url
 
 

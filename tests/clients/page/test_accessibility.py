@@ -5,7 +5,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.clients.page.from_npm import npm_package
 from tests.clients.page.tab import Tab, http_client, tabs_of
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
 
@@ -34,7 +34,7 @@ def double(x: int) -> str:
 
 @pytest.mark.parametrize(("size", "scheme"), [("phone", "light"), ("desk", "dark")])
 async def test_api_5_axe_finds_nothing_serious_in_any_state(
-    browser: Browser, url: str, on: Stage, request: pytest.FixtureRequest, size: str, scheme: str
+    browser: Browser, url: str, env: Environment, request: pytest.FixtureRequest, size: str, scheme: str
 ) -> None:
     axe = (npm_package(request, "axe-core", "4.14.1") / "axe.min.js").read_text()
     async with tabs_of(browser, url, viewport=SIZES[size], color_scheme=scheme) as open_tab:
@@ -46,11 +46,11 @@ async def test_api_5_axe_finds_nothing_serious_in_any_state(
 
         await tab.open()
         await look("nothing yet")
-        await _every_kind_of_turn(tab, on)
+        await _every_kind_of_turn(tab, env)
         for summary in await tab.page.locator("#turns summary").all():
             await summary.click()
         await look("a conversation, all of it open")
-        await _a_turn_that_waits(tab, on)
+        await _a_turn_that_waits(tab, env)
         await look("an approval and a queue")
         await tab.button("Reject…").click()
         await look("a rejection")
@@ -81,12 +81,12 @@ async def grave_faults(page: Page, axe: str) -> list[str]:
     ]
 
 
-async def _every_kind_of_turn(tab: Tab, on: Stage) -> None:
+async def _every_kind_of_turn(tab: Tab, env: Environment) -> None:
     parts = [
         ThinkPart(kind="think", text="Let me look."),
         CallPart(kind="call", id="c", name="look", args={"path": "src"}),
     ]
-    on.vendor.script = [
+    env.vendor.script = [
         ModelResponse(parts=parts, stop="tool_calls", model="test"),
         ModelResponse(parts=[RespondPart(kind="respond", text=EVERYTHING)], model="test"),
         ModelError("auth", "the key was refused"),
@@ -97,19 +97,21 @@ async def _every_kind_of_turn(tab: Tab, on: Stage) -> None:
     await expect(tab.page.locator(".turn-error")).to_be_visible()
 
 
-async def _a_turn_that_waits(tab: Tab, on: Stage) -> None:
+async def _a_turn_that_waits(tab: Tab, env: Environment) -> None:
     async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
-    on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
+    env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_be_visible()
     await tab.send("and then this")
     await expect(tab.queue).to_have_count(1)
 
 
-async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(tab: Tab, on: Stage) -> None:
+async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_every_second(
+    tab: Tab, env: Environment
+) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+    env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     await tab.open()
     await tab.send("Hi")
     await expect(tab.growing).to_have_text("Some")
@@ -135,7 +137,7 @@ async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_ever
     await tab.shows(1)
 
 
-async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, on: Stage) -> None:
+async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, env: Environment) -> None:
     await tab.open()
     await expect(tab.text).to_be_focused()
     await tab.send("Hi")
@@ -143,7 +145,7 @@ async def test_api_5_the_keyboard_alone_reads_decides_and_answers(tab: Tab, on: 
     await expect(tab.text).to_be_focused()
     async with http_client(tab.url) as http:
         (await http.patch(f"/workflow/{tab.session}", json={"tool_policy": {"pay": "ask"}})).raise_for_status()
-    on.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
+    env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_be_visible()
     for _ in range(20):
@@ -172,11 +174,11 @@ async def test_api_5_on_a_small_screen_the_list_covers_the_conversation_only_whi
 
 
 async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_sends_and_stops_is_in_view(
-    browser: Browser, url: str, on: Stage
+    browser: Browser, url: str, env: Environment
 ) -> None:
     async with tabs_of(browser, url, viewport={"width": 390, "height": 420}) as open_tab:
         tab = await open_tab()
-        on.vendor.script = [[Delta("respond", "Some"), Gate(is_open=False), says("Some text.")]]
+        env.vendor.script = [[Delta("respond", "Some"), Gate(is_open=False), says("Some text.")]]
         await tab.open()
         await tab.send("Hi")
         await expect(tab.growing).to_have_text("Some")
@@ -192,9 +194,9 @@ async def test_api_5_beside_a_phones_keyboard_the_log_has_room_and_all_that_send
             assert log["height"] >= 420 * part_of_the_screen
 
 
-async def test_api_5_who_wants_no_motion_gets_none(browser: Browser, url: str, on: Stage) -> None:
+async def test_api_5_who_wants_no_motion_gets_none(browser: Browser, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
+    env.vendor.script = [[Delta("respond", "Some"), gate, says("Some text.")]]
     async with tabs_of(browser, url, reduced_motion="reduce") as open_tab:
         tab = await open_tab()
         await tab.open()

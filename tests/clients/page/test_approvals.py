@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.clients.page.tab import Tab, http_client, tabs_of
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
 UNSEEN_SHOWN = r"\u202eolleh\u202c \u200bü🙂\u2028\u0085\udb40\udc41\u3164"
@@ -13,7 +13,7 @@ UNSEEN_SHOWN = r"\u202eolleh\u202c \u200bü🙂\u2028\u0085\udb40\udc41\u3164"
 PAY = ("pay", {"to": "Registrar", "amount": 12})
 
 
-async def a_session_that_asks(tab: Tab, on: Stage) -> None:
+async def a_session_that_asks(tab: Tab, env: Environment) -> None:
     """A session whose next turn wants to pay, and has to ask."""
     await tab.open()
     await tab.send("Hi")
@@ -23,18 +23,18 @@ async def a_session_that_asks(tab: Tab, on: Stage) -> None:
         answer.raise_for_status()
 
 
-async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(tab: Tab, on: Stage) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(PAY), says("Paid.")]
+async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(PAY), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.state).to_have_text("A tool call needs your approval.")
     await expect(tab.page).to_have_title("(!) Hi · Turnkeeper")
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_visible()
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text('"to": "Registrar"')
-    assert on.tools.calls == []
+    assert env.tools.calls == []
     await tab.button("Approve").click()
     await tab.shows(2)
-    assert [call.name for call in on.tools.calls] == ["pay"]
+    assert [call.name for call in env.tools.calls] == ["pay"]
     await expect(tab.page.locator(".approval")).to_have_count(0)
     await expect(tab.tools).to_contain_text("Approved")
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_hidden()  # a line again, like other calls
@@ -42,9 +42,9 @@ async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab: Tab, on: Stage) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(PAY), says("I see.")]
+async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(PAY), says("I see.")]
     await tab.send("Pay")
     await tab.button("Reject…").click()
     await tab.page.get_by_label("Reason, sent to the model").fill("Far too much")
@@ -55,27 +55,29 @@ async def test_api_5_a_call_is_rejected_with_a_reason_that_the_model_is_told(tab
     await expect(tab.page.get_by_label("Reason, sent to the model")).to_have_value("Far too much")
     await tab.button("Reject").click()
     await tab.shows(2)
-    assert on.tools.calls == []
+    assert env.tools.calls == []
     await expect(tab.tools).to_contain_text("Rejected: Far too much")
     await expect(tab.tools.locator(".tool-state")).to_have_text("rejected")
     await expect(tab.tools.get_by_label("Result", exact=True)).to_have_count(0)  # it would say the reason again
-    assert "Far too much" in on.vendor.requests[-1].model_dump_json()
+    assert "Far too much" in env.vendor.requests[-1].model_dump_json()
 
 
-async def test_api_5_a_tool_that_is_allowed_for_the_session_is_not_asked_about_again(tab: Tab, on: Stage) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(PAY), says("Paid."), asks(PAY), says("Paid again.")]
+async def test_api_5_a_tool_that_is_allowed_for_the_session_is_not_asked_about_again(
+    tab: Tab, env: Environment
+) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(PAY), says("Paid."), asks(PAY), says("Paid again.")]
     await tab.send("Pay")
     await tab.button("Allow for this session").click()
     await tab.shows(2)
     await tab.send("Pay again")
     await tab.shows(3)
-    assert len(on.tools.calls) == 2
+    assert len(env.tools.calls) == 2
 
 
-async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_another(tab: Tab, on: Stage) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(PAY, ("pay", {"to": "Landlord", "amount": 900})), says("Done.")]
+async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_another(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(PAY, ("pay", {"to": "Landlord", "amount": 900})), says("Done.")]
     await tab.send("Pay both")
     await expect(tab.page.locator(".approval")).to_have_count(2)
     second = tab.page.locator(".tool", has_text="Landlord")
@@ -86,14 +88,14 @@ async def test_api_5_what_is_written_in_one_card_survives_the_decision_in_anothe
     await expect(second.get_by_label("Reason, sent to the model")).to_have_value("Not this month")
     await second.get_by_role("button", name="Reject", exact=True).click()
     await tab.shows(2)
-    assert [call.args["to"] for call in on.tools.calls] == ["Registrar"]
+    assert [call.args["to"] for call in env.tools.calls] == ["Registrar"]
 
 
 async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around_or_hides_it(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 20_000})), says("Paid.")]
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 20_000})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_have_count(2)
     await expect(tab.tools.first.locator(".tool-gist")).to_have_text(f"to: {UNSEEN_SHOWN}", use_inner_text=True)
@@ -104,19 +106,19 @@ async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around
 
 
 async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from_who_writes(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(("pay", {"to": "Registrar" * 20_000})), says("Paid.")]
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(("pay", {"to": "Registrar" * 20_000})), says("Paid.")]
     await tab.send("Pay")
     await tab.text.press_sequentially("And ")
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text("Registrar")
     await expect(tab.text).to_be_focused()
 
 
-async def test_api_5_an_argument_of_several_lines_is_read_as_lines(tab: Tab, on: Stage) -> None:
-    await a_session_that_asks(tab, on)
-    on.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
+async def test_api_5_an_argument_of_several_lines_is_read_as_lines(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text(
         'to: "Registrar"\nnote:\n    Dear all,\n    \tamount: 1\n    Yours', use_inner_text=True
@@ -125,12 +127,12 @@ async def test_api_5_an_argument_of_several_lines_is_read_as_lines(tab: Tab, on:
 
 @pytest.mark.parametrize("width", [360, 390])
 async def test_api_5_the_choices_of_a_question_stand_in_one_row_on_a_phone(
-    browser: Browser, url: str, on: Stage, width: int
+    browser: Browser, url: str, env: Environment, width: int
 ) -> None:
     async with tabs_of(browser, url, viewport={"width": width, "height": 800}) as open_tab:
         tab = await open_tab()
-        await a_session_that_asks(tab, on)
-        on.vendor.script = [asks(PAY), says("Paid.")]
+        await a_session_that_asks(tab, env)
+        env.vendor.script = [asks(PAY), says("Paid.")]
         await tab.send("Pay")
         boxes = [await tab.button(name).bounding_box() for name in ("Approve", "Allow for this session", "Reject…")]
         assert len({box["y"] for box in boxes if box}) == 1

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 from tests.clients.page.line import Line, line_to
 from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.clients.page.test_sessions import SEEN, started
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 
 
@@ -32,7 +32,9 @@ async def said_elsewhere(url: str, session: str, prompt: str) -> None:
         await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": prompt})
 
 
-async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(tab: Tab, line: Line, on: Stage) -> None:
+async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
+    tab: Tab, line: Line, env: Environment
+) -> None:
     await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
@@ -46,7 +48,7 @@ async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(t
     await tab.shows_the_transcript()
 
 
-async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, on: Stage) -> None:
+async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, env: Environment) -> None:
     await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
@@ -61,10 +63,10 @@ async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab,
 
 
 async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetched(
-    tab: Tab, line: Line, on: Stage
+    tab: Tab, line: Line, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
@@ -81,7 +83,7 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
     "request_line", ["GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"]
 )
 async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
-    tab: Tab, line: Line, on: Stage, request_line: str
+    tab: Tab, line: Line, env: Environment, request_line: str
 ) -> None:
     session = await started(line.target, "one")
     line.cuts.append(request_line)
@@ -91,7 +93,7 @@ async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
     assert line.cuts == []
 
 
-async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, on: Stage) -> None:
+async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, env: Environment) -> None:
     session = await started(line.target, "one")
     await tab.open(session)
     await tab.shows(1)

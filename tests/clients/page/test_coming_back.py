@@ -14,7 +14,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
-from tests.harness import Gate, Stage, says, stage
+from tests.harness import Environment, Gate, environment, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
@@ -24,9 +24,9 @@ from turnkeeper.ops.local.supervisor import own_command
 ROOT = Path(__file__).parents[3]
 
 
-async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url: str, on: Stage) -> None:
+async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url: str, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     async with tabs_of(browser, url) as open_tab:
         first, second = await open_tab(), await open_tab()
         await first.open()
@@ -47,9 +47,9 @@ async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url
         assert await first.shown_turns() == await second.shown_turns()
 
 
-async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
@@ -65,7 +65,9 @@ async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab,
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_sent_once(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_sent_once(
+    tab: Tab, env: Environment
+) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -89,7 +91,7 @@ async def _done_but_not_answered(route) -> None:
     await route.abort()
 
 
-async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -104,13 +106,13 @@ async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, on: Sta
 
 
 @asynccontextmanager
-async def gateway_process(client: Client, on: Stage, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
     """A gateway in a process of its own, which can be killed; at the end it is."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TURNKEEPER_")},
         "TEMPORAL_ADDRESS": client.service_client.config.target_host,
-        "TURNKEEPER_TASK_QUEUE": on.task_queue,
-        "TURNKEEPER_STATE_DIR": str(on.settings.state_dir),
+        "TURNKEEPER_TASK_QUEUE": env.task_queue,
+        "TURNKEEPER_STATE_DIR": str(env.settings.state_dir),
         "TURNKEEPER_API_PORT": str(port),
         "TURNKEEPER_LOG_LEVEL": "error",
     }
@@ -140,11 +142,11 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
     browser: Browser, temporal: Client
 ) -> None:
     gate = Gate(is_open=False)
-    async with stage(temporal) as on:  # the answer travels by heartbeats: worker and gateway are two processes
-        on.vendor.script = [says("first"), [Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    async with environment(temporal) as env:  # the answer travels by heartbeats: worker and gateway are two processes
+        env.vendor.script = [says("first"), [Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
         port = usable_port(0, "127.0.0.1")
         async with tabs_of(browser, f"http://127.0.0.1:{port}") as open_tab:
-            async with gateway_process(temporal, on, port) as process:
+            async with gateway_process(temporal, env, port) as process:
                 tab = await open_tab()
                 await tab.open()
                 await tab.send("one")
@@ -157,7 +159,7 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
                 await expect(tab.state).to_contain_text("Can't reach the server")
                 await tab.send("three")
                 await expect(tab.queue).to_contain_text("three")
-            async with gateway_process(temporal, on, port):
+            async with gateway_process(temporal, env, port):
                 await expect(tab.growing).to_have_text("Half of")
                 await expect(tab.queue).to_contain_text("three")
                 gate.open()
@@ -169,19 +171,19 @@ async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_i
     browser: Browser, temporal: Client, product_bounds: None
 ) -> None:
     queue = "left-alone"
-    async with stage(temporal, task_queue=queue) as on:
-        settings = Settings(task_queue=queue, state_dir=on.settings.state_dir, task_timeout=2)
+    async with environment(temporal, task_queue=queue) as env:
+        settings = Settings(task_queue=queue, state_dir=env.settings.state_dir, task_timeout=2)
         async with served(temporal, settings) as url, tabs_of(browser, url) as open_tab:
             tab = await open_tab()
             tab.may_be_cut_off = True
             await tab.open()
             await tab.send("one")
             await tab.shows(1)
-            await on.worker.shutdown()
+            await env.worker.shutdown()
             await tab.send("two")
             await expect(tab.state).to_contain_text("No worker is running")
             await expect(tab.log.get_by_text("two", exact=True)).to_have_count(1)
-            async with stage(temporal, task_queue=queue):
+            async with environment(temporal, task_queue=queue):
                 await tab.shows(2)
                 await expect(tab.state).to_have_text("")
                 await tab.shows_the_transcript()
@@ -203,7 +205,7 @@ async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Ta
     await tab.shows(1)
 
 
-async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, "one")
     tab.may_be_cut_off = True
     await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())

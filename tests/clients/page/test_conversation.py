@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from tests.clients.page.tab import Tab, http_client
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -19,10 +19,10 @@ def gated_answer(*before: Delta, then: str) -> tuple[Gate, list[object]]:
 
 
 async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_then_rendered(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     start, done = Gate(is_open=False), Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         [
             Delta("think", "He greets."),
             start,
@@ -45,7 +45,7 @@ async def test_api_5_a_first_prompt_starts_a_session_and_its_answer_is_streamed_
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_is_echoed_before_anyone_has_answered_and_shown_once(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_prompt_is_echoed_before_anyone_has_answered_and_shown_once(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
 
     async def hold(route):  # the gateway is slow to take it
@@ -100,18 +100,18 @@ async def test_api_5_the_first_prompt_of_a_session_never_blinks(tab: Tab, slow: 
 
 
 async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_and_what_came_of_it(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     async def look(invocation):
         return ToolResult(outcome="2 matches", content="a.py\nb.py", duration_ms=1_234)
 
-    on.tools.run = look
-    on.tools.gate.close()
-    on.vendor.script = [asks(("look", {"path": "src"}), text="Let me look."), says("Two files.")]
+    env.tools.run = look
+    env.tools.gate.close()
+    env.vendor.script = [asks(("look", {"path": "src"}), text="Let me look."), says("Two files.")]
     await tab.open()
     await tab.send("What is there?")
     await expect(tab.tools).to_contain_text("running")
-    on.tools.gate.open()
+    env.tools.gate.open()
     await tab.shows(1)
     await expect(tab.tools.locator("summary")).to_have_text("lookpath: srcdone1.2 s")
     await expect(tab.tools.get_by_text("2 matches")).to_be_hidden()
@@ -121,14 +121,14 @@ async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_a
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, env: Environment) -> None:
     whole = "".join(f"line {number}\n" for number in range(5_000))
 
     async def look(invocation):
         return ToolResult(outcome="5,000 lines", content=whole)
 
-    on.tools.run = look
-    on.vendor.script = [asks(("look", {})), says("Read.")]
+    env.tools.run = look
+    env.vendor.script = [asks(("look", {})), says("Read.")]
     await tab.open()
     await tab.send("Read it all")
     await tab.shows(1)
@@ -140,10 +140,10 @@ async def test_api_5_a_large_result_is_shown_whole_to_who_asks_for_it(tab: Tab, 
 
 
 async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_asks_for_all_of_it(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
-    on.vendor.script = [asks(("look", {}), text=whole), says("Read."), says("Still here.")]
+    env.vendor.script = [asks(("look", {}), text=whole), says("Read."), says("Still here.")]
     await tab.open()
     await tab.send("Think aloud")
     await tab.shows(1)
@@ -155,11 +155,11 @@ async def test_api_5_a_large_text_before_a_call_is_an_excerpt_until_somebody_ask
 
 
 async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole_where_it_can_be_read(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     whole = "\n\n".join(f"paragraph {number}" for number in range(5_000))
-    on.vendor.script = [says(whole)]
+    env.vendor.script = [says(whole)]
     await tab.open()
     await tab.send("Say it all")
     await tab.shows(1)
@@ -183,9 +183,9 @@ async def test_api_5_an_answer_that_came_as_an_excerpt_is_shown_and_copied_whole
     await expect(tab.answers).to_contain_text("paragraph 2500")
 
 
-async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, on: Stage) -> None:
+async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, env: Environment) -> None:
     thinks = ThinkPart(kind="think", text="First this, then that.")
-    on.vendor.script = [ModelResponse(parts=[thinks, RespondPart(kind="respond", text="Done.")], model="test")]
+    env.vendor.script = [ModelResponse(parts=[thinks, RespondPart(kind="respond", text="Done.")], model="test")]
     await tab.open()
     await tab.send("Do it")
     await tab.shows(1)
@@ -194,10 +194,10 @@ async def test_api_5_what_the_model_thought_is_folded_and_opens(tab: Tab, on: St
     await expect(tab.page.get_by_text("First this, then that.")).to_be_visible()
 
 
-async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cost(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cost(tab: Tab, env: Environment) -> None:
     usage = Usage(input_tokens=1_000, output_tokens=234, cost=0.0125)
     parts = [RespondPart(kind="respond", text="Hello.")]
-    on.vendor.answer = lambda request: ModelResponse(parts=parts, model="some-model", usage=usage)
+    env.vendor.answer = lambda request: ModelResponse(parts=parts, model="some-model", usage=usage)
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)
@@ -209,11 +209,11 @@ async def test_api_5_a_turn_says_its_model_its_time_its_tokens_and_what_they_cos
     await expect(tab.page.locator("#session-usage")).to_have_text("2,468 tokens · $0.03")
 
 
-async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab: Tab, on: Stage) -> None:
+async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab: Tab, env: Environment) -> None:
     await tab.open()
     for stop in (tab.stop.click, lambda: tab.text.press("Escape")):
         gate, answer = gated_answer(Delta("respond", "On and on"), then="never")
-        on.vendor.script = [answer]
+        env.vendor.script = [answer]
         await tab.send("Talk")
         await gate.until_arrived(1)
         await expect(tab.growing).to_have_text("On and on")
@@ -224,9 +224,9 @@ async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab:
     await tab.shows_the_transcript()
 
 
-async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, on: Stage) -> None:
+async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_reload(tab: Tab, env: Environment) -> None:
     gate, answer = gated_answer(Delta("think", "Let me see."), Delta("respond", "On and **on**"), then="never")
-    on.vendor.script = [answer]
+    env.vendor.script = [answer]
     await tab.open()
     await tab.send("Talk")
     await gate.until_arrived(1)
@@ -246,8 +246,8 @@ async def test_ses_9_what_was_written_of_a_stopped_answer_stays_also_after_a_rel
     await expect(tab.turns.last.locator(".prose")).to_contain_text("echo: Talk")
 
 
-async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab, on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", "On and on"), ModelError("auth", "the key is not accepted")]]
+async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab, env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", "On and on"), ModelError("auth", "the key is not accepted")]]
     await tab.open()
     await tab.send("Talk")
     await expect(tab.turns.last.locator(".step .prose")).to_have_text("On and on")
@@ -255,9 +255,11 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_stays(tab: Tab
     await expect(tab.turns.last.locator(".turn-error")).to_contain_text("the key is not accepted")
 
 
-async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(tab: Tab, on: Stage) -> None:
+async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_removed(
+    tab: Tab, env: Environment
+) -> None:
     gate, answer = gated_answer(then="first")
-    on.vendor.script = [answer]
+    env.vendor.script = [answer]
     await tab.open()
     await tab.send("one")
     await gate.until_arrived(1)
@@ -273,25 +275,25 @@ async def test_api_5_while_a_turn_runs_prompts_queue_in_sight_and_each_can_be_re
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_can_be_steered_into_the_running_turn(tab: Tab, on: Stage) -> None:
-    on.tools.gate.close()
-    on.vendor.script = [asks(("look", {})), says("As you wish.")]
+async def test_api_5_a_prompt_can_be_steered_into_the_running_turn(tab: Tab, env: Environment) -> None:
+    env.tools.gate.close()
+    env.vendor.script = [asks(("look", {})), says("As you wish.")]
     await tab.open()
     await tab.send("one")
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await tab.page.get_by_role("radio", name="Steer").check()
     await tab.send("rather look elsewhere")
     await expect(tab.queue).to_contain_text("joins this turn")
     await expect(tab.page.get_by_role("radio", name="Queue")).to_be_checked()
-    on.tools.gate.open()
+    env.tools.gate.open()
     await tab.shows(1)
     await expect(tab.page.locator(".steered .bubble")).to_have_text("rather look elsewhere")
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_prompt_can_interrupt_the_running_turn(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_prompt_can_interrupt_the_running_turn(tab: Tab, env: Environment) -> None:
     gate, answer = gated_answer(Delta("respond", "Once upon a time"), then="never")
-    on.vendor.script = [answer, says("At once.")]
+    env.vendor.script = [answer, says("At once.")]
     await tab.open()
     await tab.send("tell me a story")
     await gate.until_arrived(1)
@@ -302,8 +304,8 @@ async def test_api_5_a_prompt_can_interrupt_the_running_turn(tab: Tab, on: Stage
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_failed_turn_says_why_and_is_tried_again_by_its_button(tab: Tab, on: Stage) -> None:
-    on.vendor.script = [ModelError("auth", "the key was refused"), says("Now it works.")]
+async def test_api_5_a_failed_turn_says_why_and_is_tried_again_by_its_button(tab: Tab, env: Environment) -> None:
+    env.vendor.script = [ModelError("auth", "the key was refused"), says("Now it works.")]
     await tab.open()
     await tab.send("Hello?")
     await expect(tab.page.locator(".turn-error p")).to_contain_text("the key was refused")
@@ -315,7 +317,7 @@ async def test_api_5_a_failed_turn_says_why_and_is_tried_again_by_its_button(tab
 
 
 async def test_api_5_the_arrow_up_brings_the_last_prompt_back_and_shift_enter_begins_a_line(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     await tab.open()
     await tab.send("first words")
@@ -341,10 +343,10 @@ async def test_api_5_enter_that_an_input_method_uses_sends_nothing(tab: Tab) -> 
     assert not tab.session
 
 
-async def test_api_5_answers_prompts_and_code_are_copied_as_they_were_written(tab: Tab, on: Stage) -> None:
+async def test_api_5_answers_prompts_and_code_are_copied_as_they_were_written(tab: Tab, env: Environment) -> None:
     await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer = "Like **this**:\n\n```python\nprint(1)\n```"
-    on.vendor.script = [says(answer)]
+    env.vendor.script = [says(answer)]
     await tab.open()
     await tab.send("How?")
     await tab.shows(1)
@@ -354,11 +356,11 @@ async def test_api_5_answers_prompts_and_code_are_copied_as_they_were_written(ta
 
 
 async def test_api_5_a_call_that_begins_is_shown_while_it_is_written_and_replaced_by_its_card(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
     call = CallPart(kind="call", id="c", name="look", args={})
-    on.vendor.script = [[Delta("call", "look"), gate, ModelResponse(parts=[call], stop="tool_calls", model="test")]]
+    env.vendor.script = [[Delta("call", "look"), gate, ModelResponse(parts=[call], stop="tool_calls", model="test")]]
     await tab.open()
     await tab.send("Look")
     await expect(tab.tools.locator("summary")).to_have_text("lookpreparing")
@@ -368,9 +370,9 @@ async def test_api_5_a_call_that_begins_is_shown_while_it_is_written_and_replace
     await expect(tab.tools.locator(".tool-state")).to_have_text("done")
 
 
-async def test_api_5_a_retried_attempt_replaces_what_the_first_had_shown(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_retried_attempt_replaces_what_the_first_had_shown(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         [Delta("respond", "The first try"), gate, ModelError("overloaded", "busy", retry_after=0.0)],
         [Delta("respond", "The second"), (second := Gate(is_open=False)), says("The second one.")],
     ]
@@ -384,7 +386,7 @@ async def test_api_5_a_retried_attempt_replaces_what_the_first_had_shown(tab: Ta
     await expect(tab.answers).to_have_text("The second one.")
 
 
-async def test_api_5_an_ended_session_says_so_and_keeps_the_prompt_it_refuses(tab: Tab, on: Stage) -> None:
+async def test_api_5_an_ended_session_says_so_and_keeps_the_prompt_it_refuses(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("Hi")
     await tab.shows(1)

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, Route
 
 from tests.clients.page.conftest import launched
 from tests.clients.page.tab import http_client
-from tests.harness import BOUND, Stage, asks
+from tests.harness import BOUND, Environment, asks
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -139,10 +139,10 @@ class Victim:
 
 
 @pytest.fixture
-async def victim(url: str, on: Stage) -> Victim:
-    on.tools.specs = [*on.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
-    on.vendor.script = [asks(("file_write", {"path": "Makefile", "content": SECRET}))]
-    session = await on.start()
+async def victim(url: str, env: Environment) -> Victim:
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
+    env.vendor.script = [asks(("file_write", {"path": "Makefile", "content": SECRET}))]
+    session = await env.start()
     await session.prompt(id="p1", text=SECRET)
     await session.awaited_approvals()
     return Victim(url, session.handle.id)

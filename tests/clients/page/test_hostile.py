@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.clients.page.tab import Tab
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -29,13 +29,13 @@ ATTACKS = """<script>window.hacked = 1</script>
 """
 
 
-async def test_api_5_a_hostile_answer_runs_no_script_and_loads_nothing(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_hostile_answer_runs_no_script_and_loads_nothing(tab: Tab, env: Environment) -> None:
     async def look(invocation):
         return ToolResult(outcome=ATTACKS, content=ATTACKS)
 
     gate = Gate(is_open=False)
-    on.tools.run = look
-    on.vendor.script = [
+    env.tools.run = look
+    env.vendor.script = [
         ModelResponse(
             parts=[
                 ThinkPart(kind="think", text=ATTACKS),
@@ -69,8 +69,8 @@ async def test_api_5_a_hostile_answer_runs_no_script_and_loads_nothing(tab: Tab,
 
 
 @pytest.mark.parametrize("title", ["<img src=x onerror=hacked=1>", "</title><script>hacked=1</script>"])
-async def test_api_5_a_hostile_title_is_only_text(tab: Tab, on: Stage, title: str) -> None:
-    on.vendor.script = [says("ok")]
+async def test_api_5_a_hostile_title_is_only_text(tab: Tab, env: Environment, title: str) -> None:
+    env.vendor.script = [says("ok")]
     await tab.open()
     await tab.send(title)
     await tab.shows(1)

@@ -5,7 +5,7 @@ import asyncio
 from playwright.async_api import Route, expect
 
 from tests.clients.page.tab import Tab
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 
 PROMPTS = ["one", "two", "three", "four"]
@@ -15,7 +15,7 @@ async def prompts_of(tab: Tab) -> list[str]:
     return [turn["asked"] for turn in await tab.shown_turns()]
 
 
-async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Tab, on: Stage) -> None:
+async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Tab, env: Environment) -> None:
     first_may_go = asyncio.Event()
     posted = list[str]()
 
@@ -38,10 +38,10 @@ async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Ta
 
 
 async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_not_one_for_the_running_turn(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
+    env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
@@ -68,7 +68,7 @@ async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_no
     assert await prompts_of(tab) == ["one", "steered", "two", "three"]  # no step was left for it to join: it goes next
 
 
-async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, on: Stage) -> None:
+async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("zero")
     await tab.shows(1)
@@ -82,7 +82,9 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
     assert await prompts_of(tab) == ["zero", *PROMPTS]
 
 
-async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(own_tab: Tab, on: Stage) -> None:
+async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(
+    own_tab: Tab, env: Environment
+) -> None:
     await own_tab.page.clock.install()
     await own_tab.open()
     await own_tab.send("one")
@@ -99,7 +101,7 @@ async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stay
 
 
 async def test_api_5_a_prompt_that_a_closed_session_refuses_is_not_offered_to_be_sent_again(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
     await tab.open()
     await tab.send("one")

@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, http_client, tabs_of
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.settings.settings import Settings
@@ -38,7 +38,9 @@ async def _states(http: httpx.AsyncClient, stem: str) -> list[str]:
     return sorted(session["status"] for session in listed)
 
 
-async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(tab: Tab, on: Stage) -> None:
+async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_filtered(
+    tab: Tab, env: Environment
+) -> None:
     stem = uuid4().hex[:8]
     await started(tab.url, title=f"{stem} Apples")
     pears = await started(tab.url, title=f"{stem} Pears")
@@ -61,7 +63,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
     await expect(tab.page.get_by_text("No matching sessions")).to_be_visible()
 
 
-async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, env: Environment) -> None:
     session = await started(tab.url)
     await tab.open(session)
     note = tab.page.locator("#no-turns")
@@ -71,7 +73,7 @@ async def test_api_5_a_session_without_turns_says_that_it_has_none(tab: Tab, on:
     await tab.shows(1)
 
 
-async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, on: Stage) -> None:
+async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, env: Environment) -> None:
     first = await started(tab.url, "one", title="First")
     second = await started(tab.url, "two", title="Second")
     await tab.open(first)
@@ -88,7 +90,7 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await expect(tab.turns).to_have_count(0)
 
 
-async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, "one")
     await tab.open(session)
     more = tab.page.get_by_role("button", name="More about this session")
@@ -110,7 +112,7 @@ async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab
     await expect(tab.button("Rename…")).to_be_disabled()
 
 
-async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, "one")
     tab.may_be_cut_off = True  # the browser notes the 422
     await tab.open(session)
@@ -123,7 +125,9 @@ async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, 
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
 
 
-async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(own_tab: Tab, on: Stage) -> None:
+async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(
+    own_tab: Tab, env: Environment
+) -> None:
     """U12: it neither hides what goes on nor goes away unread."""
     session = await started(own_tab.url, "one")
     own_tab.may_be_cut_off = True  # the browser notes the 422
@@ -135,7 +139,7 @@ async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismis
     await own_tab.button("Change").click()
     await expect(own_tab.notice).to_contain_text("nonsense")
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
+    env.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
     await own_tab.send("two")
     await expect(own_tab.state).to_have_text("Working on it")
     await own_tab.page.clock.run_for(60_000)
@@ -147,7 +151,7 @@ async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismis
     await expect(own_tab.text).to_be_focused()
 
 
-async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, on: Stage) -> None:
+async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, env: Environment) -> None:
     """U4: beyond the list's first page."""
     session = await started(tab.url, "one", title="An old one")
 
@@ -175,7 +179,9 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
     await expect(rows.nth(2)).to_contain_text("3 h")
 
 
-async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(tab: Tab, on: Stage) -> None:
+async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(
+    tab: Tab, env: Environment
+) -> None:
     await tab.open()
     await expect(tab.page.locator("#demo-model")).to_contain_text("This is the built-in demo model. It works offline")
     await expect(tab.page.locator("#session-model")).to_have_text("offline:")
@@ -185,7 +191,7 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
     await expect(tab.page.locator("#session-model")).to_have_text("openai:gpt-x")
 
 
-async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on: Stage) -> None:
+async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
     await tab.open(session)
     await tab.shows(6)
@@ -200,9 +206,11 @@ async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, on:
     await expect(rows.last).to_contain_text("no longer sent")
 
 
-async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(tab: Tab, on: Stage) -> None:
+async def test_ctx_7_the_page_tells_what_is_sent_since_an_overflow_and_of_a_refused_turn(
+    tab: Tab, env: Environment
+) -> None:
     too_long = ModelError("context_too_long", "200001 tokens")
-    on.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
+    env.vendor.script = [says("hello"), too_long, says("again"), ModelError("refusal", "no")]
     session = await started(tab.url, "prompt 0", "prompt 1", "a bad prompt")
     await tab.open(session)
     await tab.shows(3)
@@ -221,9 +229,9 @@ async def with_short_pages(route: Route) -> None:
 
 
 async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones_come_without_a_jump(
-    tab: Tab, on: Stage
+    tab: Tab, env: Environment
 ) -> None:
-    on.vendor.answer = lambda request: ModelResponse(
+    env.vendor.answer = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
     await tab.page.route("**/conversation/conversation.js", with_short_pages)
@@ -247,13 +255,15 @@ async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones
     assert [turn["asked"] for turn in await tab.shown_turns()] == [f"prompt {n}" for n in range(15)]
 
 
-async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(tab: Tab, on: Stage) -> None:
+async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_the_end(
+    tab: Tab, env: Environment
+) -> None:
     gate = Gate(is_open=False)
-    on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 20))
+    env.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 20))
     session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
-    on.vendor.script = [[Delta("respond", "more\n" * 60), gate, says("more\n" * 60)]]
+    env.vendor.script = [[Delta("respond", "more\n" * 60), gate, says("more\n" * 60)]]
     await tab.send("three")
     await expect(tab.growing).to_contain_text("more")
     distance = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
@@ -270,8 +280,8 @@ async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_
     assert await tab.log.evaluate(distance) <= 2
 
 
-async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_grows(tab: Tab, on: Stage) -> None:
-    on.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 40))
+async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_grows(tab: Tab, env: Environment) -> None:
+    env.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 40))
     session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
@@ -291,13 +301,13 @@ async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_gro
     await expect(tab.button("Jump to latest")).to_be_hidden()
 
 
-async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, on: Stage) -> None:
+async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     session = await started(tab.url, "one", "two")
     await tab.open(session)
     await tab.shows(2)
     await expect(tab.page.locator("#session-title")).to_have_text("one")
-    on.vendor.script = [[Delta("respond", "begun"), gate, Delta("respond", ", and on"), says("begun, and on")]]
+    env.vendor.script = [[Delta("respond", "begun"), gate, Delta("respond", ", and on"), says("begun, and on")]]
     await tab.page.evaluate(
         """() => {
           window.touched = [];
@@ -329,7 +339,7 @@ async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(browse
         assert await tab.page.evaluate(paper) == light
 
 
-async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("a line\n" * 100)
     await tab.shows(1)
@@ -340,14 +350,16 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, on:
     assert await bubble.evaluate(height) > 1_000
 
 
-async def test_api_5_the_page_links_to_the_session_in_temporal(browser: Browser, temporal: Client, on: Stage) -> None:
+async def test_api_5_the_page_links_to_the_session_in_temporal(
+    browser: Browser, temporal: Client, env: Environment
+) -> None:
     settings = Settings(
-        task_queue=on.task_queue,
-        state_dir=on.settings.state_dir,
+        task_queue=env.task_queue,
+        state_dir=env.settings.state_dir,
         task_timeout=2,
         temporal_ui_url="http://temporal.example",
     )
-    async with served(temporal, settings, partials=on.partials) as url, tabs_of(browser, url) as open_tab:
+    async with served(temporal, settings, partials=env.partials) as url, tabs_of(browser, url) as open_tab:
         tab = await open_tab()
         await tab.open()
         await tab.send("Hi")
@@ -359,8 +371,8 @@ async def test_api_5_the_page_links_to_the_session_in_temporal(browser: Browser,
         )
 
 
-async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, on: Stage) -> None:
-    on.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
+async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, env: Environment) -> None:
+    env.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
     await tab.open()
     await tab.send("Hi")
     await expect(tab.state).to_have_text("The model's provider is overloaded: busy. Trying again")
@@ -369,7 +381,7 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
     await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
-async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, env: Environment) -> None:
     session = await started(tab.url, "one")
     stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
     tab.may_be_cut_off = True  # the browser notes the 504
@@ -381,7 +393,7 @@ async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, on: Stage) -> Non
 
 
 async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
-    own_tab: Tab, on: Stage
+    own_tab: Tab, env: Environment
 ) -> None:
     await own_tab.page.clock.install()
     await own_tab.open()

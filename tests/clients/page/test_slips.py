@@ -5,11 +5,11 @@ from playwright.async_api import expect
 
 from tests.clients.page.tab import Tab, http_client
 from tests.clients.page.test_sessions import started
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 
 
-async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, env: Environment) -> None:
     first = await started(tab.url, "one", title="First")
     second = await started(tab.url, "two", title="Second")
     await tab.open(second)
@@ -25,8 +25,10 @@ async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_the_turn(tab: Tab, on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
+async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_the_turn(
+    tab: Tab, env: Environment
+) -> None:
+    env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
@@ -38,7 +40,7 @@ async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_
     await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
-async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, on: Stage) -> None:
+async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -47,7 +49,7 @@ async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, on: Stage) -> 
     await expect(tab.text).to_have_value("")
 
 
-async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written(tab: Tab, env: Environment) -> None:
     tab.may_be_cut_off = True  # the browser notes the 422
     await tab.open()
     await tab.page.get_by_role("textbox", name="Model").fill("nonsense")
@@ -63,7 +65,7 @@ async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, on: Stage) -> None:
+async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.button("What time is it?").dblclick()
     await tab.shows(1)
@@ -71,15 +73,15 @@ async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, on: Sta
     await tab.shows(2)
 
 
-async def test_api_5_after_an_example_the_keys_are_in_the_composer(tab: Tab, on: Stage) -> None:
+async def test_api_5_after_an_example_the_keys_are_in_the_composer(tab: Tab, env: Environment) -> None:
     await tab.open()
     await tab.button("What time is it?").click()
     await tab.shows(1)
     await expect(tab.text).to_be_focused()
 
 
-async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
+async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")

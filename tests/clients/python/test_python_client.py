@@ -12,7 +12,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.conversation import Conversation, Cursor
@@ -33,14 +33,14 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def settings_of(on: Stage) -> Settings:
-    return Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+def settings_of(env: Environment) -> Settings:
+    return Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
 
 
 @pytest.fixture
-async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
+async def gateway(temporal: Client, env: Environment) -> AsyncIterator[GatewayClient]:
     async with (
-        served(temporal, settings_of(on), partials=on.partials) as url,
+        served(temporal, settings_of(env), partials=env.partials) as url,
         GatewayClient(url, patience=0.0) as client,
     ):
         yield client
@@ -55,8 +55,8 @@ async def caught_up(gateway: GatewayClient, session: str, *, turns: int = 1) -> 
     return copy
 
 
-async def test_api_8_a_session_is_started_prompted_read_and_ended(gateway: GatewayClient, on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
+async def test_api_8_a_session_is_started_prompted_read_and_ended(gateway: GatewayClient, env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"at": "README.md"})), says("The heading is X")]
     session = fresh()
     assert (await gateway.start(session, title="Reading", user="alice")).workflow_id == session
     response = await gateway.prompt(session, "read README.md", message_id="p1")
@@ -75,7 +75,7 @@ async def test_api_8_a_session_is_started_prompted_read_and_ended(gateway: Gatew
     assert [turn.id for turn in copy.turns] == ["p1"]
 
 
-async def test_api_8_a_prompt_can_wait_for_its_answer(gateway: GatewayClient, on: Stage) -> None:
+async def test_api_8_a_prompt_can_wait_for_its_answer(gateway: GatewayClient, env: Environment) -> None:
     session = fresh()
     await gateway.start(session)
     turn = await gateway.ask(session, "hello", wait=20, message_id="p1")
@@ -83,7 +83,7 @@ async def test_api_8_a_prompt_can_wait_for_its_answer(gateway: GatewayClient, on
     assert turn.agent_message == "echo: hello"
     fate = await gateway.fate(session, "p1")
     assert (fate.fate, fate.turn_id) == ("started", "p1")
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     assert await gateway.ask(session, "slow", wait=0.2) is None
 
 
@@ -108,11 +108,11 @@ async def test_api_8_the_transcript_is_read_page_by_page(gateway: GatewayClient)
     assert not older.has_more
 
 
-async def test_api_8_a_turn_is_stopped_and_a_waiting_prompt_withdrawn(gateway: GatewayClient, on: Stage) -> None:
-    on.vendor.gate.close()
+async def test_api_8_a_turn_is_stopped_and_a_waiting_prompt_withdrawn(gateway: GatewayClient, env: Environment) -> None:
+    env.vendor.gate.close()
     session = fresh()
     await gateway.start(session, prompt="slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await gateway.prompt(session, "two", message_id="p2")
     assert [prompt.id for prompt in (await gateway.queue(session)).waiting] == ["p2"]
     await gateway.withdraw(session, "p2")
@@ -125,9 +125,9 @@ async def test_api_8_a_turn_is_stopped_and_a_waiting_prompt_withdrawn(gateway: G
     assert turn.error == "Cancelled: enough"
 
 
-async def test_api_8_a_call_is_decided_on_as_it_was_shown(gateway: GatewayClient, on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
+async def test_api_8_a_call_is_decided_on_as_it_was_shown(gateway: GatewayClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("done")]
     session, copy = fresh(), Conversation()
     await gateway.start(session, prompt="write to bob")
     async with asyncio.timeout(20):
@@ -156,9 +156,9 @@ async def test_api_8_a_session_is_configured_listed_and_deleted(gateway: Gateway
     assert (await gateway.delete(session)).workflow_id == session
 
 
-async def test_api_8_a_large_result_is_read_in_full(gateway: GatewayClient, on: Stage) -> None:
+async def test_api_8_a_large_result_is_read_in_full(gateway: GatewayClient, env: Environment) -> None:
     long = "x" * 20_000
-    on.vendor.script = [asks(("look", {"text": long})), says("done")]
+    env.vendor.script = [asks(("look", {"text": long})), says("done")]
     session = fresh()
     await gateway.start(session, prompt="look")
     (turn,) = (await caught_up(gateway, session)).turns
@@ -186,10 +186,12 @@ async def test_api_8_nobody_there_and_somebody_else_there_are_told_apart(tmp_pat
             await client.describe("s")
 
 
-async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_id(temporal: Client, on: Stage) -> None:
+async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_id(
+    temporal: Client, env: Environment
+) -> None:
     """A proxy in between takes the first request to the gateway, and drops the connection instead of answering."""
     session = fresh()
-    async with served(temporal, settings_of(on)) as url:
+    async with served(temporal, settings_of(env)) as url:
         losing = LosesAnswers(httpx2.AsyncHTTPTransport(), lost=2)
         async with GatewayClient(url, transport=losing) as client:
             accepted = await client.prompt(session, "hello", start=True)
@@ -230,11 +232,11 @@ class LosesAnswers(httpx2.AsyncBaseTransport):
         return response
 
 
-async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: Client, on: Stage) -> None:
+async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: Client, env: Environment) -> None:
     port = free_port()
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
-        async with served(temporal, settings_of(on), port=port):
+        async with served(temporal, settings_of(env), port=port):
             assert (await starting).workflow_id
 
 
@@ -261,9 +263,9 @@ async def live_copy(
     raise AssertionError("the stream ended before it was so")
 
 
-async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient, on: Stage) -> None:
+async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient, env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Half"), gate, says("Half and whole.")]]
+    env.vendor.script = [[Delta("respond", "Half"), gate, says("Half and whole.")]]
     session = fresh()
     await gateway.start(session, prompt="go")
     copy, _ = await live_copy(gateway, session, lambda copy: bool(copy.partial_parts))
@@ -278,20 +280,20 @@ async def test_api_8_a_session_is_followed_as_it_happens(gateway: GatewayClient,
 
 
 async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetition(
-    temporal: Client, on: Stage
+    temporal: Client, env: Environment
 ) -> None:
     """The gateway is stopped after the update with the first turn, and another one starts at its address."""
     session, copy, turn_ids = fresh(), Conversation(), list[str]()
     port = free_port()
     async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
-        async with served(temporal, settings_of(on), port=port):
+        async with served(temporal, settings_of(env), port=port):
             await client.start(session, prompt="one")
             events = client.events(session)
             while not (copy.turns and copy.status == "idle"):
                 take(await anext(events), copy, turn_ids)
-        await on.client.get_workflow_handle(session).signal("prompt", "two")
+        await env.client.get_workflow_handle(session).signal("prompt", "two")
         assert isinstance(await anext(events), ConnectionLostEvent)
-        async with served(temporal, settings_of(on), port=port), aclosing(events):
+        async with served(temporal, settings_of(env), port=port), aclosing(events):
             while not (len(copy.turns) == 2 and copy.status == "idle"):
                 take(await anext(events), copy, turn_ids)
     assert [turn.agent_message for turn in copy.turns] == ["echo: one", "echo: two"]
@@ -364,8 +366,10 @@ async def test_api_8_a_copy_may_begin_with_the_newest_page_and_misses_nothing(ga
     assert [turn.user_message for turn in copy.turns] == ["m2", "m3", "m4"]
 
 
-async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_asked(gateway: GatewayClient, on: Stage) -> None:
-    on.vendor.script = [ModelError("bad_request", "no"), says("Now.")]
+async def test_api_8_a_failed_turn_is_retried_once_however_often_it_is_asked(
+    gateway: GatewayClient, env: Environment
+) -> None:
+    env.vendor.script = [ModelError("bad_request", "no"), says("Now.")]
     session = fresh()
     await gateway.start(session)
     assert (await gateway.ask(session, "go", wait=20, message_id="p1")) is not None

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import Stage
+from tests.harness import Environment
 from tests.waiting import until
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
@@ -15,9 +15,9 @@ from turnkeeper.models.settings.settings import Settings
 
 
 @pytest.fixture
-async def gateway(temporal: Client, on: Stage) -> AsyncIterator[GatewayClient]:
-    settings = Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=on.partials) as url, GatewayClient(url, patience=0.0) as client:
+async def gateway(temporal: Client, env: Environment) -> AsyncIterator[GatewayClient]:
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    async with served(temporal, settings, partials=env.partials) as url, GatewayClient(url, patience=0.0) as client:
         yield client
 
 

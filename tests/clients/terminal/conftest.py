@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.terminal.terminal import Terminal, turnkeeper_terminal
-from tests.harness import BOUND, Stage, stage
+from tests.harness import BOUND, Environment, environment
 from tests.processes.forked import DEVNULL, PIPE, fork
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.settings import Settings
@@ -44,19 +44,19 @@ class Finished:
 
 
 @pytest.fixture
-async def on(temporal: Client) -> AsyncIterator[Stage]:
-    async with stage(temporal, partials=InProcessCarrier()) as staged:
-        yield staged
+async def env(temporal: Client) -> AsyncIterator[Environment]:
+    async with environment(temporal, partials=InProcessCarrier()) as env:
+        yield env
 
 
 @pytest.fixture
-def settings(on: Stage) -> Settings:
-    return Settings(task_queue=on.task_queue, state_dir=on.settings.state_dir, task_timeout=2)
+def settings(env: Environment) -> Settings:
+    return Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
 
 
 @pytest.fixture
-async def url(temporal: Client, on: Stage, settings: Settings) -> AsyncIterator[str]:
-    async with served(temporal, settings, partials=on.partials) as url:
+async def url(temporal: Client, env: Environment, settings: Settings) -> AsyncIterator[str]:
+    async with served(temporal, settings, partials=env.partials) as url:
         yield url
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from tests.clients.terminal.conftest import Chat, plain_env
 from tests.clients.terminal.terminal import Terminal, terminal_with
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -26,9 +26,9 @@ def is_idle(terminal: Terminal) -> bool:
     return " · ready" in terminal.on_screen
 
 
-async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(chat: Chat, on: Stage) -> None:
-    on.tools.run = slow_look
-    on.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
+async def test_api_6_a_conversation_with_a_tool_is_printed_as_it_becomes_final(chat: Chat, env: Environment) -> None:
+    env.tools.run = slow_look
+    env.vendor.script = [asks(("look", {"at": "notes.txt"}), text="I will look."), says("It says **hello**.")]
     async with chat() as terminal:
         assert "Resume with: turnkeeper chat --session chat-" in terminal.text
         terminal.type("read notes.txt")
@@ -42,9 +42,9 @@ async def slow_look(invocation: object) -> ToolResult:
     return ToolResult(outcome="seen", content="hello", duration_ms=12)
 
 
-async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(chat: Chat, on: Stage) -> None:
+async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(chat: Chat, env: Environment) -> None:
     first, second = closed(), closed()
-    on.vendor.script = [
+    env.vendor.script = [
         [
             Delta("think", "Let me see."),
             Delta("respond", "The begin"),
@@ -66,9 +66,9 @@ async def test_api_6_text_is_seen_while_it_is_written_and_once_when_it_is_whole(
         assert "The beginning, and the end." in terminal.text
 
 
-async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, on: Stage) -> None:
+async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, env: Environment) -> None:
     fails, goes_on = closed(), closed()
-    on.vendor.script = [
+    env.vendor.script = [
         [Delta("respond", "A false start"), fails, ModelError("overloaded", "busy", retry_after=0.01)],
         [Delta("respond", "A true"), goes_on, says("A true answer.")],
     ]
@@ -82,9 +82,9 @@ async def test_api_6_what_a_failed_attempt_had_written_is_gone(chat: Chat, on: S
         await terminal.until("A true answer.")
 
 
-async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(chat: Chat, on: Stage) -> None:
+async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(chat: Chat, env: Environment) -> None:
     gate = closed()
-    on.vendor.script = [
+    env.vendor.script = [
         [Delta("respond", "Half an ans"), gate, says("Half an answer.")],
         says("The second."),
         says("3"),
@@ -109,9 +109,11 @@ async def test_api_6_one_types_while_an_answer_is_written_and_it_waits_visibly(c
         assert "› third question" not in terminal.text
 
 
-async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_come_back(chat: Chat, on: Stage) -> None:
+async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_come_back(
+    chat: Chat, env: Environment
+) -> None:
     gate = closed()
-    on.vendor.script = [[Delta("respond", "An endless"), gate, says("never")]]
+    env.vendor.script = [[Delta("respond", "An endless"), gate, says("never")]]
     async with chat() as terminal:
         terminal.type("go on for ever")
         await terminal.until("An endless")
@@ -126,9 +128,11 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         await terminal.until(f"The session goes on. Resume with: turnkeeper chat --session {session}")
 
 
-async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: Stage, gateway: GatewayClient) -> None:
+async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(
+    chat: Chat, env: Environment, gateway: GatewayClient
+) -> None:
     gate = closed()
-    on.vendor.script = [[Delta("respond", "Slowly"), gate, says("Slowly done.")]]
+    env.vendor.script = [[Delta("respond", "Slowly"), gate, says("Slowly done.")]]
     session = f"t-{uuid4()}"
     await gateway.start(session, prompt="theirs")
     async with chat("--session", session) as terminal:
@@ -151,10 +155,13 @@ async def test_api_6_ctrl_c_of_somebody_else_s_turn_only_leaves(chat: Chat, on: 
 
 
 async def test_api_6_a_turn_of_one_s_own_is_stopped_by_esc_and_another_s_by_its_command(
-    chat: Chat, on: Stage, gateway: GatewayClient
+    chat: Chat, env: Environment, gateway: GatewayClient
 ) -> None:
     gate = closed()
-    on.vendor.script = [[Delta("respond", "Mine"), gate, says("never")], [Delta("respond", "Theirs"), gate, says("no")]]
+    env.vendor.script = [
+        [Delta("respond", "Mine"), gate, says("never")],
+        [Delta("respond", "Theirs"), gate, says("no")],
+    ]
     async with chat() as terminal:
         terminal.type("/help")
         await terminal.until("Esc")
@@ -248,9 +255,9 @@ async def test_api_6_who_comes_back_is_shown_the_last_turns_and_goes_on(chat: Ch
         await terminal.until("› question 1")
 
 
-async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, on: Stage) -> None:
+async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, env: Environment) -> None:
     gate = closed()
-    on.vendor.script = [says("one"), [Delta("respond", "Slowly"), gate, says("Slowly done.")], says("three")]
+    env.vendor.script = [says("one"), [Delta("respond", "Slowly"), gate, says("Slowly done.")], says("three")]
     async with chat() as left:
         left.type("from the left")
         await left.until("turn 1 ·")
@@ -269,28 +276,28 @@ async def test_api_6_two_terminals_of_one_session_are_in_step(chat: Chat, on: St
                 assert terminal.text.count("Slowly done.") == 1
 
 
-async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, on: Stage) -> None:
-    on.vendor.gate.close()
-    on.vendor.script = [asks(("look", {})), says("Steered."), says("never"), says("Quick.")]
+async def test_api_6_a_turn_is_steered_interrupted_and_asked_again(chat: Chat, env: Environment) -> None:
+    env.vendor.gate.close()
+    env.vendor.script = [asks(("look", {})), says("Steered."), says("never"), says("Quick.")]
     async with chat() as terminal:
         terminal.type("begin")
-        await on.vendor.gate.until_arrived(1)
+        await env.vendor.gate.until_arrived(1)
         terminal.type("/steer look left first")
         await terminal.until("joins this turn  look left first")
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         await terminal.until("↳ look left first")
         await terminal.until("turn 1 ·")
-        on.vendor.gate.close()
+        env.vendor.gate.close()
         terminal.type("a long one")
-        await on.vendor.gate.until_arrived(3)
+        await env.vendor.gate.until_arrived(3)
         terminal.type("/interrupt quick")
         await terminal.until("✗ Stopped because you sent a new prompt.")
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         await terminal.until("turn 3 ·")
 
 
-async def test_api_6_the_last_failed_turn_is_asked_again(chat: Chat, on: Stage) -> None:
-    on.vendor.script = [ModelError("bad_request", "no such parameter"), says("Now it works.")]
+async def test_api_6_the_last_failed_turn_is_asked_again(chat: Chat, env: Environment) -> None:
+    env.vendor.script = [ModelError("bad_request", "no such parameter"), says("Now it works.")]
     async with chat() as terminal:
         terminal.type("try this")
         await terminal.until("turn 1 ·")
@@ -335,11 +342,11 @@ async def test_api_6_what_cannot_be_is_said_and_the_line_goes_on(chat: Chat) -> 
 
 
 async def test_api_6_a_refused_prompt_is_not_lost_to_what_was_typed_meanwhile(
-    chat: Chat, on: Stage, gateway: GatewayClient
+    chat: Chat, env: Environment, gateway: GatewayClient
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     async with chat("slow") as terminal:
-        await on.vendor.gate.until_arrived(1)
+        await env.vendor.gate.until_arrived(1)
         await gateway.end(session_in(terminal))
         await terminal.until(" · ending")
         terminal.type("my long precious prompt\rz", enter=False)
@@ -375,8 +382,8 @@ async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gatewa
         assert terminal.text.count("echo: the last words") == 1
 
 
-async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, on: Stage) -> None:
-    on.vendor.script = [
+async def test_api_6_what_others_write_cannot_steer_the_terminal(chat: Chat, env: Environment) -> None:
+    env.vendor.script = [
         asks(("look", {"at": "\x1b]0;owned\x07\u202etxt"}), text="\x1b[2J\x1b[Hwiped"),
         says("\x9bok\x1b[31m"),
     ]
@@ -398,8 +405,8 @@ async def test_api_6_without_colours_there_are_none(chat: Chat) -> None:
     assert colours == []
 
 
-async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Chat, on: Stage) -> None:
-    on.vendor.script = [asks(("look", {"at": "x"})), says("• Grüße …")]
+async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Chat, env: Environment) -> None:
+    env.vendor.script = [asks(("look", {"at": "x"})), says("• Grüße …")]
     async with chat(LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
         terminal.type("hello")
         await terminal.until("turn 1 -")
@@ -408,9 +415,9 @@ async def test_api_6_a_terminal_that_knows_ascii_only_is_written_ascii(chat: Cha
         assert terminal.text.isascii()
 
 
-async def test_api_6_a_narrow_terminal_that_changes_its_size_stays_readable(chat: Chat, on: Stage) -> None:
+async def test_api_6_a_narrow_terminal_that_changes_its_size_stays_readable(chat: Chat, env: Environment) -> None:
     gate = closed()
-    on.vendor.script = [[Delta("respond", "word " * 30), gate, says("word " * 30)]]
+    env.vendor.script = [[Delta("respond", "word " * 30), gate, says("word " * 30)]]
     async with chat(columns=40, rows=16) as terminal:
         terminal.type("many words")
         await terminal.until("word word")

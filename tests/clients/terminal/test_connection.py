@@ -8,20 +8,20 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.terminal.conftest import Chat, run_chat
-from tests.harness import Gate, Stage, says
+from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
 
 
 async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
-    temporal: Client, on: Stage, settings: Settings, chat: Chat
+    temporal: Client, env: Environment, settings: Settings, chat: Chat
 ) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         says("One."),
         [Delta("respond", "The first half"), gate, says("The first half and the second.")],
     ]
-    async with served(temporal, settings, partials=on.partials) as url:
+    async with served(temporal, settings, partials=env.partials) as url:
         opened = chat("hello", at=url)
         terminal = await opened.__aenter__()
         await terminal.until("turn 1 ·")
@@ -32,7 +32,7 @@ async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
         assert "reconnecting" in terminal.on_screen
         terminal.type("and this too")
         gate.open()
-        async with served(temporal, settings, partials=on.partials, port=int(url.rpartition(":")[2])):
+        async with served(temporal, settings, partials=env.partials, port=int(url.rpartition(":")[2])):
             await terminal.until("Reconnected. Nothing was lost.")
             await terminal.until("turn 3 ·")
             for once in ("The first half and the second.", "› hello", "› tell me more", "› and this too", "One."):

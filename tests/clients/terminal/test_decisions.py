@@ -3,25 +3,25 @@
 import pytest
 
 from tests.clients.terminal.conftest import Chat
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 KEYS = "[y]es once / [a]lways in this session / [n]o + reason"
 
 
-def with_mail(on: Stage) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
-    on.tools.run = send_mail
+def with_mail(env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail", description="Sends a mail.")]
+    env.tools.run = send_mail
 
 
 async def send_mail(invocation: object) -> ToolResult:
     return ToolResult(outcome="sent", duration_ms=3)
 
 
-async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
+async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
         terminal.type("write to bob")
         await terminal.until(f'? send_mail(to="bob") — {KEYS}')
@@ -30,26 +30,26 @@ async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, on:
         await terminal.until("It is sent.")
         assert '⚒ send_mail(to="bob") ✓ 3 ms' in terminal.text
         assert KEYS not in terminal.text
-    assert len(on.tools.calls) == 1
+    assert len(env.tools.calls) == 1
 
 
-async def test_api_6_a_rejection_tells_the_model_why(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("I will not.")]
+async def test_api_6_a_rejection_tells_the_model_why(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("I will not.")]
     async with chat() as terminal:
         terminal.type("write to bob")
         await terminal.until(KEYS)
         terminal.type("n, he is on holiday")
         await terminal.until("I will not.")
         assert '⚒ send_mail(to="bob") ✗ rejected: he is on holiday' in terminal.text
-    assert on.tools.calls == []
-    assert "he is on holiday" in on.vendor.requests[-1].messages[-1].model_dump_json()
+    assert env.tools.calls == []
+    assert "he is on holiday" in env.vendor.requests[-1].messages[-1].model_dump_json()
 
 
-async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Chat, on: Stage) -> None:
-    with_mail(on)
+async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Chat, env: Environment) -> None:
+    with_mail(env)
     calls = [("send_mail", {"to": name}) for name in ("ann", "bob", "cay")]
-    on.vendor.script = [asks(*calls), says("Two of three.")]
+    env.vendor.script = [asks(*calls), says("Two of three.")]
     async with chat() as terminal:
         terminal.type("write to all")
         await terminal.until('send_mail(to="ann") (2 more calls after it)')
@@ -59,23 +59,23 @@ async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Cha
         await terminal.until(f'send_mail(to="cay") — {KEYS}')
         terminal.type("y")
         await terminal.until("Two of three.")
-    assert [call.args["to"] for call in on.tools.calls] == ["ann", "cay"]
+    assert [call.args["to"] for call in env.tools.calls] == ["ann", "cay"]
 
 
-async def test_api_6_always_is_about_all_further_calls_of_the_tool(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Both.")]
+async def test_api_6_always_is_about_all_further_calls_of_the_tool(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Both.")]
     async with chat() as terminal:
         terminal.type("write to both")
         await terminal.until(KEYS)
         terminal.type("a")
         await terminal.until("Both.")
-    assert len(on.tools.calls) == 2
+    assert len(env.tools.calls) == 2
 
 
-async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("Done."), says("A list.")]
+async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("Done."), says("A list.")]
     async with chat() as terminal:
         terminal.type("write to bob")
         await terminal.until(KEYS)
@@ -86,9 +86,11 @@ async def test_api_6_what_is_no_answer_is_a_prompt_that_waits(chat: Chat, on: St
         await terminal.until("A list.")
 
 
-async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_begun(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Done.")]
+async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_begun(
+    chat: Chat, env: Environment
+) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Done.")]
     async with chat() as mine:
         mine.type("write to both")
         await mine.until('? send_mail(to="ann")')
@@ -101,15 +103,15 @@ async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_b
             await mine.until('? send_mail(to="bob")')
             mine.type("s")
             await mine.until("The question changed while you were typing")
-            assert len(on.tools.calls) == 1
+            assert len(env.tools.calls) == 1
             mine.press("c-c")
             await mine.until("Stopping this turn")
 
 
-async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, on: Stage) -> None:
-    with_mail(on)
+async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, env: Environment) -> None:
+    with_mail(env)
     text = "first line\n" + "middle " * 40 + "\nlast line"
-    on.vendor.script = [
+    env.vendor.script = [
         asks(("send_mail", {"to": "bob", "text": text})),
         asks(("send_mail", {"text": "x" * 9_000 + "END"})),
     ]
@@ -125,18 +127,20 @@ async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, on: Stage) -> N
 @pytest.mark.parametrize(
     ("columns", "keys"), [(100, KEYS), (92, KEYS), (56, KEYS), (40, "[y]es [a]lways [n]o"), (18, "y/a/n")]
 )
-async def test_api_6_the_keys_of_a_question_stand_in_one_line(chat: Chat, on: Stage, columns: int, keys: str) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "bob", "about": "漢" * 30, "text": "long " * 9}))]
+async def test_api_6_the_keys_of_a_question_stand_in_one_line(
+    chat: Chat, env: Environment, columns: int, keys: str
+) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "bob", "about": "漢" * 30, "text": "long " * 9}))]
     async with chat("write to bob", columns=120) as terminal:
         await terminal.until(KEYS)
         terminal.resize(columns=columns, rows=32)
         await terminal.until(lambda t: any(line.strip() == keys for line in t.on_screen.split("\n")))
 
 
-async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, on: Stage) -> None:
-    with_mail(on)
-    on.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
+async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
         terminal.type("write to bob")
         await terminal.until(KEYS)
@@ -149,14 +153,14 @@ async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, on: Stage) 
         await again.until("It is sent.")
 
 
-async def test_api_6_while_a_call_runs_it_is_seen_running(chat: Chat, on: Stage) -> None:
-    on.tools.gate = Gate(is_open=False)
-    on.vendor.script = [asks(("look", {"at": "the sea"})), says("Waves.")]
+async def test_api_6_while_a_call_runs_it_is_seen_running(chat: Chat, env: Environment) -> None:
+    env.tools.gate = Gate(is_open=False)
+    env.vendor.script = [asks(("look", {"at": "the sea"})), says("Waves.")]
     async with chat() as terminal:
         terminal.type("look")
         await terminal.until('⚒ look(at="the sea") ')
         assert "✓" not in terminal.text
-        on.tools.gate.open()
+        env.tools.gate.open()
         await terminal.until('⚒ look(at="the sea") ✓ 1 ms')
         await terminal.until("Waves.")
         assert terminal.text.count("look(at=") == 1

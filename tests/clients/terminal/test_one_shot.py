@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.terminal.conftest import plain_env, run_chat
 from tests.clients.terminal.terminal import turnkeeper_terminal
-from tests.harness import Gate, Stage, asks, says
+from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.events import UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
@@ -23,11 +23,13 @@ def events_in(out: str) -> list[tuple[str, dict[str, Any]]]:
     return [(line["event"], line["data"]) for line in lines]
 
 
-async def test_api_6_a_piped_question_gets_its_answer_and_nothing_else(url: str, on: Stage, tmp_path: Path) -> None:
-    on.vendor.script = [asks(("look", {}), text="I will look."), says("It is **4711**.")]
+async def test_api_6_a_piped_question_gets_its_answer_and_nothing_else(
+    url: str, env: Environment, tmp_path: Path
+) -> None:
+    env.vendor.script = [asks(("look", {}), text="I will look."), says("It is **4711**.")]
     ended = await run_chat("--url", url, cwd=tmp_path, stdin="what is the code?\n")
     assert (ended.code, ended.out, ended.err) == (0, "It is **4711**.\n", "")
-    assert on.vendor.requests[0].messages[-1].content.strip() == "what is the code?"
+    assert env.vendor.requests[0].messages[-1].content.strip() == "what is the code?"
 
 
 async def test_api_6_a_given_question_goes_on_with_a_session(url: str, gateway: GatewayClient, tmp_path: Path) -> None:
@@ -39,18 +41,18 @@ async def test_api_6_a_given_question_goes_on_with_a_session(url: str, gateway: 
     assert (await gateway.describe(session)).turn_count == 2
 
 
-async def test_api_6_a_failed_turn_is_said_on_stderr(url: str, on: Stage, tmp_path: Path) -> None:
-    on.vendor.script = [ModelError("bad_request", "no such parameter")]
+async def test_api_6_a_failed_turn_is_said_on_stderr(url: str, env: Environment, tmp_path: Path) -> None:
+    env.vendor.script = [ModelError("bad_request", "no such parameter")]
     ended = await run_chat("hello", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
     assert "no such parameter" in ended.err
 
 
 async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_stderr(
-    url: str, on: Stage, tmp_path: Path
+    url: str, env: Environment, tmp_path: Path
 ) -> None:
     broken_off = [Delta("respond", "It was a dark"), ModelError("bad_request", "no such parameter")]
-    on.vendor.script = [broken_off, broken_off]
+    env.vendor.script = [broken_off, broken_off]
     ended = await run_chat("hello", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("It was a dark\n(interrupted here)\n")
@@ -61,10 +63,10 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_std
 
 
 async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
-    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+    url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {"to": "bob"}))]
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"}))]
     ended = await run_chat("write to bob", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (3, "")
     session = ended.err.split("--session ")[1].split()[0]
@@ -75,19 +77,19 @@ async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
     assert (await gateway.describe(session)).status == "awaiting_approval"
 
 
-async def with_held_answer(on: Stage, gateway: GatewayClient) -> str:
+async def with_held_answer(env: Environment, gateway: GatewayClient) -> str:
     """Start a session whose model has been asked and answers once the vendor's gate is opened; return its id."""
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = f"t-{uuid4()}"
     await gateway.start(session, prompt="slow")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     return session
 
 
 async def test_api_6_a_prompt_that_is_taken_back_elsewhere_ends_its_wait(
-    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+    url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
-    session = await with_held_answer(on, gateway)
+    session = await with_held_answer(env, gateway)
     command = ["chat", "waits", "--session", session, "--url", url, "--json"]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=2_000) as terminal:
         await terminal.until('"text":"waits"')
@@ -102,9 +104,11 @@ async def test_api_6_a_blank_question_is_not_asked(url: str, tmp_path: Path) -> 
     assert (ended.code, ended.out, ended.err) == (1, "", "Nothing to send: the message is blank.\n")
 
 
-async def test_api_6_json_tells_everything_that_happens_line_by_line(url: str, on: Stage, tmp_path: Path) -> None:
+async def test_api_6_json_tells_everything_that_happens_line_by_line(
+    url: str, env: Environment, tmp_path: Path
+) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "Hel"), gate, Delta("respond", "lo"), says("Hello!")]]
+    env.vendor.script = [[Delta("respond", "Hel"), gate, Delta("respond", "lo"), says("Hello!")]]
     command = ["chat", "--json", "hi", "--url", url]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"Hel"')  # flushed while the model still writes
@@ -155,16 +159,16 @@ async def test_api_6_json_watches_to_the_end_of_the_session_not_of_stdin(
 
 
 async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
-    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+    url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
-    session = await with_held_answer(on, gateway)
+    session = await with_held_answer(env, gateway)
     await gateway.end(session)
     command = ["chat", "--json", "--session", session, "--url", url]
     async with turnkeeper_terminal(*command, env=plain_env(), cwd=tmp_path, columns=4_000, rows=60) as terminal:
         await terminal.until('"status":"ending"')
         terminal.type("late")
         await terminal.until('"event":"refused"')
-        on.vendor.gate.open()
+        env.vendor.gate.open()
         await terminal.until('"status":"ended"')
         assert await terminal.exit_code() == 0
         (refused,) = [data for name, data in events_in(terminal.text) if name == "refused"]
@@ -173,9 +177,9 @@ async def test_api_6_json_tells_of_a_refused_line_and_goes_on(
 
 
 async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
-    url: str, on: Stage, gateway: GatewayClient, tmp_path: Path
+    url: str, env: Environment, gateway: GatewayClient, tmp_path: Path
 ) -> None:
-    on.vendor.gate.close()
+    env.vendor.gate.close()
     session = f"t-{uuid4()}"
     await gateway.start(session)
     command = ["chat", "--json", "slow", "--session", session, "--url", url]

@@ -4,23 +4,23 @@ import json
 from pathlib import Path
 
 from tests.clients.terminal.conftest import run_command
-from tests.harness import Stage, asks, last_user_message, says
+from tests.harness import Environment, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
 async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
-    url: str, on: Stage, tmp_path: Path, gateway: GatewayClient
+    url: str, env: Environment, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     context = tmp_path / "context.json"
     context.write_text(json.dumps({"constraints": ["Two coats"], "conversation_history": [_message("x" * 9_000)]}))
-    on.vendor.script = [says("It is painted.\n\nTwice.")]
+    env.vendor.script = [says("It is painted.\n\nTwice.")]
     options = ["--title", "Paint", "--priority", "P0", "--timeout", "60", "--context", str(context), "--wait"]
     ended = await run_command("tasks", "create", "Paint it.", *options, "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (0, "It is painted.\n\nTwice.\n"), ended.err
     assert "Warning: conversation_history[0]" in ended.err
-    prompt = last_user_message(on.vendor.requests[0])
+    prompt = last_user_message(env.vendor.requests[0])
     assert "    - Two coats\n" in prompt
     assert "    P0\n" in prompt
 
@@ -38,10 +38,10 @@ async def test_api_6_a_task_is_created_awaited_and_only_its_answer_is_printed(
 
 
 async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_own_code(
-    url: str, on: Stage, tmp_path: Path
+    url: str, env: Environment, tmp_path: Path
 ) -> None:
-    on.tools.specs = [ToolSpec(name="send_mail")]
-    on.vendor.script = [asks(("send_mail", {})), ModelError("bad_request", "no such parameter")]
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {})), ModelError("bad_request", "no such parameter")]
     waiting = await run_command("tasks", "create", "Write.", "--wait", "--url", url, cwd=tmp_path)
     assert (waiting.code, waiting.out) == (3, "")
     assert "needs approval" in waiting.err
@@ -51,7 +51,7 @@ async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_ow
 
 
 async def test_api_6_a_task_inherits_the_conversation_of_its_parent(
-    url: str, on: Stage, tmp_path: Path, gateway: GatewayClient
+    url: str, env: Environment, tmp_path: Path, gateway: GatewayClient
 ) -> None:
     parent = (await gateway.start()).workflow_id
     await gateway.ask(parent, "The colour is teal.", wait=30)
@@ -60,7 +60,7 @@ async def test_api_6_a_task_inherits_the_conversation_of_its_parent(
     receipt = json.loads(created.out)
     assert (created.code, receipt["context"]["kept"]) == (0, 2)
     assert (await gateway.tasks.get(receipt["task_id"], wait_seconds=30)).parent == parent
-    assert "The colour is teal." in last_user_message(on.vendor.requests[-1])
+    assert "The colour is teal." in last_user_message(env.vendor.requests[-1])
 
 
 async def test_api_6_what_is_wrong_with_a_new_task_is_said_field_by_field(url: str, tmp_path: Path) -> None:

@@ -3,20 +3,22 @@
 from pathlib import Path
 
 from tests.clients.terminal.conftest import Chat, run_chat
-from tests.harness import Stage
+from tests.harness import Environment
 from tests.workflows.tasks.test_sub_tasks import DELEGATE, calls_then, delegating, task_of
 
 
-async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide_with(chat: Chat, on: Stage) -> None:
+async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide_with(
+    chat: Chat, env: Environment
+) -> None:
     report = ("report_progress", {"message": "Half of it", "percent": 50})
-    on.vendor.answer = delegating(agent=calls_then(report, ("pay", {})), title="Pay the fees")
+    env.vendor.answer = delegating(agent=calls_then(report, ("pay", {})), title="Pay the fees")
     async with chat() as terminal:
         terminal.type(DELEGATE)
         await terminal.until("Task Pay the fees: needs approval · 50 % · Half of it")
         await terminal.until("chat --session")
-        sessions = [run.id async for run in on.client.list_workflows(f"TaskQueue = '{on.task_queue}'")]
-        parent = on.adopt(on.client.get_workflow_handle(min(sessions, key=len)))
-        task = task_of(on, parent)
+        sessions = [run.id async for run in env.client.list_workflows(f"TaskQueue = '{env.task_queue}'")]
+        parent = env.adopt(env.client.get_workflow_handle(min(sessions, key=len)))
+        task = task_of(env, parent)
         (pending,) = await task.awaited_approvals()
         await task.decide(pending, "approve")
         await terminal.until("pay done")
@@ -24,9 +26,9 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
 
 
 async def test_tsk_5_a_question_whose_task_needs_a_decision_ends_with_code_3(
-    url: str, on: Stage, tmp_path: Path
+    url: str, env: Environment, tmp_path: Path
 ) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("pay", {})), title="Pay the fees")
+    env.vendor.answer = delegating(agent=calls_then(("pay", {})), title="Pay the fees")
     ended = await run_chat(DELEGATE, "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (3, "")
     assert "Approval needed in a task: Pay the fees\n" in ended.err

@@ -22,7 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from tests.harness import stage
+from tests.harness import environment
 from tests.ops.conftest import BOUND
 from tests.processes.forked import PIPE, STDOUT, fork
 from tests.replay.record import HISTORIES
@@ -610,9 +610,9 @@ async def exported(client: Client, session: str, file: Path) -> Path:
 async def test_ops_9_the_command_replays_every_run_of_live_sessions(folder: Path, changed_code: Path) -> None:
     here = {"TURNKEEPER_STATE_DIR": str(folder / "state")}
     client = await connect(Settings(state_dir=folder / "state"))
-    async with stage(client) as on:
-        tools = await STORIES["tool_calls"](on)
-        ended = await STORIES["continued_as_new"](on)
+    async with environment(client) as env:
+        tools = await STORIES["tool_calls"](env)
+        ended = await STORIES["continued_as_new"](env)
         runs = len(await ended.histories())
     await client.start_workflow("AgenticAIWorkflow", id="not-begun", task_queue="nobody")
     await until_listed(client, 1 + runs + 1)

@@ -19,7 +19,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from tests.harness import AnswerParts, DrivenSession, Gate, says, stage
+from tests.harness import AnswerParts, DrivenSession, Gate, environment, says
 from tests.ops.conftest import BOUND
 from tests.servers import odd
 from tests.waiting import until
@@ -90,10 +90,10 @@ async def supervised(
         return client
 
     program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
-    on = Supervised(client, program, task_queue)
-    async with keep_running("The worker", program, on.log_lines.append, stop_seconds=stop_seconds):
-        yield on
-    for session in on.sessions:
+    env = Supervised(client, program, task_queue)
+    async with keep_running("The worker", program, env.log_lines.append, stop_seconds=stop_seconds):
+        yield env
+    for session in env.sessions:
         await session.watches.close()
 
 
@@ -119,24 +119,24 @@ async def failures_of(session: DrivenSession, event_type: EventType.ValueType) -
 async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_waiting_for_its_heartbeat(
     temporal, folder
 ):
-    async with supervised(temporal, folder, slow=[SLOW_ANSWER]) as on:
-        session = await on.start("slow")
+    async with supervised(temporal, folder, slow=[SLOW_ANSWER]) as env:
+        session = await env.start("slow")
         await session.prompt("go")
         await until(lambda: is_answering(session))
-        on.kill()
+        env.kill()
         (turn,) = await session.idle(turns=1)
         assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
         assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
-        assert on.log_lines == ["The worker stopped (SIGKILL). Restarting now."]
+        assert env.log_lines == ["The worker stopped (SIGKILL). Restarting now."]
 
 
 async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(temporal, folder):
     calls = [{"name": "hang", "args": {}}]
-    async with supervised(temporal, folder, pays=[{"calls": calls}, QUICK_ANSWER]) as on:
-        session = await on.start("pays")
+    async with supervised(temporal, folder, pays=[{"calls": calls}, QUICK_ANSWER]) as env:
+        session = await env.start("pays")
         await session.prompt("go")
         await until((folder / "hanging").exists)
-        on.kill()
+        env.kill()
         (turn,) = await session.idle(turns=1)
         result = turn.steps[0].tool_calls[0].result
         assert (turn.status, turn.agent_message) == ("completed", "Done.")
@@ -147,23 +147,23 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
 
 async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
     """An activity that has just ended still counts as running for a moment: Temporal refuses to fail it."""
-    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
-        session = await on.start("quick")
+    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as env:
+        session = await env.start("quick")
         turns: list[ConversationMessage] = []
         for kill in range(1, KILLS + 1):
             await session.prompt(f"prompt {kill}")
             turns = await session.idle(turns=kill)
-            on.kill()
+            env.kill()
         assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
-        await until(lambda: len(on.log_lines) == KILLS)
-        assert set(on.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
+        await until(lambda: len(env.log_lines) == KILLS)
+        assert set(env.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
 async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
     temporal, folder
 ):
-    async with supervised(temporal, folder, stop_seconds=0, slow=[SLOW_ANSWER]) as on:
-        session = await on.start("slow")
+    async with supervised(temporal, folder, stop_seconds=0, slow=[SLOW_ANSWER]) as env:
+        session = await env.start("slow")
         await session.prompt("go")
         await until(lambda: is_answering(session))
     [pending] = (await session.handle.describe()).raw_description.pending_activities
@@ -193,9 +193,9 @@ async def test_ses_9_what_was_written_stays_when_a_worker_dies_and_no_time_is_le
         running.append(RunningActivity(info.task_token, info.workflow_id, info.workflow_run_id, info.activity_id))
         return [Delta("respond", "It was a dark"), gate, says("It was a dark night.")]
 
-    async with stage(temporal) as on:
-        on.vendor.answer = answer
-        session = await on.start()
+    async with environment(temporal) as env:
+        env.vendor.answer = answer
+        session = await env.start()
         await session.prompt("tell me a story")
         await gate.until_arrived(1)
         await until(lambda: has_shown(session, "It was a dark"))
@@ -253,8 +253,8 @@ async def test_ops_10_a_full_pipe_to_the_supervisor_does_not_hold_up_a_worker(te
     monkeypatch.setattr(RunningActivities, "watch", fill)
     monkeypatch.setattr(RunningActivities, "pop_all", lambda self: [])
     monkeypatch.setattr(RunningActivities, "close", lambda self: None)
-    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as on:
-        session = await on.start("quick")
+    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as env:
+        session = await env.start("quick")
         await session.prompt("go")
         (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "Done.")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.harness import BOUND, stage
+from tests.harness import BOUND, environment
 from turnkeeper.worker import DEADLOCK_TIMEOUT, extend_deadlock_timeout
 from turnkeeper.workflows.hosting.task_slots import TaskSlots
 
@@ -19,18 +19,18 @@ class Context:
 
 
 async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal: Client) -> None:
-    async with stage(temporal, task_timeout=7) as on:
-        assert getattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT) == 7
-    async with stage(temporal, task_timeout=1) as on:
-        assert getattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT) == 2
+    async with environment(temporal, task_timeout=7) as env:
+        assert getattr(env.worker._workflow_worker, DEADLOCK_TIMEOUT) == 7
+    async with environment(temporal, task_timeout=1) as env:
+        assert getattr(env.worker._workflow_worker, DEADLOCK_TIMEOUT) == 2
 
 
 async def test_ops_10_an_sdk_that_keeps_the_bound_elsewhere_is_noticed(temporal: Client) -> None:
-    async with stage(temporal) as on:
-        delattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT)
+    async with environment(temporal) as env:
+        delattr(env.worker._workflow_worker, DEADLOCK_TIMEOUT)
         with pytest.raises(RuntimeError, match=r"worker\.py"):
-            extend_deadlock_timeout(on.worker, seconds=4)
-        setattr(on.worker._workflow_worker, DEADLOCK_TIMEOUT, 2)
+            extend_deadlock_timeout(env.worker, seconds=4)
+        setattr(env.worker._workflow_worker, DEADLOCK_TIMEOUT, 2)
 
 
 async def test_ops_10_a_worker_replays_so_many_sessions_at_once_and_goes_on_with_those_in_memory() -> None:

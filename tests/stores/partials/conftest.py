@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from temporalio.client import Client
 
-from tests.harness import Stage, stage
+from tests.harness import Environment, environment
 from tests.stores.partials.redis_server import RedisServer, find_redis, running
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -34,6 +34,6 @@ async def carrier(request: pytest.FixtureRequest, temporal: Client) -> AsyncIter
 
 
 @pytest.fixture
-async def on(temporal: Client, carrier: PartialCarrier) -> AsyncIterator[Stage]:
-    async with stage(temporal, partials=carrier) as staged:
-        yield staged
+async def env(temporal: Client, carrier: PartialCarrier) -> AsyncIterator[Environment]:
+    async with environment(temporal, partials=carrier) as env:
+        yield env

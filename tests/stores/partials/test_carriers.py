@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from tests.harness import BOUND, DrivenSession, Gate, Stage, says
+from tests.harness import BOUND, DrivenSession, Environment, Gate, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput
@@ -31,11 +31,11 @@ def is_of(attempt: int, *, parts: int = 1) -> Callable[[PartialOutput], bool]:
     return lambda partial: (partial.attempt, len(partial.parts)) == (attempt, parts)
 
 
-async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_writing(on: Stage) -> None:
+async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_writing(env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[*HELLO, Delta("call", "pay"), gate, says("Hello")]]
-    session = await on.start()
-    async with on.partials.following(session.handle.id) as live:
+    env.vendor.script = [[*HELLO, Delta("call", "pay"), gate, says("Hello")]]
+    session = await env.start()
+    async with env.partials.following(session.handle.id) as live:
         await session.prompt(id="a", text="hi")
         whole = await seen(live, is_of(1, parts=4))
         assert (await session.state()).status == "processing"
@@ -46,11 +46,11 @@ async def test_agt_5_thinking_text_and_calls_are_seen_while_the_model_is_still_w
     assert turn.agent_message == "Hello"
 
 
-async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(on: Stage) -> None:
+async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(env: Environment) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", "one"), first, Delta("respond", " two"), second, says("one two")]]
-    session = await on.start()
-    async with on.partials.following(session.handle.id) as live:
+    env.vendor.script = [[Delta("respond", "one"), first, Delta("respond", " two"), second, says("one two")]]
+    session = await env.start()
+    async with env.partials.following(session.handle.id) as live:
         await session.prompt("hi")
         await seen(live, lambda partial: partial.parts[0].text == "one")
         first.open()
@@ -59,14 +59,14 @@ async def test_agt_5_the_last_piece_before_a_silence_is_seen_too(on: Stage) -> N
     await session.idle(turns=1)
 
 
-async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(on: Stage) -> None:
+async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(env: Environment) -> None:
     first, second = Gate(is_open=False), Gate(is_open=False)
-    on.vendor.script = [
+    env.vendor.script = [
         [Delta("respond", "Never "), Delta("respond", "finished"), first, ModelError("overloaded", "busy")],
         [Delta("respond", "An"), second, says("Another")],
     ]
-    session = await on.start()
-    async with on.partials.following(session.handle.id) as live:
+    session = await env.start()
+    async with env.partials.following(session.handle.id) as live:
         await session.prompt("hi")
         await seen(live, lambda partial: text_of(partial) == [("respond", "Never finished")])
         first.open()
@@ -75,42 +75,42 @@ async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(on: Stag
     await session.idle(turns=1)
 
 
-async def test_agt_5_who_comes_late_sees_what_there_is(on: Stage) -> None:
+async def test_agt_5_who_comes_late_sees_what_there_is(env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[*HELLO, gate, says("Hello")]]
-    session = await on.start()
+    env.vendor.script = [[*HELLO, gate, says("Hello")]]
+    session = await env.start()
     await session.prompt("hi")
     await gate.until_arrived(1)
-    async with on.partials.following(session.handle.id) as early:
+    async with env.partials.following(session.handle.id) as early:
         await seen(early, is_of(1, parts=3))
-        async with on.partials.following(session.handle.id) as late:
+        async with env.partials.following(session.handle.id) as late:
             assert late is early, "they share one look"
-    async with on.partials.following(session.handle.id) as later:
+    async with env.partials.following(session.handle.id) as later:
         assert later is not early
         assert text_of(await seen(later, is_of(1, parts=3)))[0] == ("think", "A greeting.")
     gate.open()
     await session.idle(turns=1)
 
 
-async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(on: Stage) -> None:
+async def test_agt_5_what_was_shown_outlives_the_heartbeats_of_a_silent_model(env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[*HELLO, gate, says("Hello")]]
-    session = await on.start()
+    env.vendor.script = [[*HELLO, gate, says("Hello")]]
+    session = await env.start()
     await session.prompt("hi")
     await gate.until_arrived(1)
-    beats = await _heartbeats_beyond(on, session.handle.id, seconds=1.5)
+    beats = await _heartbeats_beyond(env, session.handle.id, seconds=1.5)
     assert beats >= 1
-    async with on.partials.following(session.handle.id) as live:
+    async with env.partials.following(session.handle.id) as live:
         await seen(live, is_of(1, parts=3))
     gate.open()
     await session.idle(turns=1)
 
 
-async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> float:
+async def _heartbeats_beyond(env: Environment, session_id: str, *, seconds: float) -> float:
     """Wait for a heartbeat `seconds` or more after the attempt's start; return its real delay."""
 
     async def after() -> float | None:
-        described = await on.client.get_workflow_handle(session_id).describe()
+        described = await env.client.get_workflow_handle(session_id).describe()
         (call,) = described.raw_description.pending_activities
         after = (call.last_heartbeat_time.ToDatetime() - call.last_started_time.ToDatetime()).total_seconds()
         return after if after >= seconds else None
@@ -118,13 +118,13 @@ async def _heartbeats_beyond(on: Stage, session_id: str, *, seconds: float) -> f
     return await until(after)
 
 
-async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage) -> None:
+async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(env: Environment) -> None:
     gate = Gate(is_open=False)
     thinking, text = "Hm… " * 1_000, 'a "quoted"\nline, ' * 10_000
     pieces = [Delta("respond", text[start : start + 1_000]) for start in range(0, len(text), 1_000)]
-    on.vendor.script = [[Delta("think", thinking), *pieces, gate, says(text)]]
-    session = await on.start()
-    async with on.partials.following(session.handle.id) as live:
+    env.vendor.script = [[Delta("think", thinking), *pieces, gate, says(text)]]
+    session = await env.start()
+    async with env.partials.following(session.handle.id) as live:
         await session.prompt("hi")
         partial = await seen(live, lambda partial: partial.parts[-1].end == len(text))
     assert len(partial.model_dump_json().encode()) <= MAX_PARTIAL_BYTES
@@ -135,13 +135,13 @@ async def test_agt_5_a_long_answer_is_cut_at_its_beginning_and_says_so(on: Stage
     await session.idle(turns=1)
 
 
-async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(on: Stage) -> None:
+async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [[*HELLO, LAST_DELTA, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
-    session = await on.start()
+    env.vendor.script = [[*HELLO, LAST_DELTA, says("Hello")], [Delta("respond", "Agai"), gate, says("Again")]]
+    session = await env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
-    async with on.partials.following(session.handle.id) as live:
+    async with env.partials.following(session.handle.id) as live:
         await session.prompt("again")
         await seen(live, lambda partial: partial.turn == 2)
         assert live.version == 1, "something was seen before the second answer"
@@ -149,14 +149,14 @@ async def test_agt_5_nothing_of_an_answer_is_seen_after_its_end(on: Stage) -> No
     await session.idle(turns=2)
 
 
-async def test_agt_5_partial_output_costs_no_history_events(on: Stage) -> None:
+async def test_agt_5_partial_output_costs_no_history_events(env: Environment) -> None:
     gates = [Gate(is_open=False) for _ in range(5)]
     paced = [event for gate in gates for event in [*[Delta("respond", "word ")] * 100, gate]]
-    on.vendor.script = [says("word " * 500), [*paced, says("word " * 500)]]
-    silent, streamed = await on.start(), await on.start()
+    env.vendor.script = [says("word " * 500), [*paced, says("word " * 500)]]
+    silent, streamed = await env.start(), await env.start()
     for session, expected in ((silent, []), (streamed, gates)):
         await session.state()  # the prompt then meets a session that waits for it, both times
-        async with on.partials.following(session.handle.id) as live:
+        async with env.partials.following(session.handle.id) as live:
             await session.prompt("hi")
             for count, gate in enumerate(expected, 1):
                 await seen(live, lambda partial, chars=500 * count: partial.parts[0].end == chars)

@@ -7,7 +7,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from tests.harness import BOUND, Gate, says, stage
+from tests.harness import BOUND, Gate, environment, says
 from tests.stores.partials.test_carriers import seen
 from tests.waiting import run_other_tasks
 from turnkeeper.activities.providers.protocol import Delta
@@ -96,9 +96,9 @@ async def test_agt_5_a_look_at_heartbeats_that_fails_is_taken_again_and_never_ra
         return await look(workflow_id)
 
     monkeypatch.setattr(carrier, "_details", failing)
-    async with stage(temporal, partials=carrier) as on:
-        on.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
-        session = await on.start()
+    async with environment(temporal, partials=carrier) as env:
+        env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
+        session = await env.start()
         async with carrier, carrier.following(session.handle.id) as live:
             await session.prompt("hi")
             await seen(live, lambda partial: True)
@@ -153,9 +153,9 @@ async def test_agt_5_nobody_looks_at_a_session_that_nobody_follows(
         return await look(workflow_id)
 
     monkeypatch.setattr(carrier, "_details", counting)
-    async with stage(temporal, partials=carrier) as on:
-        on.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
-        watched, unwatched = await on.start(), await on.start()
+    async with environment(temporal, partials=carrier) as env:
+        env.vendor.script = [[Delta("respond", "Hel"), gate, says("Hello")]]
+        watched, unwatched = await env.start(), await env.start()
         async with carrier, carrier.following(watched.handle.id) as live:
             await watched.prompt("hi")
             await seen(live, lambda partial: True)

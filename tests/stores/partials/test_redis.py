@@ -6,7 +6,7 @@ import logging
 import pytest
 from temporalio.client import Client
 
-from tests.harness import BOUND, Gate, says, stage
+from tests.harness import BOUND, Gate, environment, says
 from tests.stores.partials.redis_server import RedisServer
 from tests.stores.partials.test_carriers import seen
 from tests.waiting import until
@@ -32,10 +32,10 @@ async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_no
     caplog.set_level(logging.INFO, "turnkeeper.stores.partials")
     first, second, third = (Gate(is_open=False) for _ in range(3))
     answer = [Delta("respond", "one"), first, Delta("respond", " two"), second, Delta("respond", " three"), third]
-    async with stage(temporal, redis_url=redis_server.url) as on:
-        on.vendor.script = [[*answer, says("one two three")], [*answer[:2], says("and on")]]
-        session = await on.start()
-        async with on.partials.following(session.handle.id) as live:
+    async with environment(temporal, redis_url=redis_server.url) as env:
+        env.vendor.script = [[*answer, says("one two three")], [*answer[:2], says("and on")]]
+        session = await env.start()
+        async with env.partials.following(session.handle.id) as live:
             await session.prompt("hi")
             await seen(live, lambda partial: partial.parts[0].text == "one")
             redis_server.kill()

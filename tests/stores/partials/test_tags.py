@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from temporalio.client import Client
 
-from tests.harness import AnswerParts, asks, says, stage
+from tests.harness import AnswerParts, asks, environment, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
@@ -41,16 +41,16 @@ async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_arch
         return ToolResult(outcome="looked", content="x" * 900)
 
     carrier = Remembering()
-    async with stage(temporal, partials=carrier) as on:
-        on.tools.run = look
-        on.vendor.script = [*(step(number) for number in range(1, STEPS + 1)), says("done")]
-        on.tools.gate.close()
-        session = await on.start(SessionInput.model_validate({"limits": LIMITS}))
+    async with environment(temporal, partials=carrier) as env:
+        env.tools.run = look
+        env.vendor.script = [*(step(number) for number in range(1, STEPS + 1)), says("done")]
+        env.tools.gate.close()
+        session = await env.start(SessionInput.model_validate({"limits": LIMITS}))
         await session.prompt(id="p1", text="look, and look again")
-        await on.tools.gate.until_arrived(1)
+        await env.tools.gate.until_arrived(1)
         for number in range(3):
             await session.prompt(id=f"s{number}", text="and there", mode="steer")
-        on.tools.gate.open()
+        env.tools.gate.open()
         (turn,) = await session.idle(turns=1)
         assert len(await session.histories()) >= 2
     assert turn.steps_omitted > 0
@@ -67,14 +67,14 @@ async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_afte
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.failures.MAX_RETRY_DELAY", 0.2)
     carrier = Remembering()
-    async with stage(temporal, partials=carrier) as on:
-        on.vendor.script = [
+    async with environment(temporal, partials=carrier) as env:
+        env.vendor.script = [
             [Delta("respond", "1"), ModelError("overloaded", "busy", retry_after=0.1)],
             [Delta("respond", "2"), ModelError("overloaded", "busy", retry_after=0.3)],
             [Delta("respond", "3"), ModelError("overloaded", "busy", retry_after=0.1)],
             [Delta("respond", "4"), says("4")],
         ]
-        session = await on.start()
+        session = await env.start()
         await session.prompt("hi")
         await session.idle(turns=1)
     assert [snapshot.parts[0].text for snapshot in carrier.snapshots] == ["1", "2", "3", "4"]
@@ -86,11 +86,11 @@ async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_afte
 async def test_agt_5_what_is_asked_for_a_summary_is_not_shown(temporal: Client) -> None:
     carrier = Remembering()
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 4, "summarize_on_trim": True}
-    async with stage(temporal, partials=carrier) as on:
-        on.vendor.summarise = lambda request: [Delta("respond", "A summary."), says("They said hello, several times.")]
-        session = await on.start(SessionInput.model_validate({"history": window}))
+    async with environment(temporal, partials=carrier) as env:
+        env.vendor.summarise = lambda request: [Delta("respond", "A summary."), says("They said hello, several times.")]
+        session = await env.start(SessionInput.model_validate({"history": window}))
         for number in range(8):
             await session.prompt(f"hello {number}")
         await session.idle(turns=8)
-        assert on.vendor.summary_requests
+        assert env.vendor.summary_requests
     assert carrier.snapshots == []

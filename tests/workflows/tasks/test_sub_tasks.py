@@ -7,7 +7,7 @@ import pytest
 from pydantic import JsonValue
 from temporalio.client import WorkflowExecutionStatus
 
-from tests.harness import UNASKED, DrivenSession, Stage, asks, last_user_message, says
+from tests.harness import UNASKED, DrivenSession, Environment, asks, last_user_message, says
 from tests.waiting import until
 from tests.workflows.test_web_ui import details
 from turnkeeper.models.session.session import SessionInput
@@ -58,9 +58,11 @@ def calls_then(*calls: tuple[str, dict[str, Any] | str]) -> Agent:
     return answer
 
 
-async def delegated(on: Stage, start: Any = UNASKED, *, turns: int = 1) -> tuple[DrivenSession, list[ToolResult]]:
+async def delegated(
+    env: Environment, start: Any = UNASKED, *, turns: int = 1
+) -> tuple[DrivenSession, list[ToolResult]]:
     """Return a session whose first turn has started tasks, and the results of its calls."""
-    session = await on.start(start)
+    session = await env.start(start)
     await session.prompt(id="p1", text=DELEGATE)
     first = (await session.idle(turns=turns))[0]
     step = first.steps[0]
@@ -68,19 +70,19 @@ async def delegated(on: Stage, start: Any = UNASKED, *, turns: int = 1) -> tuple
     return session, [call.result for call in step.tool_calls if call.result]
 
 
-def task_of(on: Stage, session: DrivenSession, number: int = 1) -> DrivenSession:
-    return on.adopt(on.client.get_workflow_handle(sub_task_id(session.handle.id, number)))
+def task_of(env: Environment, session: DrivenSession, number: int = 1) -> DrivenSession:
+    return env.adopt(env.client.get_workflow_handle(sub_task_id(session.handle.id, number)))
 
 
-async def test_tsk_5_a_task_in_the_foreground_answers_the_call_and_closes(on: Stage) -> None:
-    on.vendor.answer = delegating(title="Longest file")
-    session, (result,) = await delegated(on)
+async def test_tsk_5_a_task_in_the_foreground_answers_the_call_and_closes(env: Environment) -> None:
+    env.vendor.answer = delegating(title="Longest file")
+    session, (result,) = await delegated(env)
 
     assert result.content == LONGEST
     assert result.status == "ok"
     (task,) = (await session.state()).session.tasks
     assert (task.task_id, task.title, task.status) == (f"{session.handle.id}.task-1", "Longest file", "completed")
-    child = task_of(on, session)
+    child = task_of(env, session)
     end = await child.handle.result()
     assert end["task"] == {"status": "completed", "answer": LONGEST, "usage": {}}
     view = (await child.state()).session
@@ -90,15 +92,15 @@ async def test_tsk_5_a_task_in_the_foreground_answers_the_call_and_closes(on: St
     assert session.handle.id in await details(child)
 
 
-async def test_tsk_5_the_answer_of_a_task_in_the_background_arrives_as_a_prompt(on: Stage) -> None:
-    on.vendor.answer = delegating(background=True)
-    session, (result,) = await delegated(on, turns=2)
+async def test_tsk_5_the_answer_of_a_task_in_the_background_arrives_as_a_prompt(env: Environment) -> None:
+    env.vendor.answer = delegating(background=True)
+    session, (result,) = await delegated(env, turns=2)
 
     assert "was started" in result.outcome
     turns = (await session.state()).messages
     assert turns[1].id == "task-1.answer-1"
     assert LONGEST in turns[1].user_message
-    task = task_of(on, session)
+    task = task_of(env, session)
     assert (await task.state()).status == "idle"
 
     await task.prompt(id="more", text="And the second longest?")
@@ -110,15 +112,15 @@ async def test_tsk_5_the_answer_of_a_task_in_the_background_arrives_as_a_prompt(
     assert (await task.until(lambda state: state.status in ("ended", "cancelled"))).status == "cancelled"
 
 
-async def test_tsk_5_a_task_inherits_the_conversation_shortened(on: Stage) -> None:
-    on.vendor.answer = delegating(conversation_history="inherit")
-    session = await on.start(UNASKED)
+async def test_tsk_5_a_task_inherits_the_conversation_shortened(env: Environment) -> None:
+    env.vendor.answer = delegating(conversation_history="inherit")
+    session = await env.start(UNASKED)
     await session.prompt(id="p0", text="The launch code is 4711.")
     await session.idle(turns=1)
     await session.prompt(id="p1", text=DELEGATE)
     await session.idle(turns=2)
 
-    (request,) = [request for request in on.vendor.turn_requests if is_task(request)]
+    (request,) = [request for request in env.vendor.turn_requests if is_task(request)]
     prompt = last_user_message(request)
     assert prompt.startswith(DESCRIPTION)
     assert "The launch code is 4711." in prompt
@@ -134,11 +136,11 @@ async def test_tsk_5_a_task_inherits_the_conversation_shortened(on: Stage) -> No
     ],
 )
 async def test_tsk_5_a_task_over_a_limit_is_a_result_that_names_the_limit(
-    on: Stage, limits: dict[str, int], calls: int, ran: int, refused_by: str
+    env: Environment, limits: dict[str, int], calls: int, ran: int, refused_by: str
 ) -> None:
-    on.vendor.answer = delegating(calls=calls, background=True)
+    env.vendor.answer = delegating(calls=calls, background=True)
     start = SessionInput.model_validate({"tool_policy": {"*": "allow"}, "limits": limits})
-    session, results = await delegated(on, start, turns=1 + ran)
+    session, results = await delegated(env, start, turns=1 + ran)
 
     refused = [result for result in results if result.status == "error"]
     assert len(refused) == calls - ran
@@ -146,13 +148,13 @@ async def test_tsk_5_a_task_over_a_limit_is_a_result_that_names_the_limit(
     assert len((await session.state()).session.tasks) == ran
 
 
-async def test_tsk_5_tasks_of_tasks_share_one_allowance(on: Stage) -> None:
+async def test_tsk_5_tasks_of_tasks_share_one_allowance(env: Environment) -> None:
     nested = calls_then(*[("run_task", {"description": DESCRIPTION})] * 3)
-    on.vendor.answer = delegating(agent=nested)
+    env.vendor.answer = delegating(agent=nested)
     start = SessionInput.model_validate(
         {"tool_policy": {"*": "allow"}, "limits": {"max_tasks": 8, "max_tasks_at_once": 2, "max_task_depth": 2}}
     )
-    session, (result,) = await delegated(on, start)
+    session, (result,) = await delegated(env, start)
 
     # The task has a share of (8 - 1) / 2 = 3; its own ones may start none.
     assert result.content.count("limits.max_task_depth") == 2 * 3
@@ -160,28 +162,28 @@ async def test_tsk_5_tasks_of_tasks_share_one_allowance(on: Stage) -> None:
     assert (await session.state()).session.tasks[0].status == "completed"
 
 
-async def test_tsk_5_what_a_task_waits_for_is_seen_by_its_parent_whose_clock_stands_still(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("pay", {"sum": 1})))
-    session = await on.start(SessionInput())
+async def test_tsk_5_what_a_task_waits_for_is_seen_by_its_parent_whose_clock_stands_still(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("pay", {"sum": 1})))
+    session = await env.start(SessionInput())
     await session.prompt(id="p1", text=DELEGATE)
     state = await session.until(lambda state: [task.status for task in state.session.tasks] == ["input_required"])
     assert state.status == "processing"
 
-    task = task_of(on, session)
+    task = task_of(env, session)
     (pending,) = await task.awaited_approvals()
     await task.decide(pending, "approve")
     (turn,) = await session.idle(turns=1)
     assert "pay done" in (turn.agent_message or "")
 
 
-async def test_tsk_5_stopping_the_turn_cancels_its_task_and_its_tasks_tasks(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("run_task", {"description": DESCRIPTION}), ("look", {})))
-    on.tools.gate.close()
-    session = await on.start(UNASKED)
+async def test_tsk_5_stopping_the_turn_cancels_its_task_and_its_tasks_tasks(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("run_task", {"description": DESCRIPTION}), ("look", {})))
+    env.tools.gate.close()
+    session = await env.start(UNASKED)
     await session.prompt(id="p1", text=DELEGATE)
-    await on.tools.gate.until_arrived(1)
-    task = task_of(on, session)
-    below = task_of(on, task)
+    await env.tools.gate.until_arrived(1)
+    task = task_of(env, session)
+    below = task_of(env, task)
     await session.update("cancel_turn", {"message_id": "p1", "reason": "enough"})
 
     (turn,) = await session.idle(turns=1)
@@ -191,39 +193,39 @@ async def test_tsk_5_stopping_the_turn_cancels_its_task_and_its_tasks_tasks(on: 
         assert (await cancelled.until(lambda state: state.status == "cancelled")).status == "cancelled"
 
 
-async def test_tsk_5_a_task_that_ends_otherwise_is_a_result(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("look", {})))
-    on.tools.gate.close()
+async def test_tsk_5_a_task_that_ends_otherwise_is_a_result(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})))
+    env.tools.gate.close()
     for number, end in enumerate(("terminate", "cancel"), start=1):
-        session = await on.start(UNASKED)
+        session = await env.start(UNASKED)
         await session.prompt(id="p1", text=DELEGATE)
-        await on.tools.gate.until_arrived(number)
-        await getattr(task_of(on, session).handle, end)()
+        await env.tools.gate.until_arrived(number)
+        await getattr(task_of(env, session).handle, end)()
         (turn,) = await session.idle(turns=1)
         step = turn.steps[0]
         assert isinstance(step, ModelStep)
         assert step.tool_calls[0].result is not None
         assert step.tool_calls[0].result.status == "cancelled"
-        on.sessions.pop()
+        env.sessions.pop()
 
 
-async def test_tsk_5_a_task_may_take_no_longer_than_it_was_given(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("look", {})), timeout=1)
-    on.tools.gate.close()
-    _, (result,) = await delegated(on)
+async def test_tsk_5_a_task_may_take_no_longer_than_it_was_given(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})), timeout=1)
+    env.tools.gate.close()
+    _, (result,) = await delegated(env)
     assert result.status == "error"
     assert "limits.turn_timeout" in result.content
 
 
-async def test_tsk_5_long_arguments_and_answers_go_through_the_store(on: Stage) -> None:
+async def test_tsk_5_long_arguments_and_answers_go_through_the_store(env: Environment) -> None:
     background, answer = "context " * 2_000, "word " * 5_000
-    on.vendor.answer = delegating(agent=answers(answer), background_context=background.strip())
-    session, (result,) = await delegated(on)
+    env.vendor.answer = delegating(agent=answers(answer), background_context=background.strip())
+    session, (result,) = await delegated(env)
 
     assert result.blob is not None
     assert result.blob.chars >= len(answer.strip())
-    assert any(background.strip() in last_user_message(request) for request in on.vendor.turn_requests)
-    end = await task_of(on, session).handle.result()
+    assert any(background.strip() in last_user_message(request) for request in env.vendor.turn_requests)
+    end = await task_of(env, session).handle.result()
     assert end["task"]["answer"] == answer
 
 
@@ -238,16 +240,16 @@ async def test_tsk_5_long_arguments_and_answers_go_through_the_store(on: Stage) 
     ],
 )
 async def test_tsk_5_wrong_arguments_are_a_result_that_names_them(
-    on: Stage, args: dict[str, JsonValue], complaint: str
+    env: Environment, args: dict[str, JsonValue], complaint: str
 ) -> None:
-    on.vendor.script = [asks(("run_task", args)), says("I see.")]
-    session, (result,) = await delegated(on)
+    env.vendor.script = [asks(("run_task", args)), says("I see.")]
+    session, (result,) = await delegated(env)
     assert result.status == "error"
     assert complaint in result.outcome
     assert (await session.state()).session.tasks == []
 
 
-async def test_tsk_4_a_task_reports_progress_and_findings(on: Stage) -> None:
+async def test_tsk_4_a_task_reports_progress_and_findings(env: Environment) -> None:
     reports = [
         ("report_progress", {"message": "Half of\nit", "percent": 50}),
         ("report_progress", {"findings": {"longest": "README.md"}}),
@@ -255,16 +257,16 @@ async def test_tsk_4_a_task_reports_progress_and_findings(on: Stage) -> None:
         ("report_progress", {}),
         ("look", {}),
     ]
-    on.vendor.answer = delegating(agent=calls_then(*reports), background=True)
-    on.tools.gate.close()
-    session = await on.start(UNASKED)
+    env.vendor.answer = delegating(agent=calls_then(*reports), background=True)
+    env.tools.gate.close()
+    session = await env.start(UNASKED)
     await session.prompt(id="p1", text=DELEGATE)
     state = await session.until(lambda state: any(task.percent == 50 for task in state.session.tasks))
     assert state.session.tasks[0].message == "Half of it"
-    on.tools.gate.open()
+    env.tools.gate.open()
     await session.idle(turns=2)
 
-    view = (await task_of(on, session).state()).session.task
+    view = (await task_of(env, session).state()).session.task
     assert view is not None
     assert view.findings == {"longest": "README.md"}
 
@@ -272,40 +274,40 @@ async def test_tsk_4_a_task_reports_progress_and_findings(on: Stage) -> None:
 @pytest.mark.parametrize(
     "change", [None, "x", [], {}, {"task_id": "unknown", "status": "completed"}, {"task_id": 1}, {"status": "working"}]
 )
-async def test_tsk_5_a_signal_about_no_task_of_the_session_changes_nothing(on: Stage, change: Any) -> None:
-    session = await on.start(UNASKED)
+async def test_tsk_5_a_signal_about_no_task_of_the_session_changes_nothing(env: Environment, change: Any) -> None:
+    session = await env.start(UNASKED)
     await session.handle.signal("task_changed", args=[] if change is None else [change])
     await session.prompt(id="p1", text="hello")
     await session.idle(turns=1)
     assert (await session.state()).session.tasks == []
 
 
-async def test_tsk_5_a_task_in_the_background_ends_where_its_parent_is_gone(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("look", {})), background=True)
-    on.tools.gate.close()
-    session, _ = await delegated(on)
+async def test_tsk_5_a_task_in_the_background_ends_where_its_parent_is_gone(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})), background=True)
+    env.tools.gate.close()
+    session, _ = await delegated(env)
     await session.handle.terminate()
-    on.tools.gate.open()
-    end = await task_of(on, session).handle.result()
+    env.tools.gate.open()
+    end = await task_of(env, session).handle.result()
     assert end["status"] == "ended"
 
 
-async def test_tsk_5_a_session_that_goes_on_in_a_new_run_keeps_its_tasks(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("look", {})), background=True)
-    on.tools.gate.close()
+async def test_tsk_5_a_session_that_goes_on_in_a_new_run_keeps_its_tasks(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})), background=True)
+    env.tools.gate.close()
     limits = {"max_history_events": 50}
     start = SessionInput.model_validate({"tool_policy": {"*": "allow"}, "limits": limits})
-    session, _ = await delegated(on, start)
+    session, _ = await delegated(env, start)
     for number in range(2, 8):
         await session.prompt(id=f"p{number}", text=f"line {number}")
         await session.idle(turns=number)
     assert len(await session.histories()) > 1
 
-    on.tools.gate.open()
+    env.tools.gate.open()
     turns = await session.idle(turns=8)
     assert turns[-1].id == "task-1.answer-1"
     await session.handle.cancel()
-    task = task_of(on, session)
+    task = task_of(env, session)
 
     async def has_ended() -> bool:
         return (await task.state()).status == "cancelled"
@@ -313,13 +315,13 @@ async def test_tsk_5_a_session_that_goes_on_in_a_new_run_keeps_its_tasks(on: Sta
     assert await until(has_ended)
 
 
-async def test_tsk_5_a_hundred_tasks_at_once_end_with_their_root(on: Stage) -> None:
-    on.vendor.answer = delegating(agent=calls_then(("look", {})), calls=103, background=True)
-    on.tools.gate.close()
+async def test_tsk_5_a_hundred_tasks_at_once_end_with_their_root(env: Environment) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})), calls=103, background=True)
+    env.tools.gate.close()
     limits = {"max_tasks": 100, "max_tasks_at_once": 100, "max_task_depth": 1}
     start = SessionInput.model_validate({"tool_policy": {"*": "allow"}, "limits": limits})
-    session, results = await delegated(on, start)
-    await on.tools.gate.until_arrived(100)
+    session, results = await delegated(env, start)
+    await env.tools.gate.until_arrived(100)
 
     assert [result.status for result in results].count("ok") == 100
     assert all("limits.max_tasks" in result.outcome for result in results if result.status == "error")
@@ -327,7 +329,7 @@ async def test_tsk_5_a_hundred_tasks_at_once_end_with_their_root(on: Stage) -> N
     ids = [sub_task_id(session.handle.id, number) for number in range(1, 101)]
 
     async def are_all_cancelled() -> bool:
-        statuses = [(await on.client.get_workflow_handle(task_id).describe()).status for task_id in ids]
+        statuses = [(await env.client.get_workflow_handle(task_id).describe()).status for task_id in ids]
         return all(status is WorkflowExecutionStatus.CANCELED for status in statuses)
 
     assert await until(are_all_cancelled)

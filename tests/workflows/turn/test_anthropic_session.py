@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.harness import Stage
+from tests.harness import Environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.anthropic_wire import MODEL, AnthropicWire, error_body
 from tests.vendors.server import Answer, Call, Reply
@@ -19,19 +19,19 @@ LOOK_TWICE = Answer(
 
 
 @pytest.fixture
-async def wire(on: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AnthropicWire]:
-    """Anthropic's API, the vendor of all models of the stage."""
+async def wire(env: Environment, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AnthropicWire]:
+    """Anthropic's API, the vendor of all models of the environment."""
     async with AnthropicWire() as started:
         provider: Provider = started.provider()
-        monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, MODEL))
+        monkeypatch.setattr(env.vendor, "resolve", lambda model: (provider, MODEL))
         yield started
 
 
 async def test_agt_3_thinking_and_parallel_calls_go_back_through_temporal_as_they_came(
-    on: Stage, wire: AnthropicWire
+    env: Environment, wire: AnthropicWire
 ) -> None:
     wire.script(LOOK_TWICE, Answer(text="A chair."), Answer(text="Goodbye."))
-    session = await on.start(SessionInput(model=wire.model))
+    session = await env.start(SessionInput(model=wire.model))
     await session.prompt("What is there?")
     await session.idle(turns=1)
     await session.prompt("Thanks.")
@@ -62,9 +62,11 @@ async def test_agt_3_thinking_and_parallel_calls_go_back_through_temporal_as_the
     assert "is_error" in second[2]["content"][1]
 
 
-async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(on: Stage, wire: AnthropicWire) -> None:
+async def test_agt_9_reasoning_the_vendor_no_longer_takes_back_is_left_out_once(
+    env: Environment, wire: AnthropicWire
+) -> None:
     wire.script(LOOK_TWICE, wire.fault("stale_reasoning"), Answer(text="A chair."))
-    session = await on.start(SessionInput(model=wire.model))
+    session = await env.start(SessionInput(model=wire.model))
     await session.prompt("What is there?")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "A chair."
@@ -78,15 +80,15 @@ def look(number: int, *, think: str = "") -> Answer:
 
 
 async def test_agt_3_a_turn_whose_thinking_was_evicted_goes_on_without_and_the_next_thinks_again(
-    on: Stage, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
+    env: Environment, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What such a model would refuse is refused by the wire: thinking in an answer that did not begin with its own."""
     provider: Provider = wire.provider()
-    monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
+    monkeypatch.setattr(env.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
     steps = [look(number, think="Where?") for number in range(12)]
     wire.script(*steps, Answer(text="A chair."), look(12, think="Again?"), Answer(text="Still a chair."))
     history = {"max_messages": 8, "preserve_first_n": 0, "preserve_last_n": 2}
-    session = await on.start(SessionInput.model_validate({"model": wire.model, "history": history}))
+    session = await env.start(SessionInput.model_validate({"model": wire.model, "history": history}))
     await session.prompt("What is there?")
     await session.idle(turns=1)
     await session.prompt("And now?")
@@ -99,14 +101,14 @@ async def test_agt_3_a_turn_whose_thinking_was_evicted_goes_on_without_and_the_n
 
 
 async def test_agt_9_a_model_that_misses_its_thinking_is_asked_without(
-    on: Stage, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
+    env: Environment, wire: AnthropicWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider: Provider = wire.provider()
-    monkeypatch.setattr(on.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
+    monkeypatch.setattr(env.vendor, "resolve", lambda model: (provider, "claude-sonnet-4-5"))
     missed = "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`. When `thinking`…"
     refused = Reply.error(400, error_body("invalid_request_error", missed))
     wire.script(look(1, think="Where?"), refused, Answer(text="A chair."))
-    session = await on.start(SessionInput(model=wire.model))
+    session = await env.start(SessionInput(model=wire.model))
     await session.prompt("What is there?")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "A chair."

@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from tests.harness import DrivenSession, Stage, asks, says, tools_of
+from tests.harness import DrivenSession, Environment, asks, says, tools_of
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import CarriedState, SessionInput
 from turnkeeper.models.session.session_tools import FRESH_TURNS
@@ -17,11 +17,11 @@ MAIL = ToolSpec(name="send_mail", description="Sends a mail.")
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 
 
-async def waiting_for(on: Stage, *calls: tuple[str, dict], start: SessionInput | None = None) -> DrivenSession:
+async def waiting_for(env: Environment, *calls: tuple[str, dict], start: SessionInput | None = None) -> DrivenSession:
     """A session whose turn p1 has asked for `calls`."""
-    on.tools.specs = [*on.tools.specs, MAIL, ToolSpec(name="post", description="Posts a letter.")]
-    on.vendor.script = [asks(*calls), says("done")]
-    session = await on.start(start)
+    env.tools.specs = [*env.tools.specs, MAIL, ToolSpec(name="post", description="Posts a letter.")]
+    env.vendor.script = [asks(*calls), says("done")]
+    session = await env.start(start)
     await session.prompt(id="p1", text="write to them")
     return session
 
@@ -33,8 +33,8 @@ async def refusal(session: DrivenSession, pending: PendingApproval, decision: st
     return refused.value.cause.type or "", refused.value.cause.message
 
 
-async def test_agt_8_a_call_waits_until_it_is_approved_and_runs_once(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"to": "bob"}))
+async def test_agt_8_a_call_waits_until_it_is_approved_and_runs_once(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"to": "bob"}))
     (pending,) = await session.awaited_approvals()
     assert (pending.call_id, pending.message_id, pending.tool) == ("1.1.0", "p1", "send_mail")
     assert (pending.args, pending.description, pending.effect) == ({"to": "bob"}, "Sends a mail.", "at_most_once")
@@ -43,87 +43,89 @@ async def test_agt_8_a_call_waits_until_it_is_approved_and_runs_once(on: Stage) 
     assert (turn.status, turn.is_complete, state.is_processing) == ("awaiting_approval", False, True)
     (call,) = turn.steps[0].tool_calls
     assert (call.result, call.approval.decision, call.approval.args_digest) == (None, None, pending.args_digest)
-    assert on.tools.calls == []
+    assert env.tools.calls == []
     receipt = await session.decide(pending, "approve")
     assert receipt == {"call_id": "1.1.0", "decision": "approve"}
     (turn,) = await session.idle(turns=1)
     (call,) = turn.steps[0].tool_calls
     assert (turn.agent_message, call.result.status, call.approval.decision) == ("done", "ok", "approve")
-    assert [invocation.call_id for invocation in on.tools.calls] == ["1.1.0"]
+    assert [invocation.call_id for invocation in env.tools.calls] == ["1.1.0"]
     assert await session.approvals() == []
 
 
-async def test_agt_8_a_rejection_tells_the_model_why_and_the_tool_never_runs(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"to": "bob"}))
+async def test_agt_8_a_rejection_tells_the_model_why_and_the_tool_never_runs(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"to": "bob"}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "reject", reason="Bob is on holiday.")
     (turn,) = await session.idle(turns=1)
     (call,) = turn.steps[0].tool_calls
     assert (call.result.status, call.approval.reason) == ("denied", "Bob is on holiday.")
-    assert on.tools.calls == []
-    message = on.vendor.requests[-1].messages[-1]
+    assert env.tools.calls == []
+    message = env.vendor.requests[-1].messages[-1]
     assert message.content == "send_mail was rejected by the user\n\nReason: Bob is on holiday."
 
 
-async def test_agt_8_several_wait_at_once_beside_those_that_run_and_each_is_decided_on_its_own(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"n": 0}), ("look", {}), ("post", {"n": 2}), ("send_mail", {"n": 3}))
+async def test_agt_8_several_wait_at_once_beside_those_that_run_and_each_is_decided_on_its_own(
+    env: Environment,
+) -> None:
+    session = await waiting_for(env, ("send_mail", {"n": 0}), ("look", {}), ("post", {"n": 2}), ("send_mail", {"n": 3}))
     first, second, third = await session.awaited_approvals(3)
-    await on.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(1)
     await session.decide(third, "approve")
-    await on.tools.gate.until_arrived(2)
+    await env.tools.gate.until_arrived(2)
     await session.decide(first, "reject")
     assert [pending.call_id for pending in await session.approvals()] == [second.call_id]
     assert (await session.state()).status == "awaiting_approval"
     await session.decide(second, "approve")
     (turn,) = await session.idle(turns=1)
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["denied", "ok", "ok", "ok"]
-    assert sorted(invocation.call_id for invocation in on.tools.calls) == ["1.1.1", "1.1.2", "1.1.3"]
+    assert sorted(invocation.call_id for invocation in env.tools.calls) == ["1.1.1", "1.1.2", "1.1.3"]
 
 
-async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_for_no_other(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"n": 0}), ("send_mail", {"n": 1}), ("post", {}), start=SMALL)
+async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_for_no_other(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"n": 0}), ("send_mail", {"n": 1}), ("post", {}), start=SMALL)
     mail, _, post = await session.awaited_approvals(3)
     await session.decide(mail, "allow_for_session")
     await session.decide(post, "approve")
     await session.idle(turns=1)
-    on.vendor.script = [asks(("send_mail", {})), says("sent")] * 10
+    env.vendor.script = [asks(("send_mail", {})), says("sent")] * 10
     for _ in range(10):  # over runs, too
         await session.prompt("another mail")
     await session.idle(turns=11)
     assert len(await session.histories()) >= 2
-    on.vendor.script = [asks(("post", {}))]
+    env.vendor.script = [asks(("post", {}))]
     await session.prompt("a letter")
     (pending,) = await session.awaited_approvals()
     assert pending.tool == "post"
 
 
-async def test_agt_8_a_later_denial_counts_more_than_an_allowance(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_a_later_denial_counts_more_than_an_allowance(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
     await session.idle(turns=1)
     await session.update("configure", {"tool_policy": {"send_*": "deny"}})
-    on.vendor.script = [asks(("send_mail", {})), says("no")]
+    env.vendor.script = [asks(("send_mail", {})), says("no")]
     await session.prompt("again")
     turns = await session.idle(turns=2)
     assert turns[-1].steps[0].tool_calls[0].result.status == "denied"
 
 
-async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_a_new_policy_ends_what_was_allowed_for_the_session(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
     await session.idle(turns=1)
     assert await session.allowances() == ["send_mail"]
     await session.update("configure", {"tool_policy": {"send_mail": "ask"}})
     assert await session.allowances() == []
-    on.vendor.script = [asks(("send_mail", {}))]
+    env.vendor.script = [asks(("send_mail", {}))]
     await session.prompt("again")
     await session.awaited_approvals()
 
 
-async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_were_seen(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"to": "bob"}), ("look", {}))
+async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_were_seen(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"to": "bob"}), ("look", {}))
     (pending,) = await session.awaited_approvals()
     reason, message = await refusal(session, pending, "approve", args_digest="0" * 64)
     assert (reason, message) == (
@@ -134,7 +136,7 @@ async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_w
     assert (await refusal(session, pending, "approve", call_id="9.1.0"))[0] == "unknown_call"
     assert (await refusal(session, pending, "approve", call_id="1.1.1"))[0] == "not_awaiting"
     assert (await refusal(session, pending, "maybe"))[0] == "invalid"
-    assert on.tools.calls[1:] == []
+    assert env.tools.calls[1:] == []
     before = (await session.histories())[-1]
     assert not [
         event for event in before.events if event.HasField("workflow_execution_update_accepted_event_attributes")
@@ -142,35 +144,35 @@ async def test_agt_8_a_decision_is_bound_to_the_call_and_to_the_arguments_that_w
     await session.decide(pending, "reject")
 
 
-async def test_agt_8_the_same_decision_twice_is_one_and_another_one_comes_too_late(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_the_same_decision_twice_is_one_and_another_one_comes_too_late(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
-    on.tools.gate.close()
+    env.tools.gate.close()
     await session.decide(pending, "approve")
     assert (await session.decide(pending, "approve"))["decision"] == "approve"
     assert await refusal(session, pending, "reject") == ("not_awaiting", "Refused: Call 1.1.0 was decided: approve.")
-    on.tools.gate.open()
+    env.tools.gate.open()
     await session.idle(turns=1)
     assert (await session.decide(pending, "approve"))["decision"] == "approve"
-    assert len(on.tools.calls) == 1
+    assert len(env.tools.calls) == 1
 
 
-async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(on: Stage) -> None:
+async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(env: Environment) -> None:
     start = SessionInput.model_validate({"limits": {"approval_timeout": 0.3}})
-    session = await waiting_for(on, ("send_mail", {}), ("post", {}), start=start)
+    session = await waiting_for(env, ("send_mail", {}), ("post", {}), start=start)
     (turn,) = await session.idle(turns=1)
     for call in turn.steps[0].tool_calls:
         assert (call.result.status, call.approval.decision) == ("denied", "expired")
         assert call.result.outcome == f"Nobody decided on {call.name} in time"
         assert "limits.approval_timeout (0.3 s)" in call.result.content
-    assert (turn.status, on.tools.calls) == ("completed", [])
+    assert (turn.status, env.tools.calls) == ("completed", [])
     (history,) = await session.histories()
     timers = [event for event in history.events if event.HasField("timer_started_event_attributes")]
     assert len(timers) == 1
 
 
-async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"to": "bob"}), ("look", {}), start=SMALL)
+async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"to": "bob"}), ("look", {}), start=SMALL)
     (pending,) = await session.awaited_approvals()
     for number in range(30):
         await session.prompt(id=f"q{number}", text="and then?")
@@ -180,11 +182,11 @@ async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(on: S
     await session.decide(pending, "approve")
     turns = await session.idle(turns=31)
     assert [call.result.status for call in turns[0].steps[0].tool_calls] == ["ok", "ok"]
-    assert sorted(invocation.call_id for invocation in on.tools.calls) == ["1.1.0", "1.1.1"]
+    assert sorted(invocation.call_id for invocation in env.tools.calls) == ["1.1.0", "1.1.1"]
 
 
-async def test_agt_8_a_turn_that_is_stopped_waits_no_longer(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_a_turn_that_is_stopped_waits_no_longer(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
@@ -195,19 +197,19 @@ async def test_agt_8_a_turn_that_is_stopped_waits_no_longer(on: Stage) -> None:
     assert (reason, message) == ("not_awaiting", "Refused: Call 1.1.0 ended before anyone decided.")
 
 
-async def test_agt_8_an_ending_session_waits_for_the_decision_first(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_an_ending_session_waits_for_the_decision_first(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.handle.signal("end_chat")
     assert (await session.state()).status == "awaiting_approval"
     await session.decide(pending, "approve")
     assert (await session.handle.result())["turn_count"] == 1
-    assert len(on.tools.calls) == 1
+    assert len(env.tools.calls) == 1
 
 
-async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_says_so(on: Stage) -> None:
+async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_says_so(env: Environment) -> None:
     start = SessionInput(unattended=True, tool_policy={"post": "ask"})
-    session = await waiting_for(on, ("send_mail", {}), ("post", {}), start=start)
+    session = await waiting_for(env, ("send_mail", {}), ("post", {}), start=start)
     (pending,) = await session.awaited_approvals()
     assert pending.tool == "post"
     await session.decide(pending, "approve")
@@ -218,9 +220,11 @@ async def test_agt_8_nobody_is_asked_in_an_unattended_session_unless_the_policy_
 WRITE = ToolSpec(name="file_write", effect="idempotent", built_in=True)
 
 
-async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_before_one_reads(on: Stage) -> None:
-    on.tools.specs = [*on.tools.specs, WRITE]
-    session = await waiting_for(on, ("look", {}), ("file_write", {"path": "a.txt"}))
+async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_before_one_reads(
+    env: Environment,
+) -> None:
+    env.tools.specs = [*env.tools.specs, WRITE]
+    session = await waiting_for(env, ("look", {}), ("file_write", {"path": "a.txt"}))
     (pending,) = await session.awaited_approvals()
     assert pending.tool == "file_write"
     await session.decide(pending, "approve")
@@ -228,20 +232,20 @@ async def test_agt_8_a_new_session_asks_before_a_built_in_tool_writes_and_not_be
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "ok"]
 
 
-async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(on: Stage) -> None:
-    on.tools.specs = [*on.tools.specs, WRITE]
+async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(env: Environment) -> None:
+    env.tools.specs = [*env.tools.specs, WRITE]
     start = SessionInput(unattended=True)
-    session = await waiting_for(on, ("look", {}), ("file_write", {"path": "a.txt"}), start=start)
+    session = await waiting_for(env, ("look", {}), ("file_write", {"path": "a.txt"}), start=start)
     (turn,) = await session.idle(turns=1)
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
-    assert [invocation.name for invocation in on.tools.calls] == ["look"]
+    assert [invocation.name for invocation in env.tools.calls] == ["look"]
 
 
-async def test_agt_8_a_session_from_before_goes_on_writing_unasked(on: Stage) -> None:
-    on.tools.specs = [*on.tools.specs, WRITE]
+async def test_agt_8_a_session_from_before_goes_on_writing_unasked(env: Environment) -> None:
+    env.tools.specs = [*env.tools.specs, WRITE]
     older = CarriedState(created_at=datetime(2026, 1, 1, tzinfo=UTC), revision=0, default_rules=1)
     start = SessionInput(carried=older)
-    session = await waiting_for(on, ("file_write", {"path": "a.txt"}), ("send_mail", {}), start=start)
+    session = await waiting_for(env, ("file_write", {"path": "a.txt"}), ("send_mail", {}), start=start)
     (pending,) = await session.awaited_approvals()
     assert pending.tool == "send_mail"
     await session.decide(pending, "reject")
@@ -249,23 +253,23 @@ async def test_agt_8_a_session_from_before_goes_on_writing_unasked(on: Stage) ->
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
 
 
-async def test_agt_8_calls_that_can_never_run_are_not_asked_about(on: Stage) -> None:
-    on.tools.specs = [MAIL]
+async def test_agt_8_calls_that_can_never_run_are_not_asked_about(env: Environment) -> None:
+    env.tools.specs = [MAIL]
     start = SessionInput(tool_policy={"*": "ask"})
-    session = await waiting_for(on, ("nothing", {}), ("send_mail", "no JSON"), start=start)
+    session = await waiting_for(env, ("nothing", {}), ("send_mail", "no JSON"), start=start)
     (turn,) = await session.idle(turns=1)
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["error", "error"]
     assert [call.approval for call in turn.steps[0].tool_calls] == [None, None]
 
 
-async def test_agt_8_a_prompt_that_interrupts_ends_the_waiting_and_one_that_steers_waits_too(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {}))
+async def test_agt_8_a_prompt_that_interrupts_ends_the_waiting_and_one_that_steers_waits_too(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {}))
     (pending,) = await session.awaited_approvals()
     await session.prompt(id="p2", text="in English", mode="steer")
     await session.decide(pending, "approve")
     (turn,) = await session.idle(turns=1)
     assert [step.kind for step in turn.steps] == ["model", "user", "model"]
-    on.vendor.script = [asks(("send_mail", {})), says("never asked")]
+    env.vendor.script = [asks(("send_mail", {})), says("never asked")]
     await session.prompt(id="p3", text="again")
     await session.awaited_approvals()
     await session.prompt(id="p4", text="stop that", mode="interrupt")
@@ -273,16 +277,16 @@ async def test_agt_8_a_prompt_that_interrupts_ends_the_waiting_and_one_that_stee
     assert [turn.status for turn in turns] == ["completed", "cancelled", "completed"]
 
 
-async def test_agt_1_the_time_for_a_decision_does_not_count_towards_the_turn(on: Stage) -> None:
+async def test_agt_1_the_time_for_a_decision_does_not_count_towards_the_turn(env: Environment) -> None:
     start = SessionInput.model_validate({"limits": {"turn_timeout": 1, "approval_timeout": 1.5}})
-    session = await waiting_for(on, ("send_mail", {}), ("look", {}), start=start)
+    session = await waiting_for(env, ("send_mail", {}), ("look", {}), start=start)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "done")
     assert turn.processing_time_ms >= 1_500
 
 
-async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_for(on: Stage) -> None:
-    session = await waiting_for(on, ("send_mail", {"to": "<bob>"}))
+async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_for(env: Environment) -> None:
+    session = await waiting_for(env, ("send_mail", {"to": "<bob>"}))
     (pending,) = await session.awaited_approvals()
 
     async def status() -> str | None:
@@ -297,44 +301,44 @@ async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_f
     assert await status() == "open"
 
 
-async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_next(on: Stage) -> None:
+async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_next(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await on.start(SessionInput.model_validate({"history": window}))
+    session = await env.start(SessionInput.model_validate({"history": window}))
     await session.prompt("one")
     await session.idle(turns=1)
-    before = [tool.name for tool in on.tools.specs]
-    on.tools.specs = [*on.tools.specs, MAIL]
+    before = [tool.name for tool in env.tools.specs]
+    env.tools.specs = [*env.tools.specs, MAIL]
     for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
     await session.idle(turns=2 * FRESH_TURNS - 1)
-    offered = [tools_of(request) for request in on.vendor.requests]
+    offered = [tools_of(request) for request in env.vendor.requests]
     first_new = offered.index([*before, "send_mail"])
     assert first_new >= FRESH_TURNS
     assert offered[:first_new] == [before] * first_new
     assert offered[first_new:] == [[*before, "send_mail"]] * (len(offered) - first_new)
-    earlier = on.vendor.requests[first_new - 1].messages
-    assert on.vendor.requests[first_new].messages[: len(earlier)] != earlier  # the prefix changed there anyway
+    earlier = env.vendor.requests[first_new - 1].messages
+    assert env.vendor.requests[first_new].messages[: len(earlier)] != earlier  # the prefix changed there anyway
 
 
-async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(on: Stage) -> None:
+async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await waiting_for(on, ("send_mail", {}), start=SessionInput.model_validate({"history": window}))
+    session = await waiting_for(env, ("send_mail", {}), start=SessionInput.model_validate({"history": window}))
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
     await session.idle(turns=1)
-    on.tools.specs = [MAIL.model_copy(update={"description": "Sends a mail to everybody."})]
+    env.tools.specs = [MAIL.model_copy(update={"description": "Sends a mail to everybody."})]
     for number in range(2, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
     await session.idle(turns=2 * FRESH_TURNS - 1)
-    on.vendor.script = [asks(("send_mail", {})), says("sent")]
+    env.vendor.script = [asks(("send_mail", {})), says("sent")]
     await session.prompt("again")
     (pending,) = await session.awaited_approvals()
     assert pending.description == "Sends a mail to everybody."
 
 
-async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(on: Stage) -> None:
+async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await on.start(SessionInput.model_validate({"history": window}))
+    session = await env.start(SessionInput.model_validate({"history": window}))
     for number in range(1, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
     await session.idle(turns=2 * FRESH_TURNS - 1)

@@ -9,7 +9,7 @@ import pytest
 from temporalio import activity
 from temporalio.client import Client
 
-from tests.harness import BOUND, AnswerParts, Gate, Stage, asks, says, stage, wait_in_workflow_beyond
+from tests.harness import BOUND, AnswerParts, Environment, Gate, asks, environment, says, wait_in_workflow_beyond
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -40,9 +40,9 @@ def counted(response: ModelResponse) -> ModelResponse:
     return response.model_copy(update={"usage": Usage(input_tokens=100, output_tokens=10)})
 
 
-def estimate(on: Stage, *, attempts: int, request: int = 0, text: str = STORY) -> Usage:
+def estimate(env: Environment, *, attempts: int, request: int = 0, text: str = STORY) -> Usage:
     """What attempts of the request number `request` are expected to have cost."""
-    one = request_tokens(on.vendor.requests[request])
+    one = request_tokens(env.vendor.requests[request])
     output = tokens_of(len(text))
     return Usage(
         input_tokens=one * attempts, output_tokens=output * attempts, estimated_tokens=(one + output) * attempts
@@ -58,30 +58,30 @@ async def test_agt_9_attempts_that_broke_off_stand_in_the_usage_of_step_turn_and
     temporal: Client, carrier: str
 ) -> None:
     partials = InProcessCarrier() if carrier == "in process" else None
-    async with stage(temporal, partials=partials) as on:
-        on.vendor.script = [cut(), cut(), counted(says("the end"))]
-        session = await on.start()
+    async with environment(temporal, partials=partials) as env:
+        env.vendor.script = [cut(), cut(), counted(says("the end"))]
+        session = await env.start()
         await session.prompt("tell me a story")
         (turn,) = await session.idle(turns=1)
         assert turn.agent_message == "the end"
-        expected = estimate(on, attempts=2) + Usage(input_tokens=100, output_tokens=10)
+        expected = estimate(env, attempts=2) + Usage(input_tokens=100, output_tokens=10)
         (step,) = turn.steps
         assert isinstance(step, ModelStep)
         assert step.usage == turn.usage == expected
         assert (await session.state()).session.usage == expected
 
 
-async def test_agt_9_a_vendor_that_cuts_every_answer_spends_no_more_than_the_budget(on: Stage) -> None:
-    on.vendor.script = [cut() for _ in range(100)]
-    session = await on.start(limited(max_tokens_per_turn=1_000))
+async def test_agt_9_a_vendor_that_cuts_every_answer_spends_no_more_than_the_budget(env: Environment) -> None:
+    env.vendor.script = [cut() for _ in range(100)]
+    session = await env.start(limited(max_tokens_per_turn=1_000))
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert "limits.max_tokens_per_turn is 1,000" in (turn.error or "")
-    one = estimate(on, attempts=1).tokens
+    one = estimate(env, attempts=1).tokens
     assert turn.usage is not None
     assert 1_000 < turn.usage.tokens <= 1_000 + one
-    assert len(on.vendor.requests) == 1_000 // one + 1
+    assert len(env.vendor.requests) == 1_000 // one + 1
 
 
 @pytest.mark.parametrize("api", WIRES)
@@ -92,8 +92,8 @@ async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_w
         whole = wire.reply(Answer(text=STORY * 8, input=1_000, output=1_300))
         wire.server.otherwise = lambda received: whole.cut_after(len(whole.chunks) * 9 // 10)
         providers = Providers({split_model(wire.model)[0]: wire.provider})
-        async with stage(temporal, providers=providers) as on:
-            session = await on.start(limited(max_tokens_per_turn=3_000).model_copy(update={"model": wire.model}))
+        async with environment(temporal, providers=providers) as env:
+            session = await env.start(limited(max_tokens_per_turn=3_000).model_copy(update={"model": wire.model}))
             await session.prompt("tell me a story")
             (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -103,34 +103,36 @@ async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_w
     assert turn.usage.tokens * (attempts - 1) <= 3_000 * attempts, "the last attempt was the first over the budget"
 
 
-async def test_agt_9_the_cost_of_attempts_counts_too(on: Stage) -> None:
-    on.vendor.script = [cut("word " * 4_000) for _ in range(100)]
-    session = await on.start(limited(max_cost_per_turn=0.2).model_copy(update={"model": "anthropic:claude-sonnet-4-5"}))
+async def test_agt_9_the_cost_of_attempts_counts_too(env: Environment) -> None:
+    env.vendor.script = [cut("word " * 4_000) for _ in range(100)]
+    session = await env.start(
+        limited(max_cost_per_turn=0.2).model_copy(update={"model": "anthropic:claude-sonnet-4-5"})
+    )
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert "limits.max_cost_per_turn is $0.20" in (turn.error or "")
     assert turn.usage is not None
     assert 0.2 < (turn.usage.cost or 0) < 0.3
-    assert len(on.vendor.requests) == 3  # 5,000 tokens of output at $15 a million, each
+    assert len(env.vendor.requests) == 3  # 5,000 tokens of output at $15 a million, each
 
 
 async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_in_workflow_beyond(monkeypatch, 0.3)
     later = ModelError("overloaded", "busy", retry_after=0.5)
-    on.vendor.script = [cut(), [Delta("respond", STORY), later], cut(), counted(says("the end"))]
-    session = await on.start()
+    env.vendor.script = [cut(), [Delta("respond", STORY), later], cut(), counted(says("the end"))]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
-    assert turn.usage == estimate(on, attempts=3) + Usage(input_tokens=100, output_tokens=10)
+    assert turn.usage == estimate(env, attempts=3) + Usage(input_tokens=100, output_tokens=10)
 
 
-async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(on: Stage) -> None:
+async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(env: Environment) -> None:
     busy = ModelError("overloaded", "busy", retry_after=0.05)
-    on.vendor.script = [busy, busy, counted(says("the end"))]
-    session = await on.start()
+    env.vendor.script = [busy, busy, counted(says("the end"))]
+    session = await env.start()
     await session.prompt("hello")
     (turn,) = await session.idle(turns=1)
     assert turn.usage == Usage(input_tokens=100, output_tokens=10)
@@ -138,43 +140,43 @@ async def test_agt_9_attempts_that_the_vendor_turned_down_cost_nothing(on: Stage
 
 @pytest.mark.parametrize(("useless", "answers"), [("", 2), ("x" * 1_200_000, 1)])
 async def test_agt_9_a_whole_answer_of_unknown_usage_that_can_t_be_kept_has_cost_what_is_estimated(
-    on: Stage, useless: str, answers: int
+    env: Environment, useless: str, answers: int
 ) -> None:
     """An empty one is asked for again, one that is too large ends the turn."""
-    on.vendor.script = [[Delta("think", STORY), says(useless)], counted(says("the end"))]
-    session = await on.start()
+    env.vendor.script = [[Delta("think", STORY), says(useless)], counted(says("the end"))]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
-    assert len(on.vendor.requests) == answers
+    assert len(env.vendor.requests) == answers
     last = Usage(input_tokens=100, output_tokens=10) if answers == 2 else Usage()
-    assert turn.usage == estimate(on, attempts=1) + last
+    assert turn.usage == estimate(env, attempts=1) + last
 
 
 async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear_answer_is_asked_about(
-    on: Stage,
+    env: Environment,
 ) -> None:
     busy = ModelError("overloaded", "busy", retry_after=0.05)
-    on.vendor.script = [busy, busy, unclear(), unclear(), says("the end")]
-    session = await on.start()
+    env.vendor.script = [busy, busy, unclear(), unclear(), says("the end")]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
-    assert (turn.agent_message, len(on.vendor.requests)) == ("the end", 5)
+    assert (turn.agent_message, len(env.vendor.requests)) == ("the end", 5)
 
 
 async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_in_workflow_beyond(monkeypatch, 0.3)
     later = ModelError("overloaded", "busy", retry_after=0.5)
-    on.vendor.script = [unclear(), cut(), unclear(), later, unclear(), says("never asked")]
-    session = await on.start()
+    env.vendor.script = [unclear(), cut(), unclear(), later, unclear(), says("never asked")]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
-    assert (turn.error_type, len(on.vendor.requests)) == ("provider_error", 5)
+    assert (turn.error_type, len(env.vendor.requests)) == ("provider_error", 5)
 
 
 async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is for the timer's heartbeats, here the only ones that could: the end of a whole answer tells by itself."""
     measured: list[ModelRequest] = []
@@ -185,31 +187,31 @@ async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
 
     monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
     monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 60.0)
-    on.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
-    session = await on.start()
+    env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
+    session = await env.start()
     for prompt in ("tell me a story", "and another one"):
         await session.prompt(prompt)
     turns = await session.idle(turns=2)
     assert [turn.agent_message for turn in turns] == [STORY, "the end"]
-    assert measured == on.vendor.requests[1:2], "once, of the attempt that failed"
+    assert measured == env.vendor.requests[1:2], "once, of the attempt that failed"
 
 
-async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(on: Stage) -> None:
-    on.vendor.script = [cut(), [Delta("respond", STORY), ModelError("refusal", "no")]]
-    session = await on.start()
+async def test_agt_9_a_turn_that_fails_has_cost_its_attempts(env: Environment) -> None:
+    env.vendor.script = [cut(), [Delta("respond", STORY), ModelError("refusal", "no")]]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert turn.error_type == "refusal"
     (step,) = turn.steps
     assert isinstance(step, ModelStep)
     assert step.interrupted
-    assert step.usage == turn.usage == estimate(on, attempts=2)
+    assert step.usage == turn.usage == estimate(env, attempts=2)
 
 
-async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(on: Stage) -> None:
+async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(env: Environment) -> None:
     middle = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", STORY), middle, says("never")]]
-    session = await on.start()
+    env.vendor.script = [[Delta("respond", STORY), middle, says("never")]]
+    session = await env.start()
     await session.prompt(id="p1", text="tell me a story")
     await middle.until_arrived(1)
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -217,50 +219,50 @@ async def test_agt_9_an_answer_that_is_stopped_has_cost_what_was_written(on: Sta
     assert turn.status == "cancelled"
     (step,) = turn.steps
     assert isinstance(step, ModelStep)
-    assert step.usage == turn.usage == estimate(on, attempts=1)
+    assert step.usage == turn.usage == estimate(env, attempts=1)
 
 
-async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(on: Stage) -> None:
+async def test_agt_9_a_turn_whose_time_is_over_has_cost_what_was_shown(env: Environment) -> None:
     middle = Gate(is_open=False)
-    on.vendor.script = [cut(), [Delta("respond", STORY), middle, says("never")]]
-    session = await on.start(limited(turn_timeout=4, model_timeout=60))
+    env.vendor.script = [cut(), [Delta("respond", STORY), middle, says("never")]]
+    session = await env.start(limited(turn_timeout=4, model_timeout=60))
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert turn.error_type == "budget"
-    assert turn.usage == estimate(on, attempts=2)
+    assert turn.usage == estimate(env, attempts=2)
 
 
 @pytest.mark.parametrize("before", ["estimated", "counted"])
 async def test_agt_9_with_a_limit_of_tokens_an_answer_of_unknown_usage_still_ends_the_turn(
-    on: Stage, before: str
+    env: Environment, before: str
 ) -> None:
     """What is known of the attempts before it says nothing of the answer itself."""
-    on.vendor.script = [cut() if before == "estimated" else counted(says("")), asks(("look", {})), says("never asked")]
-    session = await on.start(limited(max_tokens_per_turn=100_000))
+    env.vendor.script = [cut() if before == "estimated" else counted(says("")), asks(("look", {})), says("never asked")]
+    session = await env.start(limited(max_tokens_per_turn=100_000))
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
     assert turn.error_type == "budget"
     assert "does not say how many tokens it used" in (turn.error or "")
 
 
-async def test_agt_9_attempts_for_a_summary_count(on: Stage) -> None:
+async def test_agt_9_attempts_for_a_summary_count(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
     summaries: Iterator[AnswerParts | ModelResponse] = iter([cut(), counted(says("They counted."))])
-    on.vendor.summarise = lambda request: next(summaries)
-    on.vendor.answer = lambda request: counted(says("noted"))
-    session = await on.start(SessionInput.model_validate({"history": {**window, "summarize_on_trim": True}}))
+    env.vendor.summarise = lambda request: next(summaries)
+    env.vendor.answer = lambda request: counted(says("noted"))
+    session = await env.start(SessionInput.model_validate({"history": {**window, "summarize_on_trim": True}}))
     count = 0
-    while len(on.vendor.summary_requests) < 2:
+    while len(env.vendor.summary_requests) < 2:
         count += 1
         await session.prompt(f"question {count}, and some words that make it longer")
         turns = await session.idle(turns=count)
         assert count < 20
-    spent = estimate(on, attempts=1, request=on.vendor.requests.index(on.vendor.summary_requests[0]))
+    spent = estimate(env, attempts=1, request=env.vendor.requests.index(env.vendor.summary_requests[0]))
     assert turns[-1].usage == spent + Usage(input_tokens=200, output_tokens=20)
 
 
 async def died_in_the_middle(
-    on: Stage, monkeypatch: pytest.MonkeyPatch, start: SessionInput | None = None
+    env: Environment, monkeypatch: pytest.MonkeyPatch, start: SessionInput | None = None
 ) -> ConversationMessage:
     """Return a turn whose first attempt had written the story when its worker died.
 
@@ -278,8 +280,8 @@ async def died_in_the_middle(
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr(activity, "heartbeat", heartbeat)
     middle = Gate(is_open=False)
-    on.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
-    session = await on.start(start)
+    env.vendor.script = [[Delta("respond", STORY), middle, ModelError("connection", "gone")], counted(says("the end"))]
+    session = await env.start(start)
     await session.prompt("tell me a story")
     await middle.until_arrived(1)
     await asyncio.wait_for(has_reported.wait(), BOUND)
@@ -289,18 +291,20 @@ async def died_in_the_middle(
     return turn
 
 
-async def test_agt_9_what_a_worker_that_died_had_written_counts(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = await died_in_the_middle(on, monkeypatch)
+async def test_agt_9_what_a_worker_that_died_had_written_counts(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = await died_in_the_middle(env, monkeypatch)
     assert turn.agent_message == "the end"
-    assert turn.usage == estimate(on, attempts=1) + Usage(input_tokens=100, output_tokens=10)
+    assert turn.usage == estimate(env, attempts=1) + Usage(input_tokens=100, output_tokens=10)
 
 
 async def test_ses_9_what_a_worker_that_died_had_written_stays_where_it_has_used_up_the_budget(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = await died_in_the_middle(on, monkeypatch, limited(max_tokens_per_turn=10))
-    assert (turn.error_type, len(on.vendor.requests)) == ("budget", 1)
+    turn = await died_in_the_middle(env, monkeypatch, limited(max_tokens_per_turn=10))
+    assert (turn.error_type, len(env.vendor.requests)) == ("budget", 1)
     (step,) = turn.steps
     assert isinstance(step, ModelStep)
     assert (step.text, step.interrupted) == (STORY, True)
-    assert step.usage == turn.usage == estimate(on, attempts=1)
+    assert step.usage == turn.usage == estimate(env, attempts=1)

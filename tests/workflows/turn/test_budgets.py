@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.session import Configure, SessionInput, configured
@@ -142,68 +142,68 @@ def results(turn: ConversationMessage) -> list[str | None]:
     ],
 )
 async def test_agt_1_tokens_and_cost_are_summed_over_the_turn_and_end_it_before_the_tools_run(
-    on: Stage, limit: str, most: float, step: ModelResponse
+    env: Environment, limit: str, most: float, step: ModelResponse
 ) -> None:
-    on.vendor.script = [step, step, says("never asked")]
-    session = await on.start(limited(**{limit: most}))
+    env.vendor.script = [step, step, says("never asked")]
+    session = await env.start(limited(**{limit: most}))
     await session.prompt("look twice")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert f"limits.{limit}" in (turn.error or "")
     assert results(turn) == ["ok", "cancelled"]
-    assert (len(on.vendor.requests), len(on.tools.calls)) == (2, 1)
+    assert (len(env.vendor.requests), len(env.tools.calls)) == (2, 1)
     await session.prompt("the next turn has the whole budget again")
     _, second = await session.idle(turns=2)
     assert second.agent_message == "never asked"
 
 
-async def test_agt_1_an_answer_that_goes_over_the_budget_is_still_the_answer(on: Stage) -> None:
-    on.vendor.script = [used(asks(("look", {})), tokens=900, cost=0.09), used(says("here"), tokens=900, cost=0.09)]
-    session = await on.start(limited(max_tokens_per_turn=1_000, max_cost_per_turn=0.1))
+async def test_agt_1_an_answer_that_goes_over_the_budget_is_still_the_answer(env: Environment) -> None:
+    env.vendor.script = [used(asks(("look", {})), tokens=900, cost=0.09), used(says("here"), tokens=900, cost=0.09)]
+    session = await env.start(limited(max_tokens_per_turn=1_000, max_cost_per_turn=0.1))
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "here")
     assert turn.usage == Usage(input_tokens=1_620, output_tokens=180, cost=0.18)
 
 
-async def test_agt_1_with_a_limit_of_cost_a_model_without_a_price_gets_no_second_step(on: Stage) -> None:
-    on.vendor.script = [used(asks(("look", {})), tokens=10), used(says("just an answer"), tokens=10)]
-    session = await on.start(limited(max_cost_per_turn=0.1).model_copy(update={"model": "openai-chat:llama"}))
+async def test_agt_1_with_a_limit_of_cost_a_model_without_a_price_gets_no_second_step(env: Environment) -> None:
+    env.vendor.script = [used(asks(("look", {})), tokens=10), used(says("just an answer"), tokens=10)]
+    session = await env.start(limited(max_cost_per_turn=0.1).model_copy(update={"model": "openai-chat:llama"}))
     await session.prompt("look")
     await session.prompt("say")
     first, second = await session.idle(turns=2)
     assert (first.error_type, results(first)) == ("budget", ["cancelled"])
     assert "The price of openai-chat:llama is not known" in (first.error or "")
     assert second.agent_message == "just an answer"
-    assert on.tools.calls == []
+    assert env.tools.calls == []
 
 
-async def test_agt_1_the_tokens_of_a_summary_count_before_the_model_is_asked_further(on: Stage) -> None:
+async def test_agt_1_the_tokens_of_a_summary_count_before_the_model_is_asked_further(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
     history = {**window, "summarize_on_trim": True}
-    on.vendor.summarise = lambda request: used(says("They counted."), tokens=5_000)
-    session = await on.start(
+    env.vendor.summarise = lambda request: used(says("They counted."), tokens=5_000)
+    session = await env.start(
         SessionInput.model_validate({"history": history, "limits": {"max_tokens_per_turn": 4_000}})
     )
     turns: list[ConversationMessage] = []
-    while not on.vendor.summary_requests:
+    while not env.vendor.summary_requests:
         await session.prompt(f"question {len(turns)}, and some words that make it longer")
         turns = await session.idle(turns=len(turns) + 1)
         assert len(turns) < 20
     assert (turns[-1].error_type, turns[-1].usage) == ("budget", Usage(input_tokens=4_500, output_tokens=500))
     assert "The turn used 5,000 tokens" in (turns[-1].error or "")
-    assert len(on.vendor.turn_requests) == len(turns) - 1
+    assert len(env.vendor.turn_requests) == len(turns) - 1
     await session.prompt("and on")
     assert (await session.idle(turns=len(turns) + 1))[-1].agent_message == "echo: and on"
-    assert len(on.vendor.summary_requests) == 1, "the summary was kept"
+    assert len(env.vendor.summary_requests) == 1, "the summary was kept"
 
 
-async def test_agt_1_budgets_count_on_through_the_runs_of_a_turn(on: Stage) -> None:
-    on.vendor.script = [used(asks(("look", {"n": number})), tokens=100, cost=0.1) for number in range(60)]
-    session = await on.start(limited(max_tokens_per_turn=3_950, max_cost_per_turn=4.5, max_history_events=50))
+async def test_agt_1_budgets_count_on_through_the_runs_of_a_turn(env: Environment) -> None:
+    env.vendor.script = [used(asks(("look", {"n": number})), tokens=100, cost=0.1) for number in range(60)]
+    session = await env.start(limited(max_tokens_per_turn=3_950, max_cost_per_turn=4.5, max_history_events=50))
     await session.prompt("look around")
     (turn,) = await session.idle(turns=1)
     assert "The turn used 4,000 tokens" in (turn.error or "")
-    assert (len(on.vendor.requests), len(on.tools.calls)) == (40, 39)
+    assert (len(env.vendor.requests), len(env.tools.calls)) == (40, 39)
     assert len(await session.histories()) >= 3
     assert turn.usage == Usage(input_tokens=3_600, output_tokens=400, cost=4.0)

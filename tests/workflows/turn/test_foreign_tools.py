@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from tests.harness import BOUND, Stage, asks, says, stage, tools_of
+from tests.harness import BOUND, Environment, asks, environment, says, tools_of
 from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
@@ -38,15 +38,15 @@ def toolbox_of(folder: Path, **servers: object) -> Toolbox:
 
 
 @asynccontextmanager
-async def staged(temporal: Client, toolbox: Toolbox) -> AsyncIterator[Stage]:
-    async with toolbox, stage(temporal, toolbox=toolbox) as on:
-        yield on
+async def foreign_environment(temporal: Client, toolbox: Toolbox) -> AsyncIterator[Environment]:
+    async with toolbox, environment(temporal, toolbox=toolbox) as env:
+        yield env
 
 
-async def results_of(on: Stage, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
+async def results_of(env: Environment, *calls: tuple[str, dict[str, object]]) -> list[ToolResult]:
     """Return the results of a session's calls, all of one step; the turn continues after them."""
-    on.vendor.script = [asks(*calls), says("done")]
-    session = await on.start(ALLOWED)
+    env.vendor.script = [asks(*calls), says("done")]
+    session = await env.start(ALLOWED)
     await session.prompt("go")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.agent_message) == ("completed", "done")
@@ -58,17 +58,17 @@ def program(folder: Path, *flags: str, **keys: object) -> dict[str, object]:
 
 
 async def test_agt_6_a_session_uses_the_tools_of_a_configured_server_several_at_once(temporal, tmp_path):
-    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
-        met = await results_of(on, *[("meet", {"people": 3})] * 3)
+    async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
+        met = await results_of(env, *[("meet", {"people": 3})] * 3)
         assert [result.outcome for result in met] == ["met"] * 3
-        assert {"file_read", "meet"} <= {tool.name for tool in on.vendor.requests[-1].head.tools}
+        assert {"file_read", "meet"} <= {tool.name for tool in env.vendor.requests[-1].head.tools}
 
 
 async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the_turn_goes_on(temporal, tmp_path):
-    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
-        (first,) = await results_of(on, ("pid", {}))
-        on.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
-        session = await on.start(ALLOWED)
+    async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
+        (first,) = await results_of(env, ("pid", {}))
+        env.vendor.script = [asks(("hang", {})), asks(("pid", {})), says("done")]
+        session = await env.start(ALLOWED)
         await session.prompt("go")
         await until((tmp_path / "hanging").exists)
         os.kill(int(first.outcome), signal.SIGKILL)
@@ -93,8 +93,8 @@ async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the
 async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trusted_server_says_it_may_be(
     temporal, tmp_path, keys, flags, deaths, status, runs
 ):
-    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path, *flags, **keys))) as on:
-        (result,) = await results_of(on, ("die_first", {"times": deaths}))
+    async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path, *flags, **keys))) as env:
+        (result,) = await results_of(env, ("die_first", {"times": deaths}))
     assert result.status == status
     used = (tmp_path / "keys").read_text().split()
     assert (len(used), len(set(used))) == (runs, 1)
@@ -102,18 +102,18 @@ async def test_agt_7_a_call_whose_server_dies_is_repeated_with_its_key_if_a_trus
 
 
 async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_its_name(temporal, tmp_path):
-    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
-        session = await on.start(ALLOWED)
+    async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
+        session = await env.start(ALLOWED)
         await session.prompt("begin")
         await session.idle(turns=1)
-        task_queue = on.task_queue
+        task_queue = env.task_queue
     for servers in (["other"], ["other", "odd"]):
         async with (
             toolbox_of(tmp_path, **{name: program(tmp_path) for name in servers}) as other,
-            stage(temporal, task_queue=task_queue, toolbox=other) as on,
+            environment(temporal, task_queue=task_queue, toolbox=other) as env,
         ):
-            on.vendor.script = [asks(("pid", {})), says("done")]
-            session = on.adopt(session.handle)
+            env.vendor.script = [asks(("pid", {})), says("done")]
+            session = env.adopt(session.handle)
             before = (await session.state()).session.turn_count
             await session.prompt("go")
             turn = (await session.idle(turns=before + 1))[-1]
@@ -128,9 +128,9 @@ async def test_agt_8_a_tool_stays_its_server_s_whatever_another_one_offers_by_it
 
 async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed_one_is_read_again(temporal, tmp_path):
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path, "changing", "telling"))
-    async with staged(temporal, toolbox) as on:
-        on.vendor.script = [asks(("echo", {"text": "a"})), asks(("echo", {"text": 1})), says("done")]
-        session = await on.start()
+    async with foreign_environment(temporal, toolbox) as env:
+        env.vendor.script = [asks(("echo", {"text": "a"})), asks(("echo", {"text": 1})), says("done")]
+        session = await env.start()
         await session.prompt("go")
         (pending,) = await session.awaited_approvals()
         await call(toolbox, "change")
@@ -145,7 +145,7 @@ async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed
         assert (second.status, second.outcome) == ("ok", "1")
         offered = [
             {tool.name: tool.input_schema for tool in request.head.tools if not tool.built_in}
-            for request in on.vendor.requests
+            for request in env.vendor.requests
         ]
         assert [schemas["echo"]["properties"]["text"]["type"] for schemas in offered] == [
             "string",
@@ -158,28 +158,28 @@ async def test_agt_8_what_was_approved_is_the_tool_as_it_was_shown_and_a_changed
 
 async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks_again_in_its_next_turn(temporal):
     mail, news = ToolSpec(name="send_mail", server="mail"), ToolSpec(name="read_news", server="news")
-    async with stage(temporal) as on:
-        built_in = on.tools.specs
+    async with environment(temporal) as env:
+        built_in = env.tools.specs
 
         async def offered(turns: int) -> list[str]:
             """Return the tools of the next turn's two requests, which are the same."""
-            on.vendor.script = [asks(("look", {})), says("done")]
+            env.vendor.script = [asks(("look", {})), says("done")]
             await session.prompt(f"turn {turns}")
             await session.idle(turns=turns)
-            first, second = map(tools_of, on.vendor.requests[-2:])
+            first, second = map(tools_of, env.vendor.requests[-2:])
             assert first == second
             return first[len(built_in) :]
 
-        on.tools.specs, on.tools.unread = built_in, ["mail"]
-        session = await on.start()
+        env.tools.specs, env.tools.unread = built_in, ["mail"]
+        session = await env.start()
         assert await offered(1) == []
-        on.tools.specs, on.tools.unread = [*built_in, mail, news], []
+        env.tools.specs, env.tools.unread = [*built_in, mail, news], []
         assert await offered(2) == ["send_mail", "read_news"]
         segment = (await session.context()).segment
-        assert on.tools.listings == 2
-        on.tools.specs = built_in  # from here on all could be asked: its list is whole until the segment ends
+        assert env.tools.listings == 2
+        env.tools.specs = built_in  # from here on all could be asked: its list is whole until the segment ends
         assert await offered(3) == ["send_mail", "read_news"]
-        assert (on.tools.listings, (await session.context()).segment) == (2, segment)
+        assert (env.tools.listings, (await session.context()).segment) == (2, segment)
 
 
 @pytest.mark.parametrize("listed", [[], ["read_news"], ["send_mail", "read_news"]])
@@ -187,36 +187,36 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
     foreign = {"send_mail": "mail", "read_news": "news", "pay_bill": "bank"}
     specs = {name: ToolSpec(name=name, server=server) for name, server in foreign.items()}
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
-    async with stage(temporal) as on:
-        built_in = on.tools.specs
-        on.tools.specs = [*built_in, *specs.values()]
-        session = await on.start(SessionInput.model_validate({"history": window}))
+    async with environment(temporal) as env:
+        built_in = env.tools.specs
+        env.tools.specs = [*built_in, *specs.values()]
+        session = await env.start(SessionInput.model_validate({"history": window}))
         await session.prompt("turn 0")
         await session.idle(turns=1)
-        on.tools.specs = [*built_in, *(specs[name] for name in listed)]
-        on.tools.unread = ["mail", "news"]
+        env.tools.specs = [*built_in, *(specs[name] for name in listed)]
+        env.tools.unread = ["mail", "news"]
         for number in range(1, 2 * FRESH_TURNS):
             await session.prompt(f"turn {number}")
         await session.idle(turns=2 * FRESH_TURNS)
-        assert on.tools.listings > 1
-        names = tools_of(on.vendor.requests[-1])[len(built_in) :]
+        assert env.tools.listings > 1
+        names = tools_of(env.vendor.requests[-1])[len(built_in) :]
         assert names == ["send_mail", "read_news"]
-        before = on.tools.listings
-        on.tools.specs, on.tools.unread = built_in, []
+        before = env.tools.listings
+        env.tools.specs, env.tools.unread = built_in, []
         await session.prompt("one more")
         await session.idle(turns=2 * FRESH_TURNS + 1)
-        assert on.tools.listings == before + 1
-        assert tools_of(on.vendor.requests[-1]) == [tool.name for tool in built_in]
+        assert env.tools.listings == before + 1
+        assert tools_of(env.vendor.requests[-1]) == [tool.name for tool in built_in]
 
 
 async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ended(temporal, tmp_path, monkeypatch):
     monkeypatch.setattr(server_connection, "PROBE_SECONDS", 0.3)
     toolbox = toolbox_of(tmp_path, odd=program(tmp_path))
-    async with staged(temporal, toolbox) as on:
-        (first,) = await results_of(on, ("pid", {}))
+    async with foreign_environment(temporal, toolbox) as env:
+        (first,) = await results_of(env, ("pid", {}))
         link = toolbox._connections["odd"]._link
-        on.vendor.script = [asks(("freeze", {})), says("done"), asks(("pid", {})), says("done")]
-        session = await on.start(ALLOWED.model_copy(update={"limits": Limits(tool_timeout=1)}))
+        env.vendor.script = [asks(("freeze", {})), says("done"), asks(("pid", {})), says("done")]
+        session = await env.start(ALLOWED.model_copy(update={"limits": Limits(tool_timeout=1)}))
         await session.prompt("go")
         (turn,) = await session.idle(turns=1)
         result = turn.steps[0].tool_calls[0].result
@@ -230,17 +230,17 @@ async def test_agt_7_a_server_that_hangs_costs_a_call_its_time_limit_and_is_ende
 
 
 async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_the_turn_goes_on(temporal, tmp_path):
-    async with staged(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as on:
-        session = await on.start(ALLOWED)
+    async with foreign_environment(temporal, toolbox_of(tmp_path, odd=program(tmp_path))) as env:
+        session = await env.start(ALLOWED)
         await session.prompt("begin")
         await session.idle(turns=1)
-        task_queue = on.task_queue
+        task_queue = env.task_queue
     async with (
         toolbox_of(tmp_path, gone={"command": "no-such-program"}) as other,
-        stage(temporal, task_queue=task_queue, toolbox=other) as on,
+        environment(temporal, task_queue=task_queue, toolbox=other) as env,
     ):
-        on.vendor.script = [asks(("pid", {})), says("done")]
-        session = on.adopt(session.handle)
+        env.vendor.script = [asks(("pid", {})), says("done")]
+        session = env.adopt(session.handle)
         await session.prompt("go")
         turn = (await session.idle(turns=2))[-1]
     assert turn.agent_message == "done"
@@ -255,9 +255,9 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
 async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
     (command,) = time_server(request.config.cache)
     server = {"command": command, "args": ["--local-timezone", "${ZONE:-Europe/Berlin}"], "trusted": True}
-    async with staged(temporal, toolbox_of(tmp_path, clock=server)) as on:
+    async with foreign_environment(temporal, toolbox_of(tmp_path, clock=server)) as env:
         difference, wrong, unknown = await results_of(
-            on,
+            env,
             ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"}),
             ("convert_time", {"source_timezone": "UTC"}),
             ("get_current_time", {"timezone": "Nowhere/Else"}),

@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 
-from tests.harness import BOUND, AnswerParts, DrivenSession, Gate, Stage, asks, broken, heal, says, stage
+from tests.harness import BOUND, AnswerParts, DrivenSession, Environment, Gate, asks, broken, environment, heal, says
 from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
@@ -45,26 +45,26 @@ def interrupted_step(turn: ConversationMessage) -> ModelStep:
     return step
 
 
-async def begin_turn(on: Stage, answer: AnswerParts | None = None, **start: Any) -> tuple[DrivenSession, Gate]:
+async def begin_turn(env: Environment, answer: AnswerParts | None = None, **start: Any) -> tuple[DrivenSession, Gate]:
     """Start a session whose first turn, `p1`, is in the middle of its answer."""
     gate = Gate(is_open=False)
-    on.vendor.script = [answer or halfway(gate)]
+    env.vendor.script = [answer or halfway(gate)]
     if answer:
         gate = next(piece for piece in answer if isinstance(piece, Gate))
-    session = await on.start(SessionInput.model_validate(start))
+    session = await env.start(SessionInput.model_validate(start))
     await session.prompt(id="p1", text="tell me a story")
     await gate.until_arrived(1)
     return session, gate
 
 
-async def next_request(on: Stage, session: DrivenSession, *, turns: int = 2) -> ModelRequest:
+async def next_request(env: Environment, session: DrivenSession, *, turns: int = 2) -> ModelRequest:
     await session.prompt("and now?")
     await session.idle(turns=turns)
-    return on.vendor.turn_requests[-1]
+    return env.vendor.turn_requests[-1]
 
 
-async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told(on: Stage) -> None:
-    session, _ = await begin_turn(on)
+async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told(env: Environment) -> None:
+    session, _ = await begin_turn(env)
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error, turn.agent_message) == ("cancelled", "Cancelled: Stopped by the user.", None)
@@ -72,7 +72,7 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     assert (step.number, step.thinking, step.text) == (1, "Let me see.", STORY)
     assert step.usage is not None
     assert 0 < step.usage.tokens == step.usage.estimated_tokens
-    request = await next_request(on, session)
+    request = await next_request(env, session)
     assert [(message.role, message.content) for message in request.messages] == [
         ("user", "tell me a story"),
         ("assistant", INTERRUPTED_NOTE + STORY),
@@ -86,10 +86,10 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     )
 
 
-async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(on: Stage) -> None:
+async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(env: Environment) -> None:
     gate = Gate(is_open=False)
-    on.vendor.script = [asks(("look", {}), text="Looking."), halfway(gate)]
-    session = await on.start()
+    env.vendor.script = [asks(("look", {}), text="Looking."), halfway(gate)]
+    session = await env.start()
     await session.prompt(id="p1", text="look, and tell me a story")
     await gate.until_arrived(1)
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -98,22 +98,22 @@ async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(on: Stag
         (1, False),
         (2, True),
     ]
-    request = await next_request(on, session)
+    request = await next_request(env, session)
     assert [message.role for message in request.messages] == ["user", "assistant", "tool", "assistant", "user"]
 
 
-async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(on: Stage) -> None:
-    session, _ = await begin_turn(on)
+async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(env: Environment) -> None:
+    session, _ = await begin_turn(env)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     first, second = await session.idle(turns=2)
     assert (first.status, first.error) == ("cancelled", "Cancelled: Interrupted by a new prompt.")
     assert interrupted_step(first).text == STORY
     assert second.agent_message == "echo: what time is it?"
-    assert on.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
+    assert env.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
 
 
-async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(on: Stage) -> None:
-    session, _ = await begin_turn(on)
+async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(env: Environment) -> None:
+    session, _ = await begin_turn(env)
     await session.handle.cancel()
     with pytest.raises(WorkflowFailureError):
         await session.handle.result()
@@ -121,9 +121,9 @@ async def test_ses_9_a_cancelled_workflow_keeps_what_was_written(on: Stage) -> N
     assert (state.status, interrupted_step(state.messages[0]).text) == ("cancelled", STORY)
 
 
-async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent(on: Stage) -> None:
+async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent(env: Environment) -> None:
     gate = Gate(is_open=False)
-    session, _ = await begin_turn(on, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
+    session, _ = await begin_turn(env, [Delta("respond", "I pay."), Delta("call", "pay"), gate, asks(("pay", {}))])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     (call,) = interrupted_step(turn).tool_calls
@@ -134,8 +134,8 @@ async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent
         "pay was not called: the answer was interrupted before",
     )
     assert turn.tools_used is None
-    assert on.tools.calls == []
-    request = await next_request(on, session)
+    assert env.tools.calls == []
+    request = await next_request(env, session)
     assert [(message.role, message.tool_calls) for message in request.messages] == [
         ("user", []),
         ("assistant", []),
@@ -143,23 +143,23 @@ async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent
     ]
 
 
-async def test_ses_9_thinking_alone_is_shown_and_not_sent(on: Stage) -> None:
-    session, _ = await begin_turn(on, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
+async def test_ses_9_thinking_alone_is_shown_and_not_sent(env: Environment) -> None:
+    session, _ = await begin_turn(env, [Delta("think", "Let me see."), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", None)
-    assert [message.role for message in (await next_request(on, session)).messages] == ["user", "user"]
+    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "user"]
 
 
-async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(on: Stage) -> None:
-    session, _ = await begin_turn(on, [Gate(is_open=False), says("no")])
+async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(env: Environment) -> None:
+    session, _ = await begin_turn(env, [Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.reasoning_trajectory) == ("cancelled", None)
 
 
-async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(on: Stage) -> None:
-    session, _ = await begin_turn(on)
+async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(env: Environment) -> None:
+    session, _ = await begin_turn(env)
     receipts = await asyncio.gather(
         *(session.update("cancel_turn", {"message_id": "p1", "reason": reason}) for reason in ("enough", "really"))
     )
@@ -172,10 +172,10 @@ async def test_ses_9_two_stops_are_one_and_the_first_reason_counts(on: Stage) ->
 
 @pytest.mark.parametrize("asks_to_pay", [False, True], ids=["text", "calls"])
 async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whole(
-    on: Stage, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
+    env: Environment, monkeypatch: pytest.MonkeyPatch, asks_to_pay: bool
 ) -> None:
     whole = asks(("pay", {}), text="I pay.") if asks_to_pay else says("It was a dark night.")
-    session, gate = await begin_turn(on, [Delta("respond", "I"), Gate(is_open=False), whole])
+    session, gate = await begin_turn(env, [Delta("respond", "I"), Gate(is_open=False), whole])
     is_held, release = threading.Event(), threading.Event()
     receive = Session.receive
 
@@ -187,7 +187,7 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
 
     # While one workflow task is held, the answer and the stop arrive, and come with the next one.
     monkeypatch.setattr(Session, "receive", hold)
-    monkeypatch.setattr(on.worker._workflow_worker, "_deadlock_timeout_seconds", BOUND)
+    monkeypatch.setattr(env.worker._workflow_worker, "_deadlock_timeout_seconds", BOUND)
     await session.prompt(id="p2", text="later")
     assert await asyncio.to_thread(is_held.wait, BOUND)
     gate.open()
@@ -208,7 +208,7 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     assert isinstance(step, ModelStep)
     assert (step.text, step.interrupted) == (whole.text, False)
     assert [call.result and call.result.status for call in step.tool_calls] == ["cancelled"] * asks_to_pay
-    assert on.tools.calls == []
+    assert env.tools.calls == []
 
 
 @pytest.mark.parametrize(
@@ -220,40 +220,40 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     ],
 )
 async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(
-    on: Stage, error: ModelError, error_type: str
+    env: Environment, error: ModelError, error_type: str
 ) -> None:
-    on.vendor.script = [[Delta("think", "Hm."), Delta("respond", STORY), error]]
-    session = await on.start()
+    env.vendor.script = [[Delta("think", "Hm."), Delta("respond", STORY), error]]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", error_type)
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Hm.", STORY)
-    assert (await next_request(on, session)).messages[1].content == INTERRUPTED_NOTE + STORY
+    assert (await next_request(env, session)).messages[1].content == INTERRUPTED_NOTE + STORY
 
 
-async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", STORY), ModelError("refusal", "no more of this")]]
-    session = await on.start()
+async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", STORY), ModelError("refusal", "no more of this")]]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.error_type, interrupted_step(turn).text) == ("refusal", STORY)
-    assert [message.role for message in (await next_request(on, session)).messages] == ["user", "user"]
+    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "user"]
 
 
-async def test_ses_9_of_several_attempts_the_last_counts(on: Stage) -> None:
-    on.vendor.script = [
+async def test_ses_9_of_several_attempts_the_last_counts(env: Environment) -> None:
+    env.vendor.script = [
         [Delta("respond", "A first try"), ModelError("connection", "cut", retry_after=0)],
         [Delta("respond", STORY), ModelError("auth", "no")],
     ]
-    session = await on.start()
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert [step.text for step in turn.steps if isinstance(step, ModelStep)] == [STORY]
 
 
-async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_failed(on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", STORY), ModelError("connection", "cut", retry_after=0)], says("A night.")]
-    session = await on.start()
+async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_failed(env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", STORY), ModelError("connection", "cut", retry_after=0)], says("A night.")]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert [(step.text, step.interrupted) for step in turn.steps if isinstance(step, ModelStep)] == [
@@ -261,12 +261,14 @@ async def test_ses_9_an_attempt_that_succeeds_shows_nothing_of_the_one_that_fail
     ]
 
 
-async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("MAX_QUICK_ATTEMPTS", 1), ("MAX_RETRY_DELAY", 0.1), ("MAX_WAITS", 0)):
         monkeypatch.setattr(f"turnkeeper.activities.failures.{name}", value)
     long = STORY + " night" * 2_000
-    on.vendor.script = [[Delta("respond", long), ModelError("connection", "cut", retry_after=0)] for _ in range(2)]
-    session = await on.start()
+    env.vendor.script = [[Delta("respond", long), ModelError("connection", "cut", retry_after=0)] for _ in range(2)]
+    session = await env.start()
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.error_type, turn.error) == ("connection", "The connection to the model's provider failed: cut.")
@@ -275,9 +277,9 @@ async def test_ses_9_the_last_attempt_of_all_keeps_what_was_written(on: Stage, m
     assert blob.chars == len(long)
 
 
-async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_written(on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=60)]]
-    session = await on.start()
+async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_written(env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=60)]]
+    session = await env.start()
     await session.prompt(id="p1", text="tell me a story")
     await session.until(lambda state: state.status == "waiting_retry")
     await session.update("cancel_turn", {"message_id": "p1"})
@@ -285,9 +287,9 @@ async def test_ses_9_a_stop_while_the_model_is_waited_for_keeps_what_it_had_writ
     assert interrupted_step(turn).text == STORY
 
 
-async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(on: Stage) -> None:
-    on.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=4.9)]]
-    session = await on.start()
+async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(env: Environment) -> None:
+    env.vendor.script = [[Delta("respond", STORY), ModelError("overloaded", "busy", retry_after=4.9)]]
+    session = await env.start()
     await session.prompt(id="p1", text="tell me a story")
 
     async def is_retry_pending() -> bool:
@@ -298,34 +300,34 @@ async def test_ses_9_a_stop_while_a_retry_is_pending_ends_the_turn_at_once(on: S
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert turn.status == "cancelled"
-    assert len(on.vendor.requests) == 1
+    assert len(env.vendor.requests) == 1
 
 
-async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(on: Stage) -> None:
+async def test_ses_9_a_long_text_goes_by_reference_and_the_model_gets_it_whole(env: Environment) -> None:
     long = STORY + " night" * 4_000
-    session, _ = await begin_turn(on, [Delta("respond", long), Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(env, [Delta("respond", long), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     step = interrupted_step(turn)
     assert step.text_blob is not None
     assert (step.text_blob.chars, len(step.text or "") < 600) == (len(long), True)
-    assert (await next_request(on, session)).messages[1].content == INTERRUPTED_NOTE + long
+    assert (await next_request(env, session)).messages[1].content == INTERRUPTED_NOTE + long
 
 
-async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(on: Stage) -> None:
+async def test_ses_16_an_endless_text_is_cut_at_answer_bytes_and_marked(env: Environment) -> None:
     pieces: AnswerParts = [Delta("respond", "night " * 1_000) for _ in range(50)]
-    session, _ = await begin_turn(on, [*pieces, Gate(is_open=False), says("no")])
+    session, _ = await begin_turn(env, [*pieces, Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     step = interrupted_step(turn)
     assert step.text_blob is not None
     assert 150_000 < step.text_blob.bytes <= 200_000
-    assert "characters left out" in (await next_request(on, session)).messages[1].content
+    assert "characters left out" in (await next_request(env, session)).messages[1].content
 
 
-async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(on: Stage) -> None:
-    file = broken(on)
-    session, _ = await begin_turn(on, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
+async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(env: Environment) -> None:
+    file = broken(env)
+    session, _ = await begin_turn(env, [Delta("respond", "night " * 10_000), Gate(is_open=False), says("no")])
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     heal(file)
@@ -334,22 +336,22 @@ async def test_ses_15_a_long_text_is_cut_inline_where_the_store_is_down(on: Stag
     assert "characters left out" in (step.text or "")
 
 
-async def test_ses_9_a_turn_whose_time_is_over_keeps_what_was_shown(on: Stage) -> None:
-    session, _ = await begin_turn(on, limits={"turn_timeout": 2})
+async def test_ses_9_a_turn_whose_time_is_over_keeps_what_was_shown(env: Environment) -> None:
+    session, _ = await begin_turn(env, limits={"turn_timeout": 2})
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
     assert interrupted_step(turn).text == STORY
 
 
-async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(on: Stage) -> None:
-    session, _ = await begin_turn(on, limits={"max_history_events": 50})
+async def test_ses_14_an_interrupted_step_is_carried_to_the_next_run(env: Environment) -> None:
+    session, _ = await begin_turn(env, limits={"max_history_events": 50})
     await session.update("cancel_turn", {"message_id": "p1"})
     for number in range(10):
         await session.prompt(f"turn {number}")
         await session.idle(turns=number + 2)
     assert len(await session.histories()) > 1
     assert interrupted_step((await session.state()).messages[0]).text == STORY
-    assert on.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
+    assert env.vendor.requests[-1].messages[1].content == INTERRUPTED_NOTE + STORY
 
 
 class Deaf:
@@ -384,8 +386,8 @@ async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_e
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
     deaf = Deaf()
-    async with stage(temporal, providers=deaf) as on:
-        session = await on.start()
+    async with environment(temporal, providers=deaf) as env:
+        session = await env.start()
         await session.prompt(id="p1", text="tell me a story")
         await deaf.gate.until_arrived(1)
         await session.update("cancel_turn", {"message_id": "p1"})
@@ -401,12 +403,12 @@ async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_e
 
 
 async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_shown(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
     monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
-    session, _ = await begin_turn(on)
+    session, _ = await begin_turn(env)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "timeout")
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", STORY)
@@ -421,8 +423,8 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
         whole = wire.reply(Answer(think="Let me see.", text=STORY + " night."))
         wire.script(whole.silent_after(len(whole.chunks) - 1), Answer(text="It is noon."))
         providers = Providers({split_model(wire.model)[0]: wire.provider})
-        async with stage(temporal, providers=providers) as on:
-            session = await on.start(SessionInput(model=wire.model))
+        async with environment(temporal, providers=providers) as env:
+            session = await env.start(SessionInput(model=wire.model))
             await session.prompt(id="p1", text="tell me a story")
             await wire.server.until(lambda: wire.server.silences == 1)
             await session.update("cancel_turn", {"message_id": "p1"})
@@ -447,13 +449,13 @@ async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_chang
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 3.0)
     deaf = Deaf()
     small = {"max_cached_workflows": 2, "max_concurrent_workflow_tasks": 1, "max_concurrent_replays": 1}
-    async with stage(temporal, providers=deaf, **small) as on:
-        session = await on.start()
+    async with environment(temporal, providers=deaf, **small) as env:
+        session = await env.start()
         await session.prompt(id="p1", text="tell me a story")
         await deaf.gate.until_arrived(1)
         await session.update("cancel_turn", {"message_id": "p1"})
         for _ in range(2):  # they take both places
-            other = await on.start()
+            other = await env.start()
             await other.prompt("are you there?")
             await other.idle(turns=1)
         (turn,) = await session.idle(turns=1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.harness import DrivenSession, Stage, asks, says, stage
+from tests.harness import DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.context.summary import SUMMARY_MARK
 from turnkeeper.models.session.session import SessionInput
@@ -40,18 +40,18 @@ async def failures(session: DrivenSession) -> int:
     return (await session.context()).summaries_failed
 
 
-async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(on: Stage) -> None:
-    on.vendor.summarise = lambda request: ModelResponse(
+async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(env: Environment) -> None:
+    env.vendor.summarise = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="They counted.")], model="test", usage=Usage(input_tokens=7)
     )
-    session = await on.start(started(history={**WINDOW, "preserve_first_n": 1}))
+    session = await env.start(started(history={**WINDOW, "preserve_first_n": 1}))
     await chat(session, 1, 7)
-    (summary_request,) = on.vendor.summary_requests
+    (summary_request,) = env.vendor.summary_requests
     assert summary_request.head.max_tokens == 1_024
     assert summary_request.head.tools == []
     assert "$user: question 2" in summary_request.messages[0].content
     assert "$user: question 1," not in summary_request.messages[0].content, "the head is not evicted"
-    newest = on.vendor.turn_requests[-1]
+    newest = env.vendor.turn_requests[-1]
     assert [message.content.split(",")[0] for message in newest.messages] == [
         "question 1",
         f"{SUMMARY_MARK}\nThey counted.",
@@ -64,16 +64,16 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(on: Stag
     assert turns[-1].usage == Usage(input_tokens=7)
 
 
-async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_at_most(on: Stage) -> None:
-    on.vendor.summarise = lambda request: says(f"Summary number {len(on.vendor.summary_requests)}.")
-    session = await on.start(started())
+async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_at_most(env: Environment) -> None:
+    env.vendor.summarise = lambda request: says(f"Summary number {len(env.vendor.summary_requests)}.")
+    session = await env.start(started())
     await chat(session, 1, 17)
-    first, second, *_ = on.vendor.summary_requests
+    first, second, *_ = env.vendor.summary_requests
     assert SUMMARY_MARK not in first.messages[0].content
     assert f"$respond: {SUMMARY_MARK}\nSummary number 1." in second.messages[0].content
-    assert all(len(summaries_in(request)) <= 1 for request in on.vendor.turn_requests)
-    (newest,) = summaries_in(on.vendor.turn_requests[-1])
-    assert newest.content == f"{SUMMARY_MARK}\nSummary number {len(on.vendor.summary_requests)}."
+    assert all(len(summaries_in(request)) <= 1 for request in env.vendor.turn_requests)
+    (newest,) = summaries_in(env.vendor.turn_requests[-1])
+    assert newest.content == f"{SUMMARY_MARK}\nSummary number {len(env.vendor.summary_requests)}."
 
 
 @pytest.mark.parametrize(
@@ -89,112 +89,114 @@ async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_a
     ids=["empty", "blank", "longer than what it replaces", "cut", "a call and no text", "an error"],
 )
 async def test_ctx_5_where_a_summary_comes_to_nothing_the_block_is_evicted_without(
-    on: Stage, outcome: ModelResponse | ModelError
+    env: Environment, outcome: ModelResponse | ModelError
 ) -> None:
-    on.vendor.summarise = lambda request: outcome
-    session = await on.start(started())
+    env.vendor.summarise = lambda request: outcome
+    session = await env.start(started())
     await chat(session, 1, 8)
-    assert len(on.vendor.summary_requests) == 1
+    assert len(env.vendor.summary_requests) == 1
     assert await failures(session) == 1
-    assert not summaries_in(on.vendor.turn_requests[-1])
-    assert len(on.vendor.turn_requests[-1].messages) <= 12
-    on.vendor.summarise = lambda request: says("Now it works.")
+    assert not summaries_in(env.vendor.turn_requests[-1])
+    assert len(env.vendor.turn_requests[-1].messages) <= 12
+    env.vendor.summarise = lambda request: says("Now it works.")
     await chat(session, 9, 14)
-    assert "$user: question 1," in on.vendor.summary_requests[-1].messages[0].content, "nothing is lost by a failure"
-    assert summaries_in(on.vendor.turn_requests[-1])
+    assert "$user: question 1," in env.vendor.summary_requests[-1].messages[0].content, "nothing is lost by a failure"
+    assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_a_passing_failure_is_tried_again(on: Stage) -> None:
+async def test_ctx_5_a_passing_failure_is_tried_again(env: Environment) -> None:
     outcomes = [ModelError("overloaded", "busy", retry_after=0.01), says("It works at the second try.")]
-    on.vendor.summarise = lambda request: outcomes.pop(0)
-    session = await on.start(started())
+    env.vendor.summarise = lambda request: outcomes.pop(0)
+    session = await env.start(started())
     await chat(session, 1, 8)
     assert await failures(session) == 0
-    assert summaries_in(on.vendor.turn_requests[-1])
+    assert summaries_in(env.vendor.turn_requests[-1])
 
 
-async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_shortened(on: Stage) -> None:
+async def test_ctx_5_a_request_for_a_summary_that_is_too_long_for_the_model_is_shortened(env: Environment) -> None:
     def short_of_memory(request: ModelRequest) -> ModelResponse | ModelError:
         too_long = len(request.messages[0].content) > 15_000
         return ModelError("context_too_long", "no room") if too_long else says("They counted.")
 
-    on.vendor.summarise = short_of_memory
-    session = await on.start(started())
+    env.vendor.summarise = short_of_memory
+    session = await env.start(started())
     for number in range(1, 8):
         await session.prompt(id=f"p{number}", text=f"question {number} {'x' * 6_000}")
     await session.idle(turns=7)
-    assert len(on.vendor.summary_requests) == 3
+    assert len(env.vendor.summary_requests) == 3
     assert await failures(session) == 0
 
 
-async def test_ctx_5_a_summary_that_would_have_to_wait_for_long_is_done_without(on: Stage) -> None:
-    on.vendor.summarise = lambda request: ModelError("rate_limited", "later", retry_after=300)
-    session = await on.start(started())
+async def test_ctx_5_a_summary_that_would_have_to_wait_for_long_is_done_without(env: Environment) -> None:
+    env.vendor.summarise = lambda request: ModelError("rate_limited", "later", retry_after=300)
+    session = await env.start(started())
     await chat(session, 1, 8)
     assert await failures(session) == 1
 
 
-async def test_ctx_5_a_summary_that_takes_too_long_is_done_without(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ctx_5_a_summary_that_takes_too_long_is_done_without(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.SUMMARY_PATIENCE", timedelta(seconds=1))
-    session = await on.start(started())
+    session = await env.start(started())
     await chat(session, 1, 6)
-    on.vendor.gate.close()
-    arrived = on.vendor.gate.arrived
+    env.vendor.gate.close()
+    arrived = env.vendor.gate.arrived
     await session.prompt(id="p7", text="question 7")
-    await on.vendor.gate.until_arrived(arrived + 2)  # the summary is given up, and the turn goes on
-    on.vendor.gate.open()
+    await env.vendor.gate.until_arrived(arrived + 2)  # the summary is given up, and the turn goes on
+    env.vendor.gate.open()
     assert (await session.idle(turns=7))[-1].agent_message == "echo: question 7"
     assert await failures(session) == 1
 
 
-async def test_ctx_5_calls_and_results_alone_are_worth_no_summary_and_enter_the_next_one(on: Stage) -> None:
-    on.vendor.summarise = lambda request: says("They looked around.")
-    on.vendor.script = [asks(("look", {"at": f"thing {number}"})) for number in range(12)]
-    session = await on.start(started())
+async def test_ctx_5_calls_and_results_alone_are_worth_no_summary_and_enter_the_next_one(env: Environment) -> None:
+    env.vendor.summarise = lambda request: says("They looked around.")
+    env.vendor.script = [asks(("look", {"at": f"thing {number}"})) for number in range(12)]
+    session = await env.start(started())
     await session.prompt("look around")
     await session.idle(turns=1)
-    assert on.vendor.summary_requests == []
+    assert env.vendor.summary_requests == []
     await chat(session, 2, 9)
-    text = on.vendor.summary_requests[0].messages[0].content
+    text = env.vendor.summary_requests[0].messages[0].content
     assert '$call: {"name": "look", "args": {"at": "thing 0"}}' in text
     assert "$user: look around" in text
 
 
-async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(on: Stage) -> None:
-    on.vendor.summarise = lambda request: says(f"After {len(on.vendor.turn_requests)}.")
-    session = await on.start(started(history={**WINDOW, "evict_block": 0}))
+async def test_ctx_5_there_is_at_most_one_summary_for_ten_messages_evicted(env: Environment) -> None:
+    env.vendor.summarise = lambda request: says(f"After {len(env.vendor.turn_requests)}.")
+    session = await env.start(started(history={**WINDOW, "evict_block": 0}))
     await chat(session, 1, 30)
-    evicted = 2 * 30 - len(on.vendor.turn_requests[-1].messages)
-    assert 2 <= len(on.vendor.summary_requests) <= evicted // 10
-    assert all(len(request.messages) <= 13 for request in on.vendor.turn_requests)
+    evicted = 2 * 30 - len(env.vendor.turn_requests[-1].messages)
+    assert 2 <= len(env.vendor.summary_requests) <= evicted // 10
+    assert all(len(request.messages) <= 13 for request in env.vendor.turn_requests)
     for number in range(1, 20):
-        matching = [request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)]
+        matching = [request for request in env.vendor.summary_requests if f"$user: question {number}," in str(request)]
         assert len(matching) == 1, f"question {number} is in exactly one request for a summary"
 
 
-async def test_ctx_5_files_that_were_written_are_listed_whatever_the_model_says(on: Stage) -> None:
-    on.tools.specs = [
+async def test_ctx_5_files_that_were_written_are_listed_whatever_the_model_says(env: Environment) -> None:
+    env.tools.specs = [
         spec.model_copy(update={"name": name})
-        for spec, name in zip(on.tools.specs, ("look", "file_write"), strict=True)
+        for spec, name in zip(env.tools.specs, ("look", "file_write"), strict=True)
     ]
-    on.tools.run = _write_or_fail
-    on.vendor.summarise = lambda request: says("Nothing was written at all.")
+    env.tools.run = _write_or_fail
+    env.vendor.summarise = lambda request: says("Nothing was written at all.")
     writes = [("file_write", {"path": "a.txt", "content": "a"}), ("file_write", {"path": "bad.txt", "content": "b"})]
     large = [("file_write", {"path": "large.txt", "content": "x" * 20_000}), ("look", {"path": "seen.txt"})]
-    on.vendor.script = [asks(*writes, text="I write."), says("done"), asks(*large), says("done")]
-    session = await on.start(started(tool_policy={"file_write": "allow"}))
+    env.vendor.script = [asks(*writes, text="I write."), says("done"), asks(*large), says("done")]
+    session = await env.start(started(tool_policy={"file_write": "allow"}))
     await session.prompt("write")
     await session.idle(turns=1)
     await session.prompt("write more")
     await session.idle(turns=2)
     await chat(session, 3, 8)
-    (summary,) = summaries_in(on.vendor.turn_requests[-1])
+    (summary,) = summaries_in(env.vendor.turn_requests[-1])
     assert summary.content.endswith("\n\nFiles written: a.txt, large.txt")
-    on.vendor.script = [asks(("file_write", {"path": "b.txt", "content": "b"})), says("done")]
+    env.vendor.script = [asks(("file_write", {"path": "b.txt", "content": "b"})), says("done")]
     await session.prompt("write again")
     await session.idle(turns=9)
     await chat(session, 10, 16)
-    (summary,) = summaries_in(on.vendor.turn_requests[-1])
+    (summary,) = summaries_in(env.vendor.turn_requests[-1])
     assert summary.content.endswith("Files written: a.txt, large.txt, b.txt")
 
 
@@ -203,54 +205,54 @@ async def _write_or_fail(invocation: Any) -> ToolResult:
     return ToolResult(outcome="disk full" if failed else "Wrote it", status="error" if failed else "ok")
 
 
-async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(on: Stage) -> None:
-    on.vendor.summarise = lambda request: says("They counted.")
-    session = await on.start(started())
+async def test_ctx_5_stopping_a_turn_while_it_is_summarised_loses_nothing(env: Environment) -> None:
+    env.vendor.summarise = lambda request: says("They counted.")
+    session = await env.start(started())
     await chat(session, 1, 6)
-    on.vendor.gate.close()
-    arrived = on.vendor.gate.arrived
+    env.vendor.gate.close()
+    arrived = env.vendor.gate.arrived
     await session.prompt(id="p7", text="question 7")
-    await on.vendor.gate.until_arrived(arrived + 1)
+    await env.vendor.gate.until_arrived(arrived + 1)
     await session.update("cancel_turn", {"message_id": "p7"})
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     turns = await session.idle(turns=7)
     assert turns[-1].status == "cancelled"
     await chat(session, 8, 13)
-    assert "$user: question 1," in on.vendor.summary_requests[-1].messages[0].content
-    assert summaries_in(on.vendor.turn_requests[-1])
+    assert "$user: question 1," in env.vendor.summary_requests[-1].messages[0].content
+    assert summaries_in(env.vendor.turn_requests[-1])
 
 
 async def test_ctx_5_the_evicted_are_asked_of_the_workflow_where_they_were_not_handed_over(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
-    on.vendor.summarise = lambda request: says("They counted.")
-    session = await on.start(started())
+    env.vendor.summarise = lambda request: says("They counted.")
+    session = await env.start(started())
     await chat(session, 1, 8)
-    assert "$user: question 1," in on.vendor.summary_requests[0].messages[0].content
-    assert summaries_in(on.vendor.turn_requests[-1])
+    assert "$user: question 1," in env.vendor.summary_requests[0].messages[0].content
+    assert summaries_in(env.vendor.turn_requests[-1])
 
 
 async def test_ctx_5_summaries_and_what_waits_for_one_go_from_run_to_run(temporal: Client) -> None:
-    async with stage(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as on:
-        on.vendor.summarise = lambda request: says(f"Summary number {len(on.vendor.summary_requests)}.")
-        session = await on.start(started(history={**WINDOW, "evict_block": 3}))
+    async with environment(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as env:
+        env.vendor.summarise = lambda request: says(f"Summary number {len(env.vendor.summary_requests)}.")
+        session = await env.start(started(history={**WINDOW, "evict_block": 3}))
         await chat(session, 1, 30)
         assert len(await session.histories()) > 2
         for number in range(1, 15):
             matching = [
-                request for request in on.vendor.summary_requests if f"$user: question {number}," in str(request)
+                request for request in env.vendor.summary_requests if f"$user: question {number}," in str(request)
             ]
             assert len(matching) == 1, f"question {number} is in exactly one request for a summary"
-        assert all(len(summaries_in(request)) <= 1 for request in on.vendor.turn_requests)
+        assert all(len(summaries_in(request)) <= 1 for request in env.vendor.turn_requests)
 
 
-async def test_ctx_5_evicted_turns_are_not_summarised_unless_it_is_asked_for(on: Stage) -> None:
-    session = await on.start(started(history={**WINDOW, "summarize_on_trim": False}))
+async def test_ctx_5_evicted_turns_are_not_summarised_unless_it_is_asked_for(env: Environment) -> None:
+    session = await env.start(started(history={**WINDOW, "summarize_on_trim": False}))
     await chat(session, 1, 14)
-    assert on.vendor.summary_requests == []
-    on.vendor.summarise = lambda request: says("From now on.")
+    assert env.vendor.summary_requests == []
+    env.vendor.summarise = lambda request: says("From now on.")
     await session.update("configure", {"history": {"summarize_on_trim": True}})
     await chat(session, 15, 26)
-    assert summaries_in(on.vendor.turn_requests[-1])
+    assert summaries_in(env.vendor.turn_requests[-1])

@@ -6,7 +6,7 @@ import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client
 
-from tests.harness import Stage, asks, says, stage, tools_of
+from tests.harness import Environment, asks, environment, says, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.session import SessionInput
@@ -14,23 +14,23 @@ from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, 
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
 
-async def test_ses_2_a_prompt_is_recorded_when_its_processing_starts_and_not_before(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_2_a_prompt_is_recorded_when_its_processing_starts_and_not_before(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt("one")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt(id="second", text="two")
     state = await session.until(lambda s: s.queue_length == 1)
     assert [turn.user_message for turn in state.messages] == ["one"]
     assert state.is_processing
     assert state.current_message_id == state.messages[0].id
     assert [prompt.id for prompt in (await session.queue()).waiting] == ["second"]
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     assert [turn.agent_message for turn in await session.idle(turns=2)] == ["echo: one", "echo: two"]
 
 
-async def test_ses_1_a_turn_is_one_complete_request_and_response(on: Stage) -> None:
-    on.vendor.script = [
+async def test_ses_1_a_turn_is_one_complete_request_and_response(env: Environment) -> None:
+    env.vendor.script = [
         ModelResponse(
             parts=[ThinkPart(kind="think", text="I should look."), *asks(("look", {"at": "it"})).parts],
             stop="tool_calls",
@@ -42,7 +42,7 @@ async def test_ses_1_a_turn_is_one_complete_request_and_response(on: Stage) -> N
             parts=[RespondPart(kind="respond", text="It is there.")], model="m-1", usage=Usage(input_tokens=20)
         ),
     ]
-    session = await on.start()
+    session = await env.start()
     await session.prompt(id="p1", text="look", sent_at="2026-01-02T03:04:05+02:00")
     (turn,) = await session.idle(turns=1)
     assert (turn.id, turn.status, turn.agent_message, turn.error) == ("p1", "completed", "It is there.", None)
@@ -63,37 +63,37 @@ async def test_ses_1_a_turn_is_one_complete_request_and_response(on: Stage) -> N
     assert second.text == "It is there."
 
 
-async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_none_is_lost(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start()
+async def test_ses_6_a_burst_during_a_turn_is_answered_in_order_and_none_is_lost(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start()
     await session.prompt("first")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     for number in range(15):
         await session.prompt(id=f"b{number}", text=f"burst {number}")
         await session.prompt(id=f"b{number}", text="the same again")
-    on.vendor.gate.open()
+    env.vendor.gate.open()
     turns = await session.idle(turns=16)
     assert [turn.user_message for turn in turns] == ["first", *(f"burst {number}" for number in range(15))]
     assert [turn.agent_message for turn in turns] == [f"echo: {turn.user_message}" for turn in turns]
 
 
-async def test_ses_4_a_signal_that_arrives_before_run_is_safe(on: Stage) -> None:
-    handle = await on.client.start_workflow(
-        "AgenticAIWorkflow", id="early", task_queue=on.task_queue, start_signal="prompt", start_signal_args=["hi"]
+async def test_ses_4_a_signal_that_arrives_before_run_is_safe(env: Environment) -> None:
+    handle = await env.client.start_workflow(
+        "AgenticAIWorkflow", id="early", task_queue=env.task_queue, start_signal="prompt", start_signal_args=["hi"]
     )
-    session = await on.start(id="other")
+    session = await env.start(id="other")
     session.handle = handle
     assert [turn.agent_message for turn in await session.idle(turns=1)] == ["echo: hi"]
 
 
-async def test_agt_1_tools_of_a_step_run_in_parallel_up_to_the_limit_and_keep_their_order(on: Stage) -> None:
-    on.vendor.script = [asks(*[("look", {"n": number}) for number in range(6)])]
-    on.tools.gate.close()
-    session = await on.start(SessionInput.model_validate({"limits": {"max_parallel_tools": 4}}))
+async def test_agt_1_tools_of_a_step_run_in_parallel_up_to_the_limit_and_keep_their_order(env: Environment) -> None:
+    env.vendor.script = [asks(*[("look", {"n": number}) for number in range(6)])]
+    env.tools.gate.close()
+    session = await env.start(SessionInput.model_validate({"limits": {"max_parallel_tools": 4}}))
     await session.prompt("look six times")
-    await on.tools.gate.until_arrived(4)
-    assert len(on.tools.calls) == 4
-    on.tools.gate.open()
+    await env.tools.gate.until_arrived(4)
+    assert len(env.tools.calls) == 4
+    env.tools.gate.open()
     (turn,) = await session.idle(turns=1)
     step = turn.steps[0]
     assert isinstance(step, ModelStep)
@@ -101,9 +101,9 @@ async def test_agt_1_tools_of_a_step_run_in_parallel_up_to_the_limit_and_keep_th
     assert [call.id for call in step.tool_calls] == [f"1.1.{n}" for n in range(6)]
 
 
-async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {})) for _ in range(9)]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_steps": 3}}))
+async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {})) for _ in range(9)]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_steps": 3}}))
     await session.prompt("never stop")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "max_steps")
@@ -111,9 +111,9 @@ async def test_agt_1_the_limit_of_steps_ends_the_turn_and_is_named(on: Stage) ->
     assert len(turn.steps) == 3
 
 
-async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_result(on: Stage) -> None:
-    on.vendor.script = [asks(("look", {}), ("look", {}), ("look", {}))]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_tool_calls": 2}}))
+async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_result(env: Environment) -> None:
+    env.vendor.script = [asks(("look", {}), ("look", {}), ("look", {}))]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_tool_calls": 2}}))
     await session.prompt("look thrice")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -121,13 +121,13 @@ async def test_agt_1_the_limit_of_tool_calls_ends_the_turn_and_every_call_has_a_
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["cancelled"] * 3
     await session.prompt("go on")
     await session.idle(turns=2)
-    tools = [message for message in on.vendor.requests[-1].messages if message.role == "tool"]
+    tools = [message for message in env.vendor.requests[-1].messages if message.role == "tool"]
     assert [message.status for message in tools] == ["cancelled"] * 3
 
 
-async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(on: Stage) -> None:
-    on.vendor.gate.close()
-    session = await on.start(SessionInput.model_validate({"limits": {"turn_timeout": 1}}))
+async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(env: Environment) -> None:
+    env.vendor.gate.close()
+    session = await env.start(SessionInput.model_validate({"limits": {"turn_timeout": 1}}))
     await session.prompt("slow")
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "budget")
@@ -143,26 +143,26 @@ async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(on: Stage) ->
     ],
 )
 async def test_agt_7_a_call_that_cannot_run_is_a_result_the_model_sees(
-    on: Stage, call: tuple[str, object], status: str, message: str
+    env: Environment, call: tuple[str, object], status: str, message: str
 ) -> None:
-    on.vendor.script = [asks(call), says("I see.")]  # type: ignore[arg-type]
-    session = await on.start(SessionInput.model_validate({"tool_policy": {"pay": "deny"}}))
+    env.vendor.script = [asks(call), says("I see.")]  # type: ignore[arg-type]
+    session = await env.start(SessionInput.model_validate({"tool_policy": {"pay": "deny"}}))
     await session.prompt("try")
     (turn,) = await session.idle(turns=1)
     assert turn.status == "completed"
     result = turn.steps[0].tool_calls[0].result
     assert (result.status, result.outcome) == (status, message)
-    assert on.vendor.requests[-1].messages[-1].content.startswith(message)
-    assert on.tools.calls == []
+    assert env.vendor.requests[-1].messages[-1].content.startswith(message)
+    assert env.tools.calls == []
 
 
-async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_not_taken_up(on: Stage) -> None:
+async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_not_taken_up(env: Environment) -> None:
     deep: dict[str, Any] = {}
     for _ in range(190):
         deep = {"in": deep}
-    on.tools.specs = [*on.tools.specs, ToolSpec(name="abyss", effect="read", built_in=True, input_schema=deep)]
-    on.vendor.script = [asks(("look", deep)), says("too deep")]
-    session = await on.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="abyss", effect="read", built_in=True, input_schema=deep)]
+    env.vendor.script = [asks(("look", deep)), says("too deep")]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
     await session.prompt("look deep")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "too deep"
@@ -170,39 +170,39 @@ async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_n
     result = turn.steps[0].tool_calls[0].result
     assert result is not None
     assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
-    assert tools_of(on.vendor.requests[0]) == ["look", "pay"]
+    assert tools_of(env.vendor.requests[0]) == ["look", "pay"]
     for _ in range(10):
         await session.prompt("and on")
     await session.idle(turns=11)
     assert len(await session.histories()) > 1
 
 
-async def test_ses_10_a_failing_turn_never_ends_the_session(on: Stage) -> None:
-    on.vendor.script = [ModelError("auth", "the key was revoked")]
-    session = await on.start()
+async def test_ses_10_a_failing_turn_never_ends_the_session(env: Environment) -> None:
+    env.vendor.script = [ModelError("auth", "the key was revoked")]
+    session = await env.start()
     await session.prompt("one")
     await session.prompt("two")
     first, second = await session.idle(turns=2)
     assert (first.status, first.error_type, first.agent_message) == ("failed", "auth", None)
     assert first.error == "The model's provider did not accept the credentials: the key was revoked."
     assert second.status == "completed"
-    assert len(on.vendor.requests) == 2
+    assert len(env.vendor.requests) == 2
 
 
-async def test_agt_9_a_passing_failure_is_retried_and_sees_the_same_context(on: Stage) -> None:
-    on.vendor.script = [ModelError("overloaded", "busy"), ModelError("connection", "gone"), says("here")]
-    session = await on.start()
+async def test_agt_9_a_passing_failure_is_retried_and_sees_the_same_context(env: Environment) -> None:
+    env.vendor.script = [ModelError("overloaded", "busy"), ModelError("connection", "gone"), says("here")]
+    session = await env.start()
     await session.prompt(id="p1", text="hello")
-    await on.vendor.gate.until_arrived(1)
+    await env.vendor.gate.until_arrived(1)
     await session.prompt("another one meanwhile")
     first, _ = await session.idle(turns=2)
     assert first.agent_message == "here"
-    assert on.vendor.requests[0] == on.vendor.requests[1] == on.vendor.requests[2]
+    assert env.vendor.requests[0] == env.vendor.requests[1] == env.vendor.requests[2]
 
 
-async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(on: Stage) -> None:
-    on.vendor.script = [ModelError("rate_limited", "slow down", retry_after=300)]
-    session = await on.start()
+async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(env: Environment) -> None:
+    env.vendor.script = [ModelError("rate_limited", "slow down", retry_after=300)]
+    session = await env.start()
     await session.prompt(id="p1", text="hello")
     state = await session.until(lambda s: s.status == "waiting_retry")
     assert state.waiting_until is not None
@@ -216,23 +216,23 @@ async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(on: Stage) -> Non
     assert turn.status == "cancelled"
 
 
-async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_number(on: Stage) -> None:
-    on.vendor.script = [ModelError("stale_reasoning", "bound elsewhere"), says("fresh")]
-    session = await on.start()
+async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_number(env: Environment) -> None:
+    env.vendor.script = [ModelError("stale_reasoning", "bound elsewhere"), says("fresh")]
+    session = await env.start()
     await session.prompt("hello")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "fresh"
-    on.vendor.script = [ModelError("stale_reasoning", "bound elsewhere")] * 2
+    env.vendor.script = [ModelError("stale_reasoning", "bound elsewhere")] * 2
     await session.prompt("again")
     _, second = await session.idle(turns=2)
     assert second.error_type == "bad_request"
-    assert len(on.vendor.requests) == 4
+    assert len(env.vendor.requests) == 4
 
 
-async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(on: Stage) -> None:
+async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(env: Environment) -> None:
     cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
-    on.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]
-    session = await on.start()
+    env.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]
+    session = await env.start()
     await session.prompt("one")
     await session.prompt("two")
     first, second = await session.idle(turns=2)
@@ -240,9 +240,9 @@ async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(on: Stag
     assert (second.error_type, second.agent_message) == ("provider_error", None)
 
 
-async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(on: Stage) -> None:
-    on.vendor.script = [says("x" * 1_200_000), says("short")]
-    session = await on.start()
+async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(env: Environment) -> None:
+    env.vendor.script = [says("x" * 1_200_000), says("short")]
+    session = await env.start()
     await session.prompt("write a book")
     await session.prompt("write a line")
     first, second = await session.idle(turns=2)
@@ -251,22 +251,22 @@ async def test_ses_16_an_answer_too_large_to_keep_ends_the_turn_not_the_session(
 
 
 async def test_agt_2_the_context_is_asked_of_the_workflow_where_it_was_not_handed_over(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.model_request.model_client.REQUESTS.get", lambda key: None)
     monkeypatch.setattr("turnkeeper.models.limits.Limits.page_bytes", 300)
-    on.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
-    session = await on.start()
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(4)]
+    session = await env.start()
     await session.prompt("look around, for a while")
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: look around, for a while"
-    assert [len(request.messages) for request in on.vendor.requests] == [1, 3, 5, 7, 9]
-    assert tools_of(on.vendor.requests[-1]) == ["look", "pay"]
+    assert [len(request.messages) for request in env.vendor.requests] == [1, 3, 5, 7, 9]
+    assert tools_of(env.vendor.requests[-1]) == ["look", "pay"]
 
 
-async def test_agt_2_the_models_context_never_travels_through_history(on: Stage) -> None:
+async def test_agt_2_the_models_context_never_travels_through_history(env: Environment) -> None:
     secret = "a sentence that is nowhere else"
-    session = await on.start(SessionInput(system_prompt="be brief"))
+    session = await env.start(SessionInput(system_prompt="be brief"))
     for number in range(4):
         await session.prompt(f"{number} {secret}")
     await session.idle(turns=4)
@@ -275,12 +275,12 @@ async def test_agt_2_the_models_context_never_travels_through_history(on: Stage)
 
 
 async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on_after_the_fix(
-    on: Stage, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    session = await on.start()
+    session = await env.start()
     with monkeypatch.context() as broken_build:
         broken_build.setattr("turnkeeper.models.session.session_state.Session.end_turn", broken)
         await session.prompt("hello")
@@ -294,17 +294,19 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
 
 
 async def test_agt_2_sessions_that_do_not_fit_in_the_cache_go_on_with_the_same_contexts(temporal: Client) -> None:
-    async with stage(temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1) as on:
-        sessions = [await on.start() for _ in range(3)]
+    async with environment(
+        temporal, max_cached_workflows=2, max_concurrent_workflow_tasks=1, max_concurrent_replays=1
+    ) as env:
+        sessions = [await env.start() for _ in range(3)]
         for number in range(3):
-            on.vendor.gate.close()
+            env.vendor.gate.close()
             for session in sessions:
                 await session.prompt(f"{session.handle.id} {number}")
-            on.vendor.gate.open()
+            env.vendor.gate.open()
             for session in sessions:
                 await session.idle(turns=number + 1)
         for session in sessions:
-            requests = [r for r in on.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
+            requests = [r for r in env.vendor.requests if r.messages[0].content.startswith(session.handle.id)]
             assert [len(request.messages) for request in requests] == [1, 3, 5]
             turns = await session.idle(turns=3)
             assert [turn.agent_message for turn in turns] == [f"echo: {session.handle.id} {n}" for n in range(3)]

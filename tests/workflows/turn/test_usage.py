@@ -4,7 +4,7 @@ import json
 
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
-from tests.harness import Stage, asks, says
+from tests.harness import Environment, asks, says
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
@@ -31,9 +31,9 @@ def times(count: int) -> Usage:
     )
 
 
-async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_session(on: Stage) -> None:
-    on.vendor.script = [by_sonnet(asks(("look", {}))), by_sonnet(says("seen")), by_sonnet(says("again"))]
-    session = await on.start(SessionInput(model=SONNET))
+async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_session(env: Environment) -> None:
+    env.vendor.script = [by_sonnet(asks(("look", {}))), by_sonnet(says("seen")), by_sonnet(says("again"))]
+    session = await env.start(SessionInput(model=SONNET))
     await session.prompt("look")
     await session.prompt("and again")
     first, second = await session.idle(turns=2)
@@ -44,14 +44,14 @@ async def test_agt_10_tokens_and_cost_are_told_of_the_step_the_turn_and_the_sess
     assert "- **Usage:** 3,000 tokens in, 300 out, $0.01152\n" in metadata.current_details
 
 
-async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(on: Stage) -> None:
+async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(env: Environment) -> None:
     window = {"max_messages": 6, "preserve_first_n": 0, "preserve_last_n": 2, "evict_block": 3}
-    on.vendor.answer = on.vendor.summarise = lambda request: by_sonnet(says("They counted."))
-    session = await on.start(
+    env.vendor.answer = env.vendor.summarise = lambda request: by_sonnet(says("They counted."))
+    session = await env.start(
         SessionInput.model_validate({"model": SONNET, "history": {**window, "summarize_on_trim": True}})
     )
     prompt_count = 0
-    while not on.vendor.summary_requests:
+    while not env.vendor.summary_requests:
         prompt_count += 1
         await session.prompt(f"question {prompt_count}, and some words that make it longer")
         turns = await session.idle(turns=prompt_count)
@@ -60,10 +60,10 @@ async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(on: St
     assert (await session.state()).session.usage == times(prompt_count + 1)
 
 
-async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(on: Stage) -> None:
-    on.vendor.script = [by_sonnet(asks(("look", {"n": number}), text="x" * 1_000)) for number in range(40)]
-    on.vendor.script[-1] = by_sonnet(says("seen"))
-    session = await on.start(
+async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(env: Environment) -> None:
+    env.vendor.script = [by_sonnet(asks(("look", {"n": number}), text="x" * 1_000)) for number in range(40)]
+    env.vendor.script[-1] = by_sonnet(says("seen"))
+    session = await env.start(
         SessionInput.model_validate(
             {"model": SONNET, "limits": {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 100}}
         )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.harness import DrivenSession, Stage, stage
+from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, VendorWire
@@ -42,7 +42,7 @@ ASK_BEFORE_WRITING = {"file_write": "ask"}
 
 
 @asynccontextmanager
-async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace: Path) -> AsyncIterator[Stage]:
+async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace: Path) -> AsyncIterator[Environment]:
     """A worker that has the models of `wires` and the offline model, and works in `workspace`."""
     (workspace / "a.txt").write_text("apple\n")
     (workspace / "b.txt").write_text("banana\n")
@@ -51,9 +51,9 @@ async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace
     providers = Providers({**factories, "offline": lambda: offline.resolve("offline:")[0]})
     async with (
         build_toolbox(Settings(workspace_root=workspace)) as toolbox,
-        stage(client, providers=providers, toolbox=toolbox) as on,
+        environment(client, providers=providers, toolbox=toolbox) as env,
     ):
-        yield on
+        yield env
 
 
 async def run_turn(session: DrivenSession, workspace: Path) -> list[ConversationMessage]:
@@ -74,9 +74,9 @@ async def test_agt_4_the_same_story_is_told_over_every_api(temporal: Client, tmp
         wires = [await stack.enter_async_context(WIRES[api]())] if api in WIRES else []
         for wire in wires:
             wire.script(*STORY)
-        on = await stack.enter_async_context(with_real_tools(temporal, wires, tmp_path))
+        env = await stack.enter_async_context(with_real_tools(temporal, wires, tmp_path))
         model = wires[0].model if wires else "offline:"
-        session = await on.start(SessionInput(model=model, tool_policy=ASK_BEFORE_WRITING))
+        session = await env.start(SessionInput(model=model, tool_policy=ASK_BEFORE_WRITING))
         first, second = await run_turn(session, tmp_path)
 
         reading, writing, answering = first.steps
@@ -116,9 +116,9 @@ def _grows_at_its_end(bodies: list[dict[str, Any]]) -> None:
 async def test_agt_3_a_session_goes_on_with_another_vendor_from_its_next_turn(temporal: Client, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         wires = {name: await stack.enter_async_context(wire()) for name, wire in WIRES.items()}
-        on = await stack.enter_async_context(with_real_tools(temporal, list(wires.values()), tmp_path))
+        env = await stack.enter_async_context(with_real_tools(temporal, list(wires.values()), tmp_path))
         order = [*wires, *reversed(wires)]
-        session = await on.start(SessionInput(model=wires[order[0]].model))
+        session = await env.start(SessionInput(model=wires[order[0]].model))
         for turn, name in enumerate(order, start=1):
             # Some endpoints use the same ids again and again, of characters that no vendor takes.
             ids = ["call:1", "call:2"] if name == "openai-chat" else [f"{name}_{turn}_1", f"{name}_{turn}_2"]
