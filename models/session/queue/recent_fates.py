@@ -12,7 +12,7 @@ from turnkeeper.models.session.queue.prompts import Fate
 REMEMBERED_FATES = 200
 
 
-class PromptFates:
+class RecentFates:
     """The last fates, oldest first, and those that wait for the archive.
 
     Under rules 1, fates beyond the last `REMEMBERED_FATES` are forgotten.

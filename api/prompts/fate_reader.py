@@ -28,7 +28,7 @@ TAIL_BYTES = 50_000_000
 TAIL_SECONDS = 0.7
 
 
-class PromptFates:
+class FateReader:
     """Reads the fates of prompts. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, stores: Stores) -> None:
@@ -36,7 +36,7 @@ class PromptFates:
         self._stores = stores
 
     async def fate_of(self, session_id: str, message_id: str) -> PromptFate:
-        """Return the fate of a prompt, or that it waits.
+        """Return the fate of a prompt; `waiting` while it has none.
 
         Raises 404 if there is no such prompt, 504 if only a worker has the answer and none is there, and
         `StoreUnavailableError` if only the archive has it.
