@@ -4,7 +4,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
 from turnkeeper.activities.own_workflow import (
     WorkflowSilentError,
     current_run_id,
@@ -37,7 +37,7 @@ class ArchiveActivities:
 
         A second run writes the same data to the same keys, to no effect: a turn is archived once (SES-15).
         """
-        key = ContextKey(current_run_id(), order.move, order.digest)
+        key = CacheKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
         with store_failures():
             await self._store(current_session_id(), move)

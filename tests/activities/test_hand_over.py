@@ -1,13 +1,13 @@
 """The process-local hand-over of a model call's context: AGT-2."""
 
-from turnkeeper.activities.model_request.local_context_cache import ContextKey, LocalContextCache
+from turnkeeper.activities.model_request.local_context_cache import CacheKey, LocalContextCache
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 REQUEST = ModelRequest(head=RequestHead(), messages=[])
 
 
-def key(number: int, digest: str = "d") -> ContextKey:
-    return ContextKey("run", number, digest)
+def key(number: int, digest: str = "d") -> CacheKey:
+    return CacheKey("run", number, digest)
 
 
 def test_agt_2_exactly_the_entry_that_was_put_is_found() -> None:

@@ -9,8 +9,8 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
-    from turnkeeper.activities.llm import ModelActivities
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
     from turnkeeper.workflows.turn.tool_list import ToolList
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
 _MAX_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
@@ -36,12 +36,12 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, context: TurnContext, slot: RequestSlot, tools: ToolList) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope, slot: RequestSlot, tools: ToolList) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._slot = slot
         self._tools = tools
-        self._summaries = Summaries(context, slot)
+        self._summaries = Summaries(scope, slot)
         self._repeats_empty = False
         self.segment = 0
         """The segment of the latest request."""
@@ -84,7 +84,7 @@ class ModelCalls:
 
     def _halve(self) -> None:
         """Halve the size of requests from now on (CTX-7)."""
-        session, turn = self._session, self._context.turn
+        session, turn = self._session, self._scope.turn
         if session.rules < 3:
             session.context.halve(turn.history, model=turn.model)
             return
@@ -97,7 +97,7 @@ class ModelCalls:
     def _note_size(self, request: OpenRequest) -> None:
         if self._session.rules < 3:
             return
-        turn, tokens = self._context.turn, head_tokens(request.request.head) + request.estimated_tokens
+        turn, tokens = self._scope.turn, head_tokens(request.request.head) + request.estimated_tokens
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
     async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
@@ -119,7 +119,7 @@ class ModelCalls:
         outcome = await self._call_model(request, rounds)
         while outcome.wait_seconds is not None:
             if self._session.rules >= 3:
-                self._context.turn.budgets.check_spent()
+                self._scope.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             rounds += 1
             # Temporal retries after short delays by itself, so a short wait here is for the session, which was silent.
@@ -133,10 +133,10 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        self._context.turn.budgets.check_spent()  # a summary may have used up the rest
+        self._scope.turn.budgets.check_spent()  # a summary may have used up the rest
         await self._tools.reload_if_due()
         self.segment = session.view.segment
-        session.current_turn.note_request()
+        session.turn_slot.note_request()
         return self._slot.open(
             OpenRequest(
                 number=session.count_request(),
@@ -148,7 +148,7 @@ class ModelCalls:
 
     async def _evict(self) -> None:
         """Keep the model view within its window: evict messages, and summarise them (CTX-4, CTX-5)."""
-        history, model = self._context.turn.history, self._context.turn.model
+        history, model = self._scope.turn.history, self._scope.turn.model
         session, log = self._session, workflow.logger
         context = session.context
         window = context.window(history, model=model)
@@ -172,8 +172,8 @@ class ModelCalls:
         self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
     ) -> ModelCallOutcome:
         session = self._session
-        self._context.check_stop()
-        turn = self._context.turn
+        self._scope.check_stop()
+        turn = self._scope.turn
         self._slot.hand_over()
         call = workflow.start_activity_method(
             ModelActivities.call_model,
@@ -193,7 +193,7 @@ class ModelCalls:
                 **(turn.budgets.remaining() if session.rules >= 3 else {}),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
-            schedule_to_close_timeout=self._context.time_left(),
+            schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=activity_options.MODEL_RETRIES,
             cancellation_type=(
@@ -206,7 +206,7 @@ class ModelCalls:
         try:
             return await (self._finished(call) if session.rules >= 2 else call)
         except ActivityError as error:
-            self._context.fail_with(error)
+            self._scope.fail_with(error)
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
         """Return the outcome of a call; keep the written part of an incomplete answer (SES-9).
@@ -214,28 +214,28 @@ class ModelCalls:
         A stop cancels the call and waits briefly for that part. Raises `ActivityError`, and `TurnStoppedError` if the
         turn was stopped before the answer was complete.
         """
-        context = self._context
+        scope = self._scope
         # Without this, `stop` would cancel the task, and an answer that arrives at the same moment would be lost. If
         # the task is cancelled here, `handles_stop` stays set: that was an eviction, not a stop.
-        context.handles_stop = True
-        await workflow.wait_condition(lambda: call.done() or context.stop_reason is not None)
+        scope.handles_stop = True
+        await workflow.wait_condition(lambda: call.done() or scope.stop_reason is not None)
         if not call.done():
             await self._cancel(call)
-        context.handles_stop = False
+        scope.handles_stop = False
         if not call.done():
-            context.check_stop()
+            scope.check_stop()
         try:
             outcome = await call
         except ActivityError as error:
-            max_bytes = context.turn.max_answer_bytes(self._session.room.turn_cap)
-            self.unfinished = unfinished_of(error, model=context.turn.model, max_bytes=max_bytes)
+            max_bytes = scope.turn.max_answer_bytes(self._session.room.turn_cap)
+            self.unfinished = unfinished_of(error, model=scope.turn.model, max_bytes=max_bytes)
             self._count_spent(spent_of(error))
-            context.check_stop()
+            scope.check_stop()
             raise
         self.unfinished = outcome.unfinished
         self._count_spent(outcome.spent)
         if outcome.response is None:
-            context.check_stop()
+            scope.check_stop()
         return outcome
 
     def _count_spent(self, spent: Usage | None) -> None:
@@ -244,7 +244,7 @@ class ModelCalls:
         Runs under rules 1 and 2 do not count it: their replay must make the same decisions.
         """
         if spent and self._session.rules >= 3:
-            self._session.current_turn.add_usage(spent)
+            self._session.turn_slot.add_usage(spent)
             self.spent = (self.spent or Usage()) + spent
 
     async def _cancel(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> None:
@@ -259,26 +259,26 @@ class ModelCalls:
         call.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def _summary(self, request: OpenRequest) -> str:
-        model = self._context.turn.model
+        model = self._scope.turn.model
         return (
-            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._context.turn.steps} · "
+            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._scope.turn.steps} · "
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, seconds: float, *, reason: str) -> None:
         """Sleep until the model can be asked again, with status `waiting_retry` and the `reason` (AGT-9)."""
-        turn, until = self._context.turn, workflow.now() + timedelta(seconds=seconds)
+        turn, until = self._scope.turn, workflow.now() + timedelta(seconds=seconds)
         if until >= turn.deadline_at(workflow.now()):
             turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
-        self._context.check_stop()
-        self._session.current_turn.wait_until(until, reason=reason)
-        self._context.on_change()
+        self._scope.check_stop()
+        self._session.turn_slot.wait_until(until, reason=reason)
+        self._scope.on_change()
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
             # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
-            self._session.current_turn.stop_waiting()
-        self._context.on_change()
+            self._session.turn_slot.stop_waiting()
+        self._scope.on_change()
 
 
 def _short(tokens: int) -> str:

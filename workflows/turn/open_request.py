@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
     from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
 
 
@@ -61,5 +61,5 @@ class RequestSlot:
         self.request = None
 
 
-def _key(request: OpenRequest) -> ContextKey:
-    return ContextKey(workflow.info().run_id, request.number, request.digest)
+def _key(request: OpenRequest) -> CacheKey:
+    return CacheKey(workflow.info().run_id, request.number, request.digest)

@@ -31,7 +31,7 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
     It has the turn's model, tools and limits, no more time than the turn has left, and a share of the allowance.
     Raises `TaskValidationError`.
     """
-    turn = session.current_turn.running()
+    turn = session.turn_slot.running()
     inherited = None
     if request.inherits_history:
         inherited = Inheritance(request.history_policy).with_older(

@@ -1,6 +1,6 @@
 """The running turn as a value, with its rules (AGT-1, SES-14).
 
-Every change returns the next version of the turn, with which `CurrentTurn` replaces the present one. Times are
+Every change returns the next version of the turn, with which `TurnSlot` replaces the present one. Times are
 arguments: this module does not depend on Temporal.
 """
 

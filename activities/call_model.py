@@ -91,7 +91,7 @@ class ModelActivities:
             unfinished = await self._unfinished_answer(_previous_attempt_output(), call, max_bytes=call.max_bytes)
             return ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS, unfinished=unfinished)
         try:
-            request = await self._model_client.context_of(call.request, digest=call.digest)
+            request = await self._model_client.request_of(call.request, digest=call.digest)
         except WorkflowSilentError:
             # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
             return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)

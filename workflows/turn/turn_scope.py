@@ -1,4 +1,4 @@
-"""What the parts of a running turn share: session, change callback, stop and pause."""
+"""The scope of a running turn: session, change callback, stop and pause."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,8 +16,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.turn.running_turn import RunningTurn
 
 
-class TurnContext:
-    """The shared context of a running turn."""
+class TurnScope:
+    """What the parts of a running turn share."""
 
     def __init__(
         self, session: Session, *, on_change: Callable[[], None], is_due_for_new_run: Callable[[], bool]
@@ -32,7 +32,7 @@ class TurnContext:
 
     @property
     def turn(self) -> RunningTurn:
-        return self.session.current_turn.running()
+        return self.session.turn_slot.running()
 
     def check_stop(self) -> None:
         if self.stop_reason is not None:

@@ -21,11 +21,11 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
     from turnkeeper.workflows.turn.tool_list import ToolList
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
-class Turn:
-    """The running turn of a session."""
+class TurnRunner:
+    """Runs one turn of a session."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Turn:
     ) -> None:
         self._session = session
         self._archiving = archiving
-        self._context = TurnContext(session, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
+        self._scope = TurnScope(session, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
-        self._tools = ToolList(self._context)
-        self._model_calls = ModelCalls(self._context, self._slot, self._tools)
-        self._tool_calls = ToolCalls(self._context, runner)
+        self._tools = ToolList(self._scope)
+        self._model_calls = ModelCalls(self._scope, self._slot, self._tools)
+        self._tool_calls = ToolCalls(self._scope, runner)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -69,8 +69,8 @@ class Turn:
 
     def stop(self, reason: str) -> None:
         """Stop the turn within the next workflow task; the first reason counts."""
-        self._context.stop_reason = self._context.stop_reason or reason
-        if self._context.handles_stop:
+        self._scope.stop_reason = self._scope.stop_reason or reason
+        if self._scope.handles_stop:
             return
         # A task that is cancelled before its first step never runs, so the turn would never end. A cancellation can be
         # lost when the activity completes at the same moment, so the task also checks the reason before it waits again.
@@ -88,21 +88,21 @@ class Turn:
         except TurnStoppedError as stop:
             self._end_without_answer("cancelled", stop.reason)
         else:
-            turn = self._context.turn
+            turn = self._scope.turn
             self._session.end_turn(turn.completed(answer.text or "", blob=answer.text_blob, now=workflow.now()))
         self._log_end()
-        self._context.on_change()
+        self._scope.on_change()
 
     async def _answer(self) -> ModelStep:
         """Return the step with the answer. Raises `TurnStoppedError` if a stop cancels it."""
         try:
-            self._context.check_stop()
+            self._scope.check_stop()
             return await self._loop()
         except asyncio.CancelledError:
             # Also raised when this worker evicts the workflow: the only cause while `handles_stop`, even if there is a
             # stop reason.
-            if not self._context.handles_stop:
-                self._context.check_stop()
+            if not self._scope.handles_stop:
+                self._scope.check_stop()
             raise
 
     async def _loop(self) -> ModelStep:
@@ -122,29 +122,29 @@ class Turn:
         Raises `TurnPausedError` if the next run must continue: a call is still pending, or the history has grown.
         Raises `TurnFailedError` if the turn has used all its steps, or is too large.
         """
-        turn = self._context.turn
+        turn = self._scope.turn
         if not turn.unsettled:
             turn.budgets.check_next_step(turn.steps)
             if turn.steps:
                 await self._reserve_bytes()
-        if turn.unsettled or (turn.steps and self._context.is_due_to_pause()):
+        if turn.unsettled or (turn.steps and self._scope.is_due_to_pause()):
             raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:
         """Ask the model and record its response as the next step."""
-        self._session.current_turn.change(self._context.turn.with_next_step())
-        self._context.check_stop()
+        self._session.turn_slot.change(self._scope.turn.with_next_step())
+        self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
         if self._session.rules >= 2:
-            self._context.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
+            self._scope.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
         """Run the tool calls of `step`, within the turn's budgets."""
-        self._session.current_turn.change(self._context.turn.with_calls(len(step.tool_calls)))
+        self._session.turn_slot.change(self._scope.turn.with_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
-        self._context.turn.budgets.check_step(self._model_calls.usage)
+        self._scope.turn.budgets.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:
@@ -152,45 +152,45 @@ class Turn:
 
         If continue-as-new is due, some may stay without a result.
         """
-        if self._context.turn.unsettled:
+        if self._scope.turn.unsettled:
             await self._tool_calls.run()
-            if not self._context.turn.pending_calls:
-                self._session.current_turn.settle_step()
+            if not self._scope.turn.pending_calls:
+                self._session.turn_slot.settle_step()
 
     def _record(self, response: ModelResponse) -> ModelStep:
         parts = [] if response.stop == "max_tokens" else response.calls
-        calls = self._context.turn.number_calls(parts, turn_number=self._session.turn_count)
-        current = self._session.current_turn
-        step = current.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
-        turn = self._context.turn.with_unsettled_step(response.state, segment=self._model_calls.segment)
-        current.change(turn)
+        calls = self._scope.turn.number_calls(parts, turn_number=self._session.turn_count)
+        slot = self._session.turn_slot
+        step = slot.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
+        turn = self._scope.turn.with_unsettled_step(response.state, segment=self._model_calls.segment)
+        slot.change(turn)
         if step.is_answer:
-            current.settle_step()
-        self._context.on_change()
+            slot.settle_step()
+        self._scope.on_change()
         return step
 
     async def _reserve_bytes(self) -> None:
         """Move the turn's oldest steps to the archive before the turn is too large to carry (SES-15)."""
-        size = self._context.turn.carried_bytes
-        if size <= self._context.turn.limits.min_turn_bytes:
+        size = self._scope.turn.carried_bytes
+        if size <= self._scope.turn.limits.min_turn_bytes:
             return
         cap = self._session.room.turn_cap
         if size > cap or (size * 8 > cap * 7 and self._archiving.is_attempt_due):
             await self._archiving.move_steps(max_bytes=cap // 2)
-        self._context.turn.check_size(cap, archive_error=self._session.archive.current_error)
+        self._scope.turn.check_size(cap, archive_error=self._session.archive.current_error)
 
     # ---- ending
 
     def _end_without_answer(self, error_type: ErrorType, sentence: str) -> None:
-        if self._context.turn.unsettled:
+        if self._scope.turn.unsettled:
             self._tool_calls.answer_unanswered()
-            self._session.current_turn.settle_step()
+            self._session.turn_slot.settle_step()
         self._record_unfinished(error_type)
         if error_type == "refusal" and self._session.rules >= 3:
             self._session.context.replace_refused_turn()
         self._slot.close()
         error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
-        self._session.end_turn(self._context.turn.failed(error_type, error, now=workflow.now()))
+        self._session.end_turn(self._scope.turn.failed(error_type, error, now=workflow.now()))
 
     def _record_unfinished(self, error_type: ErrorType) -> None:
         """Record the written part of an interrupted answer, if there is one (SES-9)."""
@@ -199,12 +199,12 @@ class Turn:
             return
         calls = [
             call.model_copy(update={"result": _not_called(call.name)})
-            for call in self._context.turn.number_calls(unfinished.calls, turn_number=self._session.turn_count)
+            for call in self._scope.turn.number_calls(unfinished.calls, turn_number=self._session.turn_count)
         ]
-        current = self._session.current_turn
-        current.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
+        slot = self._session.turn_slot
+        slot.add_response(unfinished, calls, now=workflow.now(), interrupted=True, spent=spent)
         if error_type != "refusal":  # a text that the vendor refused is not sent again
-            current.append_step_to_view(state=None)
+            slot.append_step_to_view(state=None)
 
     def _log_end(self) -> None:
         view = self._session.view

@@ -14,8 +14,8 @@ from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
 
-class CurrentTurn:
-    """The running turn, if there is one: the newest of the transcript."""
+class TurnSlot:
+    """Holds the running turn, if there is one: the newest of the transcript."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class CurrentTurn:
         self._on_usage = on_usage
         newest = transcript.newest
         is_running = newest is not None and not newest.is_complete
-        self.value = carried.resume(newest) if carried and newest and is_running else None
+        self.turn = carried.resume(newest) if carried and newest and is_running else None
         """The turn's present version; replaced with every change."""
         self.waiting_until: datetime | None = None
         """When the model is asked again; `None`: not waiting."""
@@ -44,14 +44,14 @@ class CurrentTurn:
 
     def running(self) -> RunningTurn:
         """Return the turn. Raises `RuntimeError` if none is running."""
-        if self.value is None:
+        if self.turn is None:
             raise RuntimeError("no turn is running")
-        return self.value
+        return self.turn
 
     def begin(self, turn: RunningTurn) -> None:
         """Record a turn (SES-2), and append its prompt to the model view."""
         self._transcript.record(turn.message)
-        self.value = turn
+        self.turn = turn
         self._context.view.append_request(turn.message, number=self._transcript.count)
 
     def change(self, turn: RunningTurn) -> None:
@@ -67,7 +67,7 @@ class CurrentTurn:
     def end(self, message: ConversationMessage) -> None:
         """End the turn; `message` is the turn with its outcome."""
         self._transcript.replace_newest(message.model_copy(update={"revision": self._on_change()}))
-        self.value = None
+        self.turn = None
 
     # ---- model requests
 
@@ -128,5 +128,5 @@ class CurrentTurn:
             self.change(turn.with_settled_step())
 
     def _replace(self, turn: RunningTurn) -> None:
-        self.value = turn
+        self.turn = turn
         self._transcript.replace_newest(turn.message)
