@@ -10,24 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.conversation import Conversation
-from turnkeeper.models.context import (
-    PRESETS,
-    ConversationHistory,
-    HistoryPolicy,
-    TaskContext,
-    TaskValidationError,
-    TextLimit,
-    estimate_tokens,
-    first_prompt,
-    format_task_enrichment_prompt,
-    history_that_fits,
-    validate_conversation_history,
-)
+from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, prepare_task
+from turnkeeper.models.tasks.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
+from turnkeeper.models.tasks.history_policy import PRESETS, HistoryPolicy, TextLimit
 from turnkeeper.models.tasks.inheritance import Inheritance, messages_in
-from turnkeeper.models.tasks.stored_history import OMITTED
+from turnkeeper.models.tasks.stored_history import OMITTED, ConversationHistory
+from turnkeeper.models.tasks.task_context import TaskContext
+from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, UserStep

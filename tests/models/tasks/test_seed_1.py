@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from turnkeeper.models.context import TaskValidationError, format_task_enrichment_prompt, validate_conversation_history
+from turnkeeper.models.errors import TaskValidationError
+from turnkeeper.models.tasks.enrichment import format_task_enrichment_prompt
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
 
 NOW = "2025-10-29T13:30:00"
 
