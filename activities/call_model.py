@@ -37,7 +37,8 @@ MAX_CALL_NAME_CHARS = 256
 """Maximum characters of a call's name: four times the longest name of a tool."""
 
 OVER_BUDGET_SECONDS = 1.0
-"""Pause before the workflow checks a turn whose budget was used up by failed attempts, and ends it."""
+"""Marks an outcome without an answer, because failed attempts used up the turn's budget. The workflow checks the budget
+before it would wait, so the turn ends at once."""
 
 HEARTBEAT_SECONDS = 0.5
 """A cancellation arrives in response to a heartbeat, and the workflow waits at most 1.5 s for the unfinished answer
@@ -62,9 +63,9 @@ class ModelActivities:
     async def call_model(self, call: ModelCall) -> ModelCallOutcome:
         """Return the model's whole answer to exactly the context of `call.digest` (AGT-2).
 
-        A second run calls the model again with the same context: it may be billed twice, it is recorded once.
+        A second attempt calls the model again with the same context: it may be billed twice, it is recorded once.
         """
-        # The whole answer; what is published of it is smaller.
+        # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
         answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
         spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
@@ -113,7 +114,7 @@ class ModelActivities:
             outcome = judge(
                 failure,
                 attempt=activity.info().attempt,
-                wait_count=call.round - call.silences,
+                vendor_waits=call.round - call.silences,
                 unclear=spending.unclear_answers,
             )
         except ApplicationError as failure_to_raise:
@@ -220,7 +221,7 @@ class ModelActivities:
 async def _bounded_bugs() -> AsyncIterator[None]:
     """Make an unexpected error final after `MAX_ATTEMPTS`, so that a bug of ours ends the turn.
 
-    Vendors' failures are judged before. A worker that stops may hand the call on any number of times.
+    Vendors' failures are judged before. A worker that stops may return the call to Temporal any number of times.
     """
     try:
         yield

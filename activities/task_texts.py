@@ -18,7 +18,7 @@ class KeepResult(Frozen):
 
 
 class TaskTextActivities:
-    """Activities for the texts of tasks. A second run of either has no further effect."""
+    """Activities for the texts of tasks. A second attempt of either has no further effect."""
 
     def __init__(self, texts: LargeTexts) -> None:
         self._texts = texts

@@ -1,6 +1,7 @@
 """Calling a model, for `call_model` and `summarise`: find the request's context, return the whole answer (AGT-2)."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
@@ -22,6 +23,8 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RequestHead,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class ProviderRegistry(Protocol):
@@ -105,7 +108,10 @@ class ModelClient:
                 break
             offset = page.next_offset
         request = ModelRequest(head=head, messages=messages)
-        return request if digest_of(request) == digest else None
+        if (actual := digest_of(request)) == digest:
+            return request
+        _log.error("Model request %d has the digest %s in its workflow, but %s in its call", number, actual, digest)
+        return None
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ Theory of operation. Worker and gateway use the file at the same time, and peopl
   pass a writer, which here is done within milliseconds; but it leaves two files beside this one without which it
   can't be read from a read-only file system, must not be moved, and which keep deleted text for as long as anybody has
   the file open.
-- `synchronous=FULL`: durable at commit. With `FULL` a power cut just after a commit can bring the deleted journal
-  back, and with it the state before; the session would have dropped the turns already.
+- `synchronous=EXTRA`: durable at commit. With `FULL`, a power cut just after a commit can restore the deleted journal,
+  and with it the earlier state; the session would already have dropped the turns.
 - `secure_delete`: what was deleted is overwritten.
 """
 

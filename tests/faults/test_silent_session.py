@@ -48,7 +48,7 @@ def buffer() -> FullBuffer:
 
 
 @pytest.fixture(autouse=True)
-def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run every activity as if in another process than its workflow task."""
     monkeypatch.setattr(REQUESTS, "get", lambda key: None)
 

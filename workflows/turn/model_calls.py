@@ -28,7 +28,7 @@ _MAX_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 
 _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
     "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
-    "digest_mismatch": ("internal", "The model's context could not be handed over unchanged; see the worker's log."),
+    "digest_mismatch": ("internal", "The model's context changed on its way to the worker; see the worker's log."),
     "empty_answer": ("provider_error", "The model gave an empty answer."),
 }
 
@@ -57,7 +57,7 @@ class ModelCalls:
         repeats, limit = Counter[str](), self._session.context.limit
         self.spent = None
         while True:
-            # Only runs under rules 3 ask for it: workers of earlier releases do not know this `repeat`.
+            # Runs under rules 1 and 2 do not ask for it: workers of earlier releases do not know this `repeat`.
             self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
             request = await self._open_new_request()
             outcome = await self._outcome_or_new_segment(request)
@@ -97,7 +97,7 @@ class ModelCalls:
     def _note_size(self, request: OpenRequest) -> None:
         if self._session.rules < 3:
             return
-        turn, tokens = self._scope.turn, head_tokens(request.request.head) + request.estimated_tokens
+        turn, tokens = self._scope.turn, head_tokens(request.model_request.head) + request.estimated_tokens
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
     async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
@@ -109,24 +109,22 @@ class ModelCalls:
         try:
             return await self._outcome(request)
         except TurnFailedError as failure:
-            if failure.error_type == "bad_request" and any(message.state for message in request.request.messages):
+            if failure.error_type == "bad_request" and any(message.state for message in request.model_request.messages):
                 self._session.view.open_segment()
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the outcome of `request`, after waits for the vendor."""
-        rounds = silences = 0
-        outcome = await self._call_model(request, rounds)
+        waits = silences = 0
+        outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
             if self._session.rules >= 3:
                 self._scope.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
-            rounds += 1
-            # Temporal retries after short delays by itself, so a short wait here is for the session, which was silent.
+            waits += 1
+            # Temporal itself retries after short delays, so a short wait here is for the session, which was silent.
             silences += outcome.wait_seconds <= MAX_RETRY_DELAY
-            outcome = await self._call_model(
-                request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
-            )
+            outcome = await self._call_model(request, waits, silences=silences, unclear_answers=outcome.unclear_answers)
         return outcome
 
     async def _open_new_request(self) -> OpenRequest:
@@ -140,7 +138,7 @@ class ModelCalls:
         return self._slot.open(
             OpenRequest(
                 number=session.count_request(),
-                request=session.view.request(session.head),
+                model_request=session.view.request(session.head),
                 digest=session.view.digest(session.head),
                 estimated_tokens=session.view.estimated_tokens,
             )
@@ -169,12 +167,12 @@ class ModelCalls:
             log.warning("Conversation approaching limit (%d/%d messages)", count, window.max_messages)
 
     async def _call_model(
-        self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
+        self, request: OpenRequest, waits: int, *, silences: int = 0, unclear_answers: int = 0
     ) -> ModelCallOutcome:
         session = self._session
         self._scope.check_stop()
         turn = self._scope.turn
-        self._slot.hand_over()
+        self._slot.cache_for_activity()
         call = workflow.start_activity_method(
             ModelActivities.call_model,
             ModelCall(
@@ -185,7 +183,7 @@ class ModelCalls:
                 digest=request.digest,
                 message_id=turn.message.id,
                 silences=silences,
-                round=rounds,
+                round=waits,
                 unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
                 inline_bytes=turn.inline_bytes,

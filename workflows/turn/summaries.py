@@ -50,7 +50,7 @@ class Summaries:
         request = ModelRequest(head=session.head, messages=session.context.messages_to_summarise())
         pending = OpenRequest(
             number=session.count_request(),
-            request=request,
+            model_request=request,
             digest=digest_of(request),
             estimated_tokens=estimate_tokens(request.messages),
         )
@@ -59,7 +59,7 @@ class Summaries:
     async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
         scope, session = self._scope, self._session
         scope.check_stop()
-        self._slot.hand_over()
+        self._slot.cache_for_activity()
         try:
             return await workflow.execute_activity_method(
                 SummaryActivities.summarise,

@@ -180,10 +180,10 @@ SEED_1 = {
     "total_messages": 2,
     "truncated_count": 0,
 }
-"""The data of seed 1's own test: without `metadata`."""
+"""The data of the original design's test: without `metadata`."""
 
 
-def test_tsk_3_the_call_and_the_data_of_seed_1_s_own_test_print_what_it_asks_for():
+def test_tsk_3_the_call_and_the_data_of_the_original_design_print_what_it_asks_for():
     prompt = format_task_enrichment_prompt({"task_context": {"conversation_history": SEED_1}})
     assert prompt == format_task_enrichment_prompt({"conversation_history": SEED_1})
     for text in ("💬 CONVERSATION HISTORY", "[1] 👤 User", "[2] 🤖", SEED_1["messages"][0]["content"], "2 messages"):

@@ -1,4 +1,4 @@
-"""Seed 1's own tests, in its words where possible: CTX-9 to CTX-11, TSK-3. Decision 37 says where ours differ."""
+"""The tests of the original design: CTX-9 to CTX-11, TSK-3. Decision 38 says what that is and where ours differ."""
 
 from datetime import datetime
 from typing import Any
@@ -39,7 +39,7 @@ def test_ctx_10_validation_missing_role() -> None:
     with pytest.raises(TaskValidationError) as exc:
         validate_conversation_history([{"content": "no role"}], "keep_user", NOW)
     assert exc.value.error_type == "missing_field"
-    assert str(exc.value) == "conversation_history[0]: role missing"  # seed 1: "missing required field 'role'"
+    assert str(exc.value) == "conversation_history[0]: role missing"  # the original: "missing required field 'role'"
 
 
 def test_ctx_10_validation_over_50_messages() -> None:
@@ -48,7 +48,7 @@ def test_ctx_10_validation_over_50_messages() -> None:
     assert history is not None
     assert [message.content for message in history.messages] == [f"msg {i}" for i in range(10, 60)]
     (warning,) = [w for w in warnings if w.code == "too_many_messages"]
-    # Seed 1: "conversation_history has 60 messages, truncating to most recent 50"
+    # The original: "conversation_history has 60 messages, truncating to most recent 50"
     assert warning.message == "Of 60 messages only the latest 50 were looked at."
     assert warning.severity == "medium"
 

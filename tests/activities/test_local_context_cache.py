@@ -1,4 +1,4 @@
-"""The process-local hand-over of a model call's context: AGT-2."""
+"""The process-local cache of model requests: AGT-2."""
 
 from turnkeeper.activities.model_request.local_context_cache import CacheKey, LocalContextCache
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
