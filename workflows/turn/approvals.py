@@ -65,4 +65,4 @@ class Approvals:
         """Return the timer's summary for the Web UI, within Temporal's length limit."""
         distinct = ", ".join(dict.fromkeys(call.name for call in awaiting))
         names = distinct if len(distinct) <= 80 else f"{len(awaiting)} tool calls"
-        return f"approval of {names} · turn {self._session.turn_count} · step {self._scope.turn.steps}"
+        return f"approval of {names} · turn {self._session.turn_count} · step {self._scope.turn.step_count}"

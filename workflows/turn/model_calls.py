@@ -177,7 +177,7 @@ class ModelCalls:
             ModelActivities.call_model,
             ModelCall(
                 turn=session.turn_count,
-                step=turn.steps,
+                step=turn.step_count,
                 request=request.number,
                 model=turn.model,
                 digest=request.digest,
@@ -257,9 +257,10 @@ class ModelCalls:
         call.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def _summary(self, request: OpenRequest) -> str:
-        model = self._scope.turn.model
+        turn = self._scope.turn
+        name = turn.model.partition(":")[2] or turn.model
         return (
-            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._scope.turn.steps} · "
+            f"{name} · turn {self._session.turn_count} · step {turn.step_count} · "
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 

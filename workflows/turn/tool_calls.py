@@ -151,7 +151,7 @@ class ToolCalls:
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
                 ),
-                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.steps}",
+                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.step_count}",
             )
         except ActivityError as error:
             check_cancelled(error)

@@ -124,10 +124,10 @@ class TurnRunner:
         """
         turn = self._scope.turn
         if not turn.unsettled:
-            turn.budgets.check_next_step(turn.steps)
-            if turn.steps:
+            turn.budgets.check_next_step(turn.step_count)
+            if turn.step_count:
                 await self._reserve_bytes()
-        if turn.unsettled or (turn.steps and self._scope.is_due_to_pause()):
+        if turn.unsettled or (turn.step_count and self._scope.is_due_to_pause()):
             raise TurnPausedError
 
     async def _ask_model(self) -> ModelStep:

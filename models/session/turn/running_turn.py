@@ -80,6 +80,11 @@ class RunningTurn(CarriedTurn):
     carried_bytes: int = Field(exclude=True)
     """JSON bytes of the message as it is carried; updated with each step."""
 
+    @property
+    def step_count(self) -> int:
+        """Return the number of model steps begun; `message.steps` also has steering prompts, but no archived steps."""
+        return self.steps
+
     @classmethod
     def begin(
         cls,
@@ -216,7 +221,7 @@ class RunningTurn(CarriedTurn):
         """Return the calls of an answer with our own ids."""
         return [
             ToolCall(
-                id=ids.call_id(turn_number, self.steps, index),
+                id=ids.call_id(turn_number, self.step_count, index),
                 name=part.name,
                 args=part.args,
                 args_blob=part.blob,

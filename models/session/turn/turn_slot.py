@@ -43,7 +43,7 @@ class TurnSlot:
         self.waiting_reason: str | None = None
 
     def running(self) -> RunningTurn:
-        """Return the turn. Raises `RuntimeError` if none is running."""
+        """Return `turn`. Raises `RuntimeError` if it is `None`."""
         if self.turn is None:
             raise RuntimeError("no turn is running")
         return self.turn
