@@ -35,7 +35,7 @@ class ArchiveActivities:
     async def move_to_archive(self, order: ArchiveOrder) -> None:
         """Write exactly what the order names to the archive.
 
-        A second run writes the same data to the same keys, to no effect: a turn is archived once (SES-15).
+        A second run writes the same data to the same keys, which changes nothing: a turn is archived once (SES-15).
         """
         key = ContextKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
