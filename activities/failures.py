@@ -113,7 +113,7 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
     return whole if whole.endswith(".") else f"{whole}."
 
 
-_WORKER_STOPPED = "The worker died while the model was answering, more often than the call is retried."
+_WORKER_DIED_SENTENCE = "The worker died while the model was answering, and no time was left for another attempt."
 
 
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
@@ -121,9 +121,9 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     cause = error.cause
     if isinstance(cause, ActivityTimeout):
         is_silent = cause.type == TimeoutType.HEARTBEAT
-        return "timeout", _WORKER_STOPPED if is_silent else "The model did not answer in time."
+        return "timeout", _WORKER_DIED_SENTENCE if is_silent else "The model did not answer in time."
     if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED:
-        return "timeout", _WORKER_STOPPED
+        return "timeout", _WORKER_DIED_SENTENCE
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
         return error_type, _sentence(error_type, cause.message)

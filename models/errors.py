@@ -94,7 +94,7 @@ RejectionReason = Literal[
 """Why a session rejected something; the `type` of the failure on the wire."""
 
 
-REFUSED = "Refused: "
+REJECTION_PREFIX = "Refused: "
 """Prefix of a rejection's message. A failed query returns its text only; this tells it from a bug of ours."""
 
 ARCHIVE_UNAVAILABLE = "archive_unavailable"

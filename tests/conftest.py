@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECO
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", PATIENT_SECONDS)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=PATIENT_SECONDS))
     be_patient(monkeypatch)
 
 

@@ -18,6 +18,7 @@ from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.room import Room
+from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.session.session import (
     CarriedState,
     Configure,
@@ -38,19 +39,6 @@ from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
-
-CURRENT_RULES = 4
-"""The rules of a run determine its behaviour where releases differ (SES-19):
-
-1   all releases before rules had a number
-2   prompts are parked, a stop waits for the unfinished answer, tools that write ask
-3   limits of tokens are learned, lists show a new title at once
-4   the present rules: sessions can start tasks
-"""
-
-
-RULES_WITH_TASKS = 4
-"""From these default rules on, a session is offered `run_task`."""
 
 
 class Session:
@@ -79,7 +67,7 @@ class Session:
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
         # A halved window is restored: rules 3 learn a limit of tokens instead (CTX-7).
-        context = state.context if rules < 3 else state.context.model_copy(update={"halved": None})
+        context = state.context if rules < Since.LEARNED_LIMITS else state.context.model_copy(update={"halved": None})
         self.context = ModelContext(context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(state.tools)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
@@ -87,7 +75,7 @@ class Session:
         """What is reported of the task that this session is; replaced with every change."""
         self.tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
         self.turn_slot = TurnSlot(
-            state.running, self.transcript, self.context, on_change=self._changed, on_usage=self._count_usage
+            state.running, self.transcript, self.context, raise_revision=self._changed, on_usage=self._count_usage
         )
         self.room = Room(self)
         self.closed: SessionStatus | None = None
@@ -141,7 +129,7 @@ class Session:
     def offered_tools(self) -> list[ToolSpec]:
         """All tools in the order the model is told of them: those of the worker, then the session's own."""
         own = []
-        if self.facts.default_rules >= RULES_WITH_TASKS and self.config.limits.max_task_depth:
+        if self.facts.default_rules >= Since.TASKS and self.config.limits.max_task_depth:
             own.append(RUN_TASK_SPEC)
         if self.config.task:
             own.append(REPORT_PROGRESS_SPEC)
@@ -150,7 +138,7 @@ class Session:
     def find_tool(self, name: str) -> ToolSpec | None:
         """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
         tool = next((tool for tool in self.offered_tools if tool.name == name), None)
-        has_tasks = self.facts.default_rules >= RULES_WITH_TASKS
+        has_tasks = self.facts.default_rules >= Since.TASKS
         return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name and has_tasks else tool
 
     # ---- prompts
@@ -292,7 +280,7 @@ class Session:
         return task_status(
             newest.status if newest else None,
             session=self.status,
-            waits=self.tasks.await_approval,
+            waits=self.tasks.has_approval_pending,
             queue_length=len(self.queue),
         )
 
@@ -365,8 +353,8 @@ class Session:
         self._stop_clock_for_tasks(now)
 
     def _stop_clock_for_tasks(self, now: datetime) -> None:
-        if self.turn and self.turn.has_blocked_task != self.tasks.block_on_approval:
-            self.turn_slot.change(self.turn.with_blocked_task(self.tasks.block_on_approval, now=now))
+        if self.turn and self.turn.has_blocked_task != self.tasks.has_blocking_approval:
+            self.turn_slot.change(self.turn.with_blocked_task(self.tasks.has_blocking_approval, now=now))
 
     # ---- the archive
 

@@ -31,7 +31,7 @@ class Approvals:
         new = [call.id for call in calls if call.approval is None]
         if new:
             self._session.turn_slot.change(self._scope.turn.with_approvals_asked(new, now=workflow.now()))
-            self._scope.on_change()
+            self._scope.refresh_ui()
         self._expiry = asyncio.create_task(self._expire())
         try:
             yield
@@ -59,7 +59,7 @@ class Approvals:
             seconds = max(0.0, (until - workflow.now()).total_seconds())
             await workflow.sleep(seconds, summary=self._summary(awaiting))
             self._session.turn_slot.change(self._scope.turn.with_approvals_expired(workflow.now()))
-            self._scope.on_change()
+            self._scope.refresh_ui()
 
     def _summary(self, awaiting: list[ToolCall]) -> str:
         """Return the timer's summary for the Web UI, within Temporal's length limit."""

@@ -1,4 +1,4 @@
-"""The model calls of a turn: requests, repetitions, and waits for the vendor (AGT-2, AGT-9)."""
+"""The model calls of a turn: requests, resends, and waits for the vendor (AGT-2, AGT-9)."""
 
 from collections import Counter
 from contextlib import suppress
@@ -13,19 +13,20 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from turnkeeper.models.transcript.trajectory import Usage
     from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
-    from turnkeeper.workflows.turn.tool_list import ToolList
     from turnkeeper.workflows.turn.turn_scope import TurnScope
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
-_MAX_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
-"""How often a model call is repeated, by cause (AGT-9, CTX-7)."""
+_MAX_RESENDS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
+"""How often a changed request is sent, by cause (AGT-9, CTX-7)."""
 
-_NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
+_NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
     "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
     "digest_mismatch": ("internal", "The model's context changed on its way to the worker; see the worker's log."),
@@ -36,13 +37,13 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, scope: TurnScope, slot: RequestSlot, tools: ToolList) -> None:
+    def __init__(self, scope: TurnScope, slot: RequestSlot, tools: OfferedTools) -> None:
         self._scope = scope
         self._session = scope.session
         self._slot = slot
         self._tools = tools
         self._summaries = Summaries(scope, slot)
-        self._repeats_empty = False
+        self._resends_empty = False
         self.segment = 0
         """The segment of the latest request."""
         self.unfinished: ModelResponse | None = None
@@ -53,12 +54,12 @@ class ModelCalls:
         """Usage of failed attempts at the last answer (AGT-9)."""
 
     async def ask(self) -> ModelResponse:
-        """Return the model's response, after waits and repetitions as `activities/failures.py` decides (AGT-9)."""
-        repeats, limit = Counter[str](), self._session.context.limit
+        """Return the model's response, after waits and resends as `activities/failures.py` decides (AGT-9)."""
+        resends, limit = Counter[str](), self._session.context.limit
         self.spent = None
         while True:
             # Runs under rules 1 and 2 do not ask for it: workers of earlier releases do not know this `repeat`.
-            self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
+            self._resends_empty = self._session.rules >= Since.EMPTY_ANSWERS and not resends["empty_answer"]
             request = await self._open_new_request()
             outcome = await self._outcome_or_new_segment(request)
             if outcome.response is not None:
@@ -67,25 +68,25 @@ class ModelCalls:
                 self.usage = outcome.response.usage
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
-            repeats[cause] += 1
-            if repeats[cause] > _MAX_REPEATS[cause] or not self._may_repeat(cause):
+            resends[cause] += 1
+            if resends[cause] > _MAX_RESENDS[cause] or not self._may_resend(cause):
                 if cause == "context_too_long":
                     # Too long even at a quarter of its size: this tells nothing about the model's limit.
                     self._session.context.restore_limit(limit)
-                fail(*_NOT_REPEATED[cause])
+                fail(*_NOT_RESENT[cause])
             if cause == "stale_reasoning":
                 self._session.view.open_segment()
             elif cause == "context_too_long":
                 self._halve()
 
-    def _may_repeat(self, cause: str) -> bool:
+    def _may_resend(self, cause: str) -> bool:
         # Runs of earlier releases end the turn at once.
         return cause != "context_too_long" or workflow.patched("halve-the-window")
 
     def _halve(self) -> None:
         """Halve the size of requests from now on (CTX-7)."""
         session, turn = self._session, self._scope.turn
-        if session.rules < 3:
+        if session.rules < Since.LEARNED_LIMITS:
             session.context.halve(turn.history, model=turn.model)
             return
         session.context.learn_limit(turn.history, model=turn.model, head=session.head)
@@ -95,7 +96,7 @@ class ModelCalls:
         )
 
     def _note_size(self, request: OpenRequest) -> None:
-        if self._session.rules < 3:
+        if self._session.rules < Since.LEARNED_LIMITS:
             return
         turn, tokens = self._scope.turn, head_tokens(request.model_request.head) + request.estimated_tokens
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
@@ -118,7 +119,7 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            if self._session.rules >= 3:
+            if self._session.rules >= Since.SPENT_USAGE:
                 self._scope.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             waits += 1
@@ -185,10 +186,10 @@ class ModelCalls:
                 silences=silences,
                 round=waits,
                 unclear_answers=unclear_answers,
-                repeats_empty=self._repeats_empty,
+                repeats_empty=self._resends_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
-                **(turn.budgets.remaining() if session.rules >= 3 else {}),
+                **(turn.budgets.remaining() if session.rules >= Since.SPENT_USAGE else {}),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),
@@ -196,13 +197,13 @@ class ModelCalls:
             retry_policy=activity_options.MODEL_RETRIES,
             cancellation_type=(
                 ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-                if session.rules >= 2
+                if session.rules >= Since.UNFINISHED_ANSWERS
                 else ActivityCancellationType.TRY_CANCEL
             ),
             summary=self._summary(request),
         )
         try:
-            return await (self._finished(call) if session.rules >= 2 else call)
+            return await (self._finished(call) if session.rules >= Since.UNFINISHED_ANSWERS else call)
         except ActivityError as error:
             self._scope.fail_with(error)
 
@@ -241,7 +242,7 @@ class ModelCalls:
 
         Runs under rules 1 and 2 do not count it: their replay must make the same decisions.
         """
-        if spent and self._session.rules >= 3:
+        if spent and self._session.rules >= Since.SPENT_USAGE:
             self._session.turn_slot.add_usage(spent)
             self.spent = (self.spent or Usage()) + spent
 
@@ -271,13 +272,13 @@ class ModelCalls:
             turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
         self._scope.check_stop()
         self._session.turn_slot.wait_until(until, reason=reason)
-        self._scope.on_change()
+        self._scope.refresh_ui()
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
             # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
             self._session.turn_slot.stop_waiting()
-        self._scope.on_change()
+        self._scope.refresh_ui()
 
 
 def _short(tokens: int) -> str:

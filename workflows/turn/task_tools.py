@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.session import SessionEnd
-    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, new_sub_task
+    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, record_sub_task
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, TASK_TOOLS
@@ -36,16 +36,16 @@ class TaskTools:
         self._runner = runner
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; sessions of earlier rules may have another tool of that name."""
+        """Return whether `name` is one of these tools; in sessions under earlier rules it may be another tool."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
-        """Run a call of one of these tools; an error in its arguments is a result."""
+        """Run a call of one of these tools. Wrong arguments give an error result."""
         started_at = workflow.now()
         try:
             result = await self._result(call, inline_bytes)
-        except RejectedError as refusal:
-            result = ToolResult(outcome=f"{call.name}: {refusal.message}", status="error")
+        except RejectedError as rejection:
+            result = ToolResult(outcome=f"{call.name}: {rejection.message}", status="error")
         except TaskValidationError as error:
             result = ToolResult(outcome=f"{call.name}: {error} (got {error.value})", status="error")
         duration = round((workflow.now() - started_at).total_seconds() * 1000)
@@ -55,15 +55,15 @@ class TaskTools:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
             self._session.report_progress(read_progress(args))
-            self._scope.on_change()
+            self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.tasks.refusal(self._scope.turn.limits)
+        reason = self._session.tasks.rejection(self._scope.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
         seconds_left = self._scope.time_left().total_seconds()
-        new = new_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
-        self._scope.on_change()
+        new = record_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
+        self._scope.refresh_ui()
         return await self._run_task(new, inline_bytes)
 
     async def _arguments(self, call: ToolCall) -> object:

@@ -4,14 +4,16 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.failures import WORKER_DIED
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import rejection_result
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.transcript.large_texts import bound_result
     from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
@@ -22,8 +24,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.task_tools import TaskTools
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
-RULES_ASKING_BEFORE_WRITES = 2
-"""From these default rules on, built-in tools that write need approval too (AGT-8)."""
+_QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
+"""Timeouts that can end an activity before a worker has it."""
 
 
 class ToolCalls:
@@ -34,7 +36,7 @@ class ToolCalls:
         self._task_tools = TaskTools(scope, runner)
         self._session = scope.session
         self._approvals = Approvals(scope)
-        self._started: set[str] = set()
+        self._scheduled: set[str] = set()
 
     def check(self, step: ModelStep) -> None:
         """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
@@ -88,7 +90,7 @@ class ToolCalls:
                     return
                 result = await self._execute(call, inline_bytes)
         self._session.add_result(call.id, result)
-        self._scope.on_change()
+        self._scope.refresh_ui()
 
     def _reject_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that can't run: unknown, malformed or denied; else `None` (AGT-7, AGT-8)."""
@@ -98,7 +100,7 @@ class ToolCalls:
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
-                outcome=f"The arguments of {call.name} are no JSON object", content=call.args, status="error"
+                outcome=f"The arguments of {call.name} are not a JSON object", content=call.args, status="error"
             )
         if self._decide(tool) == "deny":
             return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
@@ -106,8 +108,10 @@ class ToolCalls:
 
     def _needs_approval(self, call: ToolCall) -> bool:
         """Return whether a call needs a person's approval; this stays true after it was requested."""
-        if call.approval is not None or self._reject_call(call):
-            return call.approval is not None
+        if call.approval is not None:
+            return True
+        if self._reject_call(call):
+            return False
         tool = self._session.find_tool(call.name)
         return tool is not None and self._decide(tool) == "ask"
 
@@ -118,7 +122,7 @@ class ToolCalls:
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
-            trusts_built_in=session.facts.default_rules < RULES_ASKING_BEFORE_WRITES,
+            trusts_built_in=session.facts.default_rules < Since.ASKING_BEFORE_WRITES,
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
@@ -126,7 +130,7 @@ class ToolCalls:
         if self._task_tools.has(call.name):
             return await self._task_tools.run(call, inline_bytes=inline_bytes)
         turn, time_left = self._scope.turn, self._scope.time_left()
-        self._started.add(call.id)
+        self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
         tool = self._session.find_tool(call.name)
         try:
@@ -158,8 +162,8 @@ class ToolCalls:
             return _result_of_failure(call.name, error, repeatable=repeatable)
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
-        if call.id in self._started and not self._is_repeatable(call.name):
-            return _outcome_unknown(call.name, "the turn ended first")
+        if call.id in self._scheduled and not self._is_repeatable(call.name):
+            return _outcome_unknown(f"the turn ended before {call.name} returned")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 
     def _is_repeatable(self, name: str) -> bool:
@@ -168,16 +172,32 @@ class ToolCalls:
 
 
 def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> ToolResult:
-    timed_out = isinstance(error.cause, ActivityTimeout)
-    why = "it did not finish in time" if timed_out else "the worker failed while it ran"
-    if not repeatable:
-        return _outcome_unknown(name, why)
-    return ToolResult(outcome=f"{name} failed: {why}", status="error")
+    if repeatable:
+        return ToolResult(outcome=f"{name} failed: {_reason_of(error)}", status="error")
+    if not _has_started(error):
+        return ToolResult(outcome=f"{name} was not started: no worker was free in time", status="error")
+    return _outcome_unknown(f"{name} was started, but {_reason_of(error)}")
 
 
-def _outcome_unknown(name: str, why: str) -> ToolResult:
+def _reason_of(error: ActivityError) -> str:
+    cause = error.cause
+    if isinstance(cause, ActivityTimeout):
+        # Without heartbeats the worker is dead or can't be reached.
+        return "its worker died while it ran" if cause.type == TimeoutType.HEARTBEAT else "it did not finish in time"
+    has_died = isinstance(cause, ApplicationError) and cause.type == WORKER_DIED
+    return "its worker died while it ran" if has_died else "the worker failed while it ran"
+
+
+def _has_started(error: ActivityError) -> bool:
+    """Return whether Temporal gave the last attempt to a worker. Only a timeout of the queue says that it did not."""
+    cause = error.cause
+    may_have_waited = isinstance(cause, ActivityTimeout) and cause.type in _QUEUE_TIMEOUTS
+    return not may_have_waited or error.started_event_id != 0
+
+
+def _outcome_unknown(why: str) -> ToolResult:
     return ToolResult(
-        outcome=f"Outcome unknown: {name} was started, and {why}",
+        outcome=f"Outcome unknown: {why}",
         content="It may have had its effect. It is not repeated by itself.",
         status="outcome_unknown",
     )

@@ -12,15 +12,16 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session_state import Session
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.model_calls import ModelCalls
+    from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
-    from turnkeeper.workflows.turn.tool_list import ToolList
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -33,14 +34,14 @@ class TurnRunner:
         archiving: Archiving,
         runner: SubTaskRunner,
         *,
-        on_change: Callable[[], None],
+        refresh_ui: Callable[[], None],
         is_due_for_new_run: Callable[[], bool],
     ) -> None:
         self._session = session
         self._archiving = archiving
-        self._scope = TurnScope(session, on_change=on_change, is_due_for_new_run=is_due_for_new_run)
+        self._scope = TurnScope(session, refresh_ui=refresh_ui, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
-        self._tools = ToolList(self._scope)
+        self._tools = OfferedTools(self._scope)
         self._model_calls = ModelCalls(self._scope, self._slot, self._tools)
         self._tool_calls = ToolCalls(self._scope, runner)
         self._task: asyncio.Task[None] | None = None
@@ -91,7 +92,7 @@ class TurnRunner:
             turn = self._scope.turn
             self._session.end_turn(turn.completed(answer.text or "", blob=answer.text_blob, now=workflow.now()))
         self._log_end()
-        self._scope.on_change()
+        self._scope.refresh_ui()
 
     async def _answer(self) -> ModelStep:
         """Return the step with the answer. Raises `TurnStoppedError` if a stop cancels it."""
@@ -136,13 +137,13 @@ class TurnRunner:
         self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
-        if self._session.rules >= 2:
+        if self._session.rules >= Since.UNFINISHED_ANSWERS:
             self._scope.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
         """Run the tool calls of `step`, within the turn's budgets."""
-        self._session.turn_slot.change(self._scope.turn.with_calls(len(step.tool_calls)))
+        self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
         self._scope.turn.budgets.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
@@ -166,7 +167,7 @@ class TurnRunner:
         slot.change(turn)
         if step.is_answer:
             slot.settle_step()
-        self._scope.on_change()
+        self._scope.refresh_ui()
         return step
 
     async def _reserve_bytes(self) -> None:
@@ -186,7 +187,7 @@ class TurnRunner:
             self._tool_calls.answer_unanswered()
             self._session.turn_slot.settle_step()
         self._record_unfinished(error_type)
-        if error_type == "refusal" and self._session.rules >= 3:
+        if error_type == "refusal" and self._session.rules >= Since.REFUSED_TURNS:
             self._session.context.replace_refused_turn()
         self._slot.close()
         error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence

@@ -11,7 +11,8 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import WORKER_DIED, describe_failure
-    from turnkeeper.models.errors import TurnStoppedError, fail
+    from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session_state import Session
     from turnkeeper.models.session.turn.running_turn import RunningTurn
 
@@ -20,15 +21,18 @@ class TurnScope:
     """What the parts of a running turn share."""
 
     def __init__(
-        self, session: Session, *, on_change: Callable[[], None], is_due_for_new_run: Callable[[], bool]
+        self, session: Session, *, refresh_ui: Callable[[], None], is_due_for_new_run: Callable[[], bool]
     ) -> None:
-        """`on_change` is called after visible changes."""
+        """`refresh_ui` updates the Web UI; it is called after visible changes."""
         self.session = session
-        self.on_change = on_change
+        self.refresh_ui = refresh_ui
         self.is_due_for_new_run = is_due_for_new_run
         self.stop_reason: str | None = None
         self.handles_stop = False
-        """Whether the current operation watches `stop_reason` itself, so that its task must not be cancelled."""
+        """Whether the model call watches `stop_reason` itself: then a stop must not cancel the turn's task.
+
+        Cancelling would lose an answer that arrives at the same moment.
+        """
 
     @property
     def turn(self) -> RunningTurn:
@@ -39,9 +43,10 @@ class TurnScope:
             raise TurnStoppedError(self.stop_reason)
 
     def is_due_to_pause(self) -> bool:
-        """Return whether to continue the turn in a new run; call it only while no activity is running (SES-14).
+        """Return whether to continue the turn in a new run (SES-14).
 
-        Runs of earlier releases continue as new between turns only. Raises `TurnStoppedError` if the turn was stopped.
+        A caller that gets `True` must start no activity; running ones finish first. Runs of earlier releases continue
+        as new between turns only. Raises `TurnStoppedError` if the turn was stopped.
         """
         self.check_stop()
         return self.is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
@@ -59,12 +64,16 @@ class TurnScope:
         if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.turn.deadline_at(workflow.now()):
             self.turn.budgets.fail_out_of_time()
         error_type, own_sentence = describe_failure(error)
-        is_ours = isinstance(error.cause, ActivityTimeout) or error_type == "internal"
-        if isinstance(error.cause, ApplicationError) and error.cause.type == WORKER_DIED:
-            is_ours = self.session.rules >= 3
-        if is_ours and error.retry_state is RetryState.TIMEOUT and self.session.rules >= 2:
-            self.turn.budgets.fail_out_of_time()  # another attempt would have started after the deadline
+        has_no_time_to_retry = error.retry_state is RetryState.TIMEOUT and self.session.rules >= Since.DEADLINE_FAILURES
+        if has_no_time_to_retry and self._is_not_vendors(error, error_type):
+            self.turn.budgets.fail_out_of_time()
         fail(error_type, sentence or own_sentence)
+
+    def _is_not_vendors(self, error: ActivityError, error_type: ErrorType) -> bool:
+        """Return whether the last attempt failed for a reason of ours: a timeout, a worker's death or a bug."""
+        if isinstance(error.cause, ApplicationError) and error.cause.type == WORKER_DIED:
+            return self.session.rules >= Since.WORKER_DEATHS
+        return isinstance(error.cause, ActivityTimeout) or error_type == "internal"
 
 
 def check_cancelled(error: ActivityError) -> None:

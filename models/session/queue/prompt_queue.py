@@ -16,6 +16,7 @@ from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
+from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 ACCEPTED_TIMES = 10
@@ -42,7 +43,12 @@ class PromptQueue:
     """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
 
     def __init__(
-        self, state: QueueState, *, limits: Limits, rules: int = 3, on_change: Callable[[], object] = lambda: None
+        self,
+        state: QueueState,
+        *,
+        limits: Limits,
+        rules: int = CURRENT_RULES,
+        on_change: Callable[[], object] = lambda: None,
     ) -> None:
         """Continue from `state`; `limits` bound the remembered ids and fates.
 
@@ -88,7 +94,7 @@ class PromptQueue:
 
     def is_duplicate(self, message_id: str) -> bool:
         """Return whether this id was accepted before (SES-6)."""
-        return message_id in self.taken_ids or (self._rules >= 2 and message_id in self.row)
+        return message_id in self.taken_ids or (self._rules >= Since.PARKING and message_id in self.row)
 
     # ---- its limits
 
@@ -105,7 +111,7 @@ class PromptQueue:
                 f"The waiting prompts would hold {self.row.text_bytes + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}{one}.",
             )
-        if self._rules >= 2 and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
+        if self._rules >= Since.PARKING and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
             raise RejectedError(
                 "queue_full",
                 f"The ids of the {len(self):,} waiting prompts take {self.row.id_bytes:,} bytes; "
@@ -121,7 +127,7 @@ class PromptQueue:
 
     @property
     def _times(self) -> int:
-        return ACCEPTED_TIMES if self._rules >= 2 else 1
+        return ACCEPTED_TIMES if self._rules >= Since.PARKING else 1
 
     def carried_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full queue with the present ids and fates."""
@@ -275,7 +281,7 @@ class PromptQueue:
         reason: str | None = None,
         refusal: RejectionReason | None = None,
     ) -> None:
-        if self._rules >= 2 and fate != "rejected":
+        if self._rules >= Since.PARKING and fate != "rejected":
             self.taken_ids.add(message_id)  # it may have been forgotten while the prompt waited
         sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
         self._fates.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates, fate_bytes
 from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.rules import Since
 
 REMEMBERED_FATES = 200
 
@@ -44,7 +45,7 @@ class RecentFates:
         while len(self.recent) > REMEMBERED_FATES or self.bytes > self._max_bytes:
             oldest = self.recent.popleft()
             self.bytes -= fate_bytes(oldest)
-            if self._rules < 2 or oldest.fate == "started":
+            if self._rules < Since.PARKING or oldest.fate == "started":
                 self._forget(oldest)
             elif dropped := self.leaving.add(oldest):
                 self._forget(dropped)

@@ -23,16 +23,16 @@ class TurnSlot:
         transcript: Transcript,
         context: ModelContext,
         *,
-        on_change: Callable[[], int],
+        raise_revision: Callable[[], int],
         on_usage: Callable[[Usage], None],
     ) -> None:
         """Continue the `carried` turn.
 
-        `on_change` raises the session's revision and returns it; `on_usage` adds to the session's usage.
+        `raise_revision` returns the session's new revision; `on_usage` adds to the session's usage.
         """
         self._transcript = transcript
         self._context = context
-        self._on_change = on_change
+        self._raise_revision = raise_revision
         self._on_usage = on_usage
         newest = transcript.newest
         is_running = newest is not None and not newest.is_complete
@@ -57,16 +57,16 @@ class TurnSlot:
     def change(self, turn: RunningTurn) -> None:
         """Replace the turn with its next version; a changed message gets a new revision."""
         if turn.message is not self.running().message:
-            turn = turn.with_message(revision=self._on_change())
+            turn = turn.with_message(revision=self._raise_revision())
         self._replace(turn)
 
     def publish(self) -> None:
         """Give the turn a new revision, since the model's view of it has changed."""
-        self._replace(self.running().with_message(revision=self._on_change()))
+        self._replace(self.running().with_message(revision=self._raise_revision()))
 
     def end(self, message: ConversationMessage) -> None:
         """End the turn; `message` is the turn with its outcome."""
-        self._transcript.replace_newest(message.model_copy(update={"revision": self._on_change()}))
+        self._transcript.replace_newest(message.model_copy(update={"revision": self._raise_revision()}))
         self.turn = None
 
     # ---- model requests
@@ -80,11 +80,11 @@ class TurnSlot:
     def wait_until(self, moment: datetime, *, reason: str) -> None:
         """Publish that the model is asked again at `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
         self.waiting_until, self.waiting_reason = moment, reason or None
-        self._on_change()
+        self._raise_revision()
 
     def stop_waiting(self) -> None:
         self.waiting_until = self.waiting_reason = None
-        self._on_change()
+        self._raise_revision()
 
     def add_usage(self, usage: Usage | None) -> None:
         if usage:

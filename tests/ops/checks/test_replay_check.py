@@ -347,7 +347,7 @@ async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch:
     def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
         return dataclasses.replace(wrong, task=tasks[-1].started_at)
 
-    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", lambda tools: workflow.sleep(1))
+    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load", lambda tools: workflow.sleep(1))
     monkeypatch.setattr(run_replayer, "first_difference", misled)
     finding = await only_finding(TOOLS)
     assert finding.difference is None

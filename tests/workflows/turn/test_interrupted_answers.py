@@ -384,7 +384,7 @@ class Deaf:
 async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=1.5))
     deaf = Deaf()
     async with environment(temporal, providers=deaf) as env:
         session = await env.start()
@@ -448,7 +448,7 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
 async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 3.0)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=3.0))
     deaf = Deaf()
     small = {"max_cached_workflows": 2, "max_concurrent_workflow_tasks": 1, "max_concurrent_replays": 1}
     async with environment(temporal, providers=deaf, **small) as env:

@@ -13,13 +13,12 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.session.tool_list import digest_of, merge_tools
-    from turnkeeper.models.transcript.model_call import ToolList as ListedTools
-    from turnkeeper.models.transcript.model_call import ToolListCall
+    from turnkeeper.models.transcript.model_call import ToolList, ToolListCall
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 
-class ToolList:
+class OfferedTools:
     """The tools of a turn's session."""
 
     def __init__(self, scope: TurnScope) -> None:
@@ -46,13 +45,13 @@ class ToolList:
             session.tools.keep_for_segment(segment=segment)
             return
         try:
-            self._offer(await self._read(activity_options.TOOL_RENEWAL_RETRIES))
+            self._offer(await self._read(activity_options.TOOL_RELOAD_RETRIES))
         except ActivityError as error:
             check_cancelled(error)
             workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
             self._session.offer_tools(self._session.tools.specs or [])
 
-    def _offer(self, listed: ListedTools) -> None:
+    def _offer(self, listed: ToolList) -> None:
         # Runs of earlier releases treat every list as complete.
         if listed.unchanged:
             self._session.offer_tools(self._session.tools.specs or [])
@@ -61,7 +60,7 @@ class ToolList:
         else:
             self._session.offer_tools(listed.tools)
 
-    async def _read(self, retries: RetryPolicy) -> ListedTools:
+    async def _read(self, retries: RetryPolicy) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
             ToolListCall(known=digest_of(self._session.tools.specs or [])),
