@@ -44,6 +44,9 @@ class HeartbeatCarrier(PartialCarrier):
 
     min_pause = 0.2
 
+    first_pause = 0.15
+    """Each heartbeat is a write at the server: an answer that is whole sooner has none (OPS-8)."""
+
     def __init__(self, client: Client) -> None:
         """Follow through `client`; to show, a worker needs no more than the activity it is in."""
         super().__init__()
