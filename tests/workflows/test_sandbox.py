@@ -1,4 +1,4 @@
-"""A payload is encoded without a way into the sandbox, unless a codec asks what it is for (OPS-8)."""
+"""What a worker leaves to the SDK's sandbox: no module of ours, and no payload unless a codec asks for it (OPS-8)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from temporalio.converter import (
 from temporalio.worker.workflow_sandbox import _runner
 
 from tests.harness import environment
+from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 
 class RecordingCodec(PayloadCodec, WithSerializationContext):
@@ -67,3 +68,21 @@ async def test_ops_8_without_a_codec_no_payload_enters_the_sandbox(
         await session.prompt("hi")
         (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hi"
+
+
+async def test_ops_8_a_session_runs_the_module_that_the_worker_has_loaded_and_no_copy_of_it(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[object] = []
+    init = AgenticAIWorkflow.__init__
+
+    def counting(session: AgenticAIWorkflow, *args: Any) -> None:
+        created.append(session)
+        init(session, *args)
+
+    monkeypatch.setattr(AgenticAIWorkflow, "__init__", counting)
+    async with environment(temporal) as env:
+        session = await env.start()
+        await session.prompt("hi")
+        await session.idle(turns=1)
+    assert created
