@@ -80,6 +80,7 @@ async def _nothing(tools: object) -> None:
 
 @pytest.mark.parametrize("story", ["tool_calls.json", f"rules_{CURRENT_RULES}/deleted.json"])
 async def test_ses_19_the_workflow_runs_under_the_strict_import_policy(story: str) -> None:
+    """Here the sandbox loads the workflow's own module, which a worker passes through: forbidden calls in it raise."""
     strict = dataclasses.replace(
         SandboxRestrictions.default,
         import_notification_policy=(
