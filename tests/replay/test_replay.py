@@ -34,6 +34,7 @@ def replayer(runner: WorkflowRunner | None = None) -> Replayer:
         workflows=[AgenticAIWorkflow, DeleteSession],
         workflow_runner=runner or UnsandboxedWorkflowRunner(),
         data_converter=pydantic_data_converter,
+        build_id="tests",
     )
 
 
