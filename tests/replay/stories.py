@@ -158,11 +158,11 @@ async def step_over_runs(env: Environment) -> DrivenSession:
 
 async def steps_archived(env: Environment) -> DrivenSession:
     async def look(invocation: ToolInvocation) -> ToolResult:
-        return ToolResult(outcome="looked", content="x" * 2_000)
+        return ToolResult(outcome="looked", content="x" * 300)
 
     env.tools.run = look
-    env.vendor.script = [asks(("look", {"n": number})) for number in range(24)]
-    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(32)]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 32_000}}))
     await session.prompt("look for a very long time")
     (turn,) = await session.idle(turns=1)
     assert turn.steps_omitted > 0
