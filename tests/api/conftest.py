@@ -154,8 +154,8 @@ async def unchanged(shared_env: Environment) -> DrivenSession:
 
 @pytest.fixture(scope="module")
 async def long_chat(shared_env: Environment) -> DrivenSession:
-    """A session of 30 turns, the first of which are in the archive; no test of the file changes it."""
-    return await archived_chat(shared_env, 30)
+    """A session of 15 turns, the first of which are in the archive; no test of the file changes it."""
+    return await archived_chat(shared_env, 15)
 
 
 @pytest.fixture
