@@ -88,13 +88,8 @@ GIVEN_UP_SECONDS = 6.0
 """
 
 
-@pytest.mark.parametrize("is_watched", [False, True])
 async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
-    temporal: Client,
-    tmp_path: Path,
-    session_requests: SessionRequests,
-    monkeypatch: pytest.MonkeyPatch,
-    is_watched: bool,
+    temporal: Client, tmp_path: Path, session_requests: SessionRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     be_patient(monkeypatch, seconds=GIVEN_UP_SECONDS)
     partials = InProcessCarrier()
@@ -103,8 +98,6 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
             async with environment(temporal, task_queue=queue, partials=partials) as env:
                 session = await started(http, "hi")
                 await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
-                if is_watched:
-                    await Watcher(http, session).until(idle_after(1))
             session_requests.clear()
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
             if await task_is_lost_after_the_query(temporal, session, queue, session_requests):
