@@ -17,7 +17,7 @@ from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
-from tests.harness import SLACK, DrivenSession, Environment, asks, broken, heal, says
+from tests.harness import LONG_PAUSE, SLACK, DrivenSession, Environment, asks, broken, heal, says
 from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.session.session import SessionInput
@@ -469,7 +469,7 @@ async def deleted(http: AsyncClient, session_id: str) -> dict[str, Any]:
             assert answer.json()["status"] == "deleting"
         return answer.json() if answer.status_code == 200 else None
 
-    return await until(receipt, within=120)
+    return await until(receipt, within=120, max_pause=LONG_PAUSE)
 
 
 async def cleared(env: Environment, *texts: bytes) -> None:
@@ -516,7 +516,7 @@ async def start_again(http: AsyncClient, env: Environment, session_id: str) -> N
     async def is_started() -> bool:
         return (await http.post("/workflow", json={"id": session_id})).status_code == 201
 
-    await until(is_started, within=120)
+    await until(is_started, within=120, max_pause=LONG_PAUSE)
     env.vendor.script = [says(LARGE)]
     answer = await http.post(f"/workflow/{session_id}/prompt?wait=20", json={"message": "write", "id": "p1"})
     assert answer.status_code == 200

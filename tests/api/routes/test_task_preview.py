@@ -334,15 +334,12 @@ async def test_api_2_a_body_with_a_history_may_have_ten_mebibytes_and_no_more(ht
     assert "10 MiB" in streamed.json()["detail"]
 
 
-async def test_api_2_the_description_of_the_route_says_what_a_history_and_a_policy_are(
-    http_nowhere: AsyncClient,
-) -> None:
-    described = (await http_nowhere.get("/openapi.json")).json()
-    fields = described["components"]["schemas"]["CreateTask"]["properties"]
+def test_api_2_the_description_of_the_route_says_what_a_history_and_a_policy_are(api_document: Any) -> None:
+    fields = api_document["components"]["schemas"]["CreateTask"]["properties"]
     messages, inherited, _ = fields["conversation_history"]["anyOf"]
     assert messages["items"]["required"] == ["role", "content"]
     assert inherited == {"const": "inherit"}
-    assert described["paths"]["/tasks/preview"]["post"]["operationId"] == "preview_task"
+    assert api_document["paths"]["/tasks/preview"]["post"]["operationId"] == "preview_task"
     assert "HistoryPolicy" in str(fields["history_policy"])
     assert "keep_assistant" in str(fields["history_policy"])
 
