@@ -220,7 +220,7 @@ class ModelActivities:
 async def _bounded_bugs() -> AsyncIterator[None]:
     """Make an unexpected error final after `MAX_ATTEMPTS`, so that a bug of ours ends the turn.
 
-    Vendors' failures are judged before. A worker that stops may hand the call on any number of times.
+    Vendors' failures are judged before. Workers that shut down may pass the call on any number of times.
     """
     try:
         yield

@@ -52,7 +52,7 @@ class HeartbeatCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or not latest.is_later_than(snapshot):
             self._latest[workflow_id] = snapshot

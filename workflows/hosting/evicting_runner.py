@@ -1,21 +1,21 @@
-"""A worker keeps no session in memory whose state rests on a workflow task that was never completed (SES-12).
+"""Evicts sessions whose state in a worker's memory may rest on an uncompleted workflow task (SES-12).
 
-Theory of operation. A worker that is asked about a session is sent its history, and takes in all of it before it
-answers: also the events of a task that is open at another worker, and those for which no task has begun. The SDK keeps
-that state, and goes on from it with the session's next task. What it has made of these events differs from what every
-other worker makes of them: another time, another length of the history. So it may decide otherwise, and then the
-session's history can't be replayed any more.
+Theory of operation. For a query without a workflow task, a worker gets the session's whole history and applies all of
+it before it answers. That includes events of a workflow task that is open at another worker, and events after the last
+workflow task. The SDK keeps this state and continues from it with the session's next workflow task. Other workers apply
+these events at another time and with another history length, so they may decide differently. Then the history can't be
+replayed any more.
 
-So the session is forgotten where this may have happened, and read from its history when it is next needed:
+So the session is evicted if this may have happened, and replayed when it is next needed:
 
-- Events without a task have the time of the task before, and there are more of them. The worker forgets the session as
-  soon as it has answered.
-- Of a task that is open elsewhere nothing shows. A moment after a query the worker looks into the history, unless the
-  next task has come by then. It forgets the session if the last task was not completed: one that is lost is done again
-  after its timeout, and the SDK would complete it with what it has made of the lost one.
-- The gateway sees the history anyway. Where an answer rests on a lost task, it sends `FORGET_QUERY`.
+- Events without a workflow task have the time of the previous one, but the history is longer. The worker evicts the
+  session as soon as it has answered.
+- A workflow task that is open at another worker can't be recognised. So shortly after a query the worker reads the
+  history, unless the next workflow task has arrived by then. If the last one was not completed, it evicts the session:
+  Temporal starts a lost task again after its timeout, and the SDK would complete it with the state of the lost one.
+- The gateway reads the history anyway. If an answer rests on a lost workflow task, it sends `FORGET_QUERY`.
 
-A query that comes with a workflow task brings only that task's events, so it is no reason for any of this.
+A query that arrives with a workflow task brings only the events of this task, so it needs no check.
 """
 
 import asyncio
@@ -38,32 +38,32 @@ from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 FORGET_QUERY = "forget_session"
 
-ALONE = "legacy_query"
-"""The id of a query that comes without a workflow task."""
+STANDALONE_QUERY_ID = "legacy_query"
+"""The SDK's id for a query that arrives without a workflow task."""
 
 LOOK_AFTER_SECONDS = 0.2
-"""After a query. In a session that is at work the next task has come by then, and nothing is read."""
+"""Pause between a query and reading the history. A busy session has its next workflow task by then."""
 
 LOOK_SECONDS = 1.0
 
 
 class Task(NamedTuple):
-    """A workflow task as a worker was sent it."""
+    """A workflow task as the worker received it."""
 
     started_at: datetime
     history_length: int
-    """Events up to its start, which is the last one."""
+    """Number of events up to its start event."""
 
 
 class EvictingRunner(SandboxedWorkflowRunner):
-    """The SDK's own runner, for sessions that are forgotten where their state is in doubt."""
+    """The SDK's runner, which also evicts sessions whose state is in doubt."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
         self._client = client
         self._looks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
-        """Makes the worker forget a run once it has answered what it was asked; set by who builds the worker."""
+        """Evicts a run once the worker has answered its query; set by the code that creates the worker."""
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create an instance whose activations are looked at before the workflow gets them."""
@@ -109,40 +109,40 @@ class _Guard:
         self._look_soon = look_soon
         self.task: Task | None = None
         """The last task."""
-        self._is_live = False
-        """It was no replay."""
-        self._is_no_task = False
-        """It was events without a task."""
-        self._is_looked_for = False
+        self._was_live = False
+        """Whether the last activation was live, not a replay."""
+        self._is_without_task = False
+        """Whether the last activation applied events after the last workflow task."""
+        self._is_check_scheduled = False
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         queries = [job.query_workflow for job in act.jobs if job.HasField("query_workflow")]
-        if any(query.query_id == ALONE for query in queries):
+        if any(query.query_id == STANDALONE_QUERY_ID for query in queries):
             self._note_query(is_order=queries[0].query_type == FORGET_QUERY)
         elif not queries and not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._note_task(act)
         return self._activate(act)
 
     def _note_query(self, *, is_order: bool) -> None:
-        if is_order or self._is_no_task:
+        if is_order or self._is_without_task:
             self._evict()
-        elif self._is_live and not self._is_looked_for:
-            self._is_looked_for = True
+        elif self._was_live and not self._is_check_scheduled:
+            self._is_check_scheduled = True
             self._look_soon()
 
     def _note_task(self, act: WorkflowActivation) -> None:
         before, self.task = self.task, Task(act.timestamp.ToDatetime(tzinfo=UTC), act.history_length)
-        self._is_live, self._is_looked_for = not act.is_replaying, False
+        self._was_live, self._is_check_scheduled = not act.is_replaying, False
         is_same_time_and_longer = (
             before is not None
             and before.started_at == self.task.started_at
             and before.history_length < self.task.history_length
         )
-        self._is_no_task = self._is_live and is_same_time_and_longer
+        self._is_without_task = self._was_live and is_same_time_and_longer
 
 
 async def _has_completed(client: Client, info: Info, task: Task) -> bool:
-    """Return whether the event after the task's start is its completion. Raises `RPCError`."""
+    """Return whether the workflow task was completed, in the next event after its start. Raises `RPCError`."""
     events: dict[int, HistoryEvent] = {}
     async with aclosing(newest_pages(client, info.workflow_id, run_id=info.run_id)) as pages:
         async for page in pages:
