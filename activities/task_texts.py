@@ -18,7 +18,7 @@ class KeepResult(Frozen):
 
 
 class TaskTextActivities:
-    """Activities for the texts of tasks. A second run of either changes nothing."""
+    """Activities for the texts of tasks. A second attempt of either changes nothing."""
 
     def __init__(self, texts: LargeTexts) -> None:
         self._texts = texts

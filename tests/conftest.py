@@ -86,7 +86,7 @@ GATEWAY_BOUNDS = {
     name: pkgutil.resolve_name(name)
     for name in (
         "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
-        "turnkeeper.api.prompts.prompt_fates.RECEIPT_SECONDS",
+        "turnkeeper.api.prompts.fate_reader.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
         "turnkeeper.api.ai_sdk.streams.RESTORE_SECONDS",
@@ -95,7 +95,7 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.history.transcript_reader.RESTORE_SECONDS",
         "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
         "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
-        "turnkeeper.api.prompts.prompt_fates.RESTORE_SECONDS",
+        "turnkeeper.api.prompts.fate_reader.RESTORE_SECONDS",
     )
 }
 """How long the gateway waits for an answer of Temporal or of its store in production."""

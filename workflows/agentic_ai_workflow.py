@@ -1,9 +1,9 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
 Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; only the main
-loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn.py`), and continues as new when the
-history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a
-time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
+loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new
+when the history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one
+at a time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
 (`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
 
 Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for
@@ -69,7 +69,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
     from turnkeeper.workflows.tasks.task_texts import with_whole_answer
-    from turnkeeper.workflows.turn.turn import Turn
+    from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
 
 
@@ -171,8 +171,8 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
-    def _new_turn(self) -> Turn:
-        return Turn(
+    def _new_turn(self) -> TurnRunner:
+        return TurnRunner(
             self._session,
             self._archiving,
             self._sub_tasks,
@@ -180,7 +180,7 @@ class AgenticAIWorkflow:
             is_due_for_new_run=self._new_run.is_due,
         )
 
-    async def _run_to_end(self, turn: Turn) -> None:
+    async def _run_to_end(self, turn: TurnRunner) -> None:
         """Run the turn to its end, or continue as new if the history has grown."""
         while True:
             self._turn = turn

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
-    from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+    from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, next_step_move
     from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.rules import Since
@@ -127,7 +127,7 @@ class Archiving:
         self._open[order.move] = move
         # Write only, and not during replay: the workflow must not depend on this process (AGT-2).
         if not workflow.unsafe.is_replaying():
-            key = ContextKey(workflow.info().run_id, order.move, order.digest)
+            key = CacheKey(workflow.info().run_id, order.move, order.digest)
             MOVES.put(key, move, size=self._session.config.limits.max_state_bytes)
         try:
             await workflow.execute_activity_method(

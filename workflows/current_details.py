@@ -77,10 +77,10 @@ def _archive(session: Session) -> list[str]:
 
 
 def _status(session: Session) -> str:
-    current = session.current_turn
-    if current.waiting_until:
-        until = f"{session.status} until {current.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{until}: {_plain(current.waiting_reason)}" if current.waiting_reason else until
+    slot = session.turn_slot
+    if slot.waiting_until:
+        until = f"{session.status} until {slot.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{until}: {_plain(slot.waiting_reason)}" if slot.waiting_reason else until
     if session.facts.ending is not None:
         return f"{session.status} ({_plain(session.facts.ending)})"
     if session.archive.is_failing and session.room.is_full:

@@ -70,7 +70,7 @@ class Toolbox:
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return its result.
 
-        A second run runs the tool again, with the same idempotency key.
+        A second attempt runs the tool again, with the same idempotency key.
 
         Raises:
             ServerLostError: The server was lost, and the call can safely be repeated.

@@ -103,6 +103,9 @@ class PartialCarrier(ABC):
     min_pause: float
     """Minimum seconds between two published snapshots of an answer."""
 
+    first_pause: float = 0.0
+    """Seconds from the first piece of an answer to its first snapshot."""
+
     def __init__(self) -> None:
         self._followed_sessions = FollowedSessions(self._keep_updated)
 

@@ -44,6 +44,9 @@ class HeartbeatCarrier(PartialCarrier):
 
     min_pause = 0.2
 
+    first_pause = 0.15
+    """Each heartbeat is a write at the server; an answer that is complete sooner needs none (OPS-8)."""
+
     def __init__(self, client: Client) -> None:
         """Follow through `client`. Publishing does not use it: a worker publishes from within its activity."""
         super().__init__()

@@ -22,32 +22,44 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client
+from temporalio.converter import (
+    DataConverter,
+    SerializationContext,
+    StorageDriverStoreContext,
+    WithSerializationContext,
+)
 from temporalio.service import RPCError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import Info
 
 from turnkeeper.workflows.hosting.history_pages import newest_pages
+
+if TYPE_CHECKING:
+    from temporalio.worker._command_aware_visitor import CommandInfo
 
 FORGET_QUERY = "forget_session"
 
 STANDALONE_QUERY_ID = "legacy_query"
 """The SDK's id for a query that arrives without a workflow task."""
 
-LOOK_AFTER_SECONDS = 0.2
+CHECK_AFTER_SECONDS = 0.2
 """Pause between a query and reading the history. A busy session has its next workflow task by then."""
 
-LOOK_SECONDS = 1.0
+READ_SECONDS = 1.0
+
+RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
+"""Otherwise the sandbox loads the workflow's module again for each session: 10 ms, and a copy in memory."""
 
 
-class Task(NamedTuple):
+class WorkflowTask(NamedTuple):
     """A workflow task as the worker received it."""
 
     started_at: datetime
@@ -59,56 +71,69 @@ class EvictingRunner(SandboxedWorkflowRunner):
     """The SDK's runner, which also evicts sessions whose state is in doubt."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__()
+        super().__init__(restrictions=RESTRICTIONS)
         self._client = client
-        self._looks: set[asyncio.Task[None]] = set()
+        self._checks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
         """Evicts a run once the worker has answered its query; set by the code that creates the worker."""
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        """Create an instance whose activations are looked at before the workflow gets them."""
-        instance = super().create_instance(det)
+        """Create an instance whose activations are inspected before the workflow gets them."""
         loop = asyncio.get_running_loop()
 
-        def look_soon() -> None:  # called in the thread of an activation
-            task = guard.task
-            loop.call_soon_threadsafe(lambda: loop.call_later(LOOK_AFTER_SECONDS, look, task))
+        def check_soon() -> None:  # called in the thread of an activation
+            task = instance.task
+            loop.call_soon_threadsafe(lambda: loop.call_later(CHECK_AFTER_SECONDS, check, task))
 
-        def look(task: Task | None) -> None:
-            if task is not None and guard.task is task:
-                looking = asyncio.create_task(self._forget_unless_completed(det.info, guard, task))
-                self._looks.add(looking)
-                looking.add_done_callback(self._looks.discard)
+        def check(task: WorkflowTask | None) -> None:
+            if task is not None and instance.task is task:
+                checking = asyncio.create_task(self._evict_unless_completed(det.info, instance, task))
+                self._checks.add(checking)
+                checking.add_done_callback(self._checks.discard)
 
-        guard = _Guard(instance.activate, evict=lambda: self.evict(det.info.run_id), look_soon=look_soon)
-        instance.activate = guard.activate  # type: ignore[method-assign]
+        instance = EvictableInstance(
+            super().create_instance(det),
+            needs_contexts=needs_contexts(self._client.data_converter),
+            evict=lambda: self.evict(det.info.run_id),
+            check_soon=check_soon,
+        )
         return instance
 
-    async def _forget_unless_completed(self, info: Info, guard: "_Guard", task: Task) -> None:
+    async def _evict_unless_completed(self, info: Info, instance: "EvictableInstance", task: WorkflowTask) -> None:
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(READ_SECONDS):
                 is_completed = await _has_completed(self._client, info, task)
         except (RPCError, TimeoutError):
             is_completed = False
-        if not is_completed and guard.task is task:
+        if not is_completed and instance.task is task:
             self.evict(info.run_id)
 
 
-class _Guard:
-    """What is known of the tasks that made one instance's state."""
+def needs_contexts(converter: DataConverter) -> bool:
+    """Return whether encoding a payload needs the command that it belongs to.
+
+    Only codec and external storage count. The payload and failure converters run inside the workflow.
+    """
+    return converter.external_storage is not None or isinstance(converter.payload_codec, WithSerializationContext)
+
+
+class EvictableInstance(WorkflowInstance):
+    """The SDK's instance, with the workflow tasks that its state rests on."""
 
     def __init__(
         self,
-        activate: Callable[[WorkflowActivation], WorkflowActivationCompletion],
+        instance: WorkflowInstance,
         *,
+        needs_contexts: bool,
         evict: Callable[[], None],
-        look_soon: Callable[[], None],
+        check_soon: Callable[[], None],
     ) -> None:
-        self._activate = activate
+        self._instance = instance
+        self._needs_contexts = needs_contexts
         self._evict = evict
-        self._look_soon = look_soon
-        self.task: Task | None = None
-        """The last task."""
+        self._check_soon = check_soon
+        self.task: WorkflowTask | None = None
+        """The last workflow task."""
         self._was_live = False
         """Whether the last activation was live, not a replay."""
         self._is_without_task = False
@@ -121,17 +146,32 @@ class _Guard:
             self._note_query(is_order=queries[0].query_type == FORGET_QUERY)
         elif not queries and not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._note_task(act)
-        return self._activate(act)
+        return self._instance.activate(act)
+
+    def get_serialization_context(self, command_info: "CommandInfo | None") -> SerializationContext | None:
+        # The SDK asks several times per payload, and each time its instance compiles code in the sandbox.
+        return self._instance.get_serialization_context(command_info) if self._needs_contexts else None
+
+    def get_external_store_context(self, command_info: "CommandInfo | None") -> StorageDriverStoreContext:
+        if not self._needs_contexts:
+            return StorageDriverStoreContext()
+        return self._instance.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._instance.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._instance.get_thread_id()
 
     def _note_query(self, *, is_order: bool) -> None:
         if is_order or self._is_without_task:
             self._evict()
         elif self._was_live and not self._is_check_scheduled:
             self._is_check_scheduled = True
-            self._look_soon()
+            self._check_soon()
 
     def _note_task(self, act: WorkflowActivation) -> None:
-        before, self.task = self.task, Task(act.timestamp.ToDatetime(tzinfo=UTC), act.history_length)
+        before, self.task = self.task, WorkflowTask(act.timestamp.ToDatetime(tzinfo=UTC), act.history_length)
         self._was_live, self._is_check_scheduled = not act.is_replaying, False
         is_same_time_and_longer = (
             before is not None
@@ -141,7 +181,7 @@ class _Guard:
         self._is_without_task = self._was_live and is_same_time_and_longer
 
 
-async def _has_completed(client: Client, info: Info, task: Task) -> bool:
+async def _has_completed(client: Client, info: Info, task: WorkflowTask) -> bool:
     """Return whether the workflow task was completed, in the next event after its start. Raises `RPCError`."""
     events: dict[int, HistoryEvent] = {}
     async with aclosing(newest_pages(client, info.workflow_id, run_id=info.run_id)) as pages:

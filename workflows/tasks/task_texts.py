@@ -9,7 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.large_texts import cut_result
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_context import check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import check_cancelled
 
 
 async def read_text(ref: BlobRef) -> str | None:

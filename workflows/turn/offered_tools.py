@@ -15,15 +15,15 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.tool_list import digest_of, merge_tools
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 
 class OfferedTools:
     """Loads and reloads the tools of a turn's session."""
 
-    def __init__(self, context: TurnContext) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
 
     async def load(self) -> None:
         """Load the tools if the session has none yet. Raises `TurnFailedError`."""
@@ -32,7 +32,7 @@ class OfferedTools:
         try:
             listed = await self._list(activity_options.TOOL_LIST_RETRIES)
         except ActivityError as error:
-            self._context.fail_with(error, sentence="The session's tools could not be read.")
+            self._scope.fail_with(error, sentence="The session's tools could not be read.")
         self._offer(listed)
 
     async def reload_if_due(self) -> None:
@@ -65,7 +65,7 @@ class OfferedTools:
             ToolActivities.list_tools,
             ToolListCall(known=digest_of(self._session.tools.specs or [])),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
-            schedule_to_close_timeout=self._context.time_left(),
+            schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=retries,
             summary="tools of this session",

@@ -24,15 +24,15 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
     from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
 class TaskTools:
     """The tools of a turn that need no activity."""
 
-    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._runner = runner
 
     def has(self, name: str) -> bool:
@@ -55,15 +55,15 @@ class TaskTools:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
             self._session.report_progress(read_progress(args))
-            self._context.refresh_ui()
+            self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.tasks.rejection(self._context.turn.limits)
+        reason = self._session.tasks.rejection(self._scope.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
-        seconds_left = self._context.time_left().total_seconds()
+        seconds_left = self._scope.time_left().total_seconds()
         new = record_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
-        self._context.refresh_ui()
+        self._scope.refresh_ui()
         return await self._run_task(new, inline_bytes)
 
     async def _arguments(self, call: ToolCall) -> object:
@@ -90,7 +90,7 @@ class TaskTools:
             text = "\n".join([*new.notes, "Its answer will come as a message."])
             return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
         outcome = await self._outcome(new, handle)
-        limits = self._context.turn.limits
+        limits = self._scope.turn.limits
         result = tool_result_of(task, outcome, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES)
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
@@ -101,7 +101,7 @@ class TaskTools:
                 # The turn's clock stands still while people decide, so there may be more time than before.
                 with suppress(asyncio.TimeoutError):
                     await workflow.wait_condition(
-                        handle.done, timeout=self._context.time_left(), timeout_summary=f"time of {new.task.task_id}"
+                        handle.done, timeout=self._scope.time_left(), timeout_summary=f"time of {new.task.task_id}"
                     )
             outcome = _outcome_of(handle.result())
         except ChildWorkflowError as error:

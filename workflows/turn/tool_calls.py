@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
-    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
 """Timeouts that can end an activity before a worker has it."""
@@ -31,16 +31,16 @@ _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
-        self._context = context
-        self._task_tools = TaskTools(context, runner)
-        self._session = context.session
-        self._approvals = Approvals(context)
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+        self._scope = scope
+        self._task_tools = TaskTools(scope, runner)
+        self._session = scope.session
+        self._approvals = Approvals(scope)
         self._scheduled: set[str] = set()
 
     def check(self, step: ModelStep) -> None:
         """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
-        turn = self._context.turn
+        turn = self._scope.turn
         turn.budgets.check_calls(turn.calls)
         asks = any(map(self._needs_approval, step.tool_calls))
         turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.room.turn_cap)
@@ -50,12 +50,12 @@ class ToolCalls:
 
         If continue-as-new is due, some may stay without a result. No activity is running afterwards.
         """
-        pending = self._context.turn.pending_calls
+        pending = self._scope.turn.pending_calls
         async with self._approvals.requested([call for call in pending if self._needs_approval(call)]):
             await self._run_all(pending)
 
     async def _run_all(self, calls: list[ToolCall]) -> None:
-        turn = self._context.turn
+        turn = self._scope.turn
         gate = asyncio.Semaphore(turn.limits.max_parallel_tools)
         inline_bytes = turn.result_inline_bytes(len(calls))
         running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
@@ -70,7 +70,7 @@ class ToolCalls:
 
     def answer_unanswered(self) -> None:
         """Give every call without a result a truthful one, so that the model's next request is valid (SES-9)."""
-        for call in self._context.turn.pending_calls:
+        for call in self._scope.turn.pending_calls:
             self._session.add_result(call.id, self._unanswered(call))
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
@@ -78,19 +78,19 @@ class ToolCalls:
         rejection = self._reject_call(call)
         if rejection is None and self._needs_approval(call):
             await self._approvals.wait_for_decision(call.id)
-            call = self._context.turn.call(call.id)
+            call = self._scope.turn.call(call.id)
             if call.awaits_approval:
                 return
             rejection = rejection_result(call)
         if rejection:
-            result = bound_result(rejection, max_bytes=self._context.turn.limits.small_text_bytes)
+            result = bound_result(rejection, max_bytes=self._scope.turn.limits.small_text_bytes)
         else:
             async with gate:
-                if self._context.is_due_to_pause():
+                if self._scope.is_due_to_pause():
                     return
                 result = await self._execute(call, inline_bytes)
         self._session.add_result(call.id, result)
-        self._context.refresh_ui()
+        self._scope.refresh_ui()
 
     def _reject_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that can't run: unknown, malformed or denied; else `None` (AGT-7, AGT-8)."""
@@ -118,7 +118,7 @@ class ToolCalls:
     def _decide(self, tool: ToolSpec) -> ToolDecision:
         session = self._session
         return decide(
-            self._context.turn.tool_policy,
+            self._scope.turn.tool_policy,
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
@@ -126,10 +126,10 @@ class ToolCalls:
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
-        self._context.check_stop()
+        self._scope.check_stop()
         if self._task_tools.has(call.name):
             return await self._task_tools.run(call, inline_bytes=inline_bytes)
-        turn, time_left = self._context.turn, self._context.time_left()
+        turn, time_left = self._scope.turn, self._scope.time_left()
         self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
         tool = self._session.find_tool(call.name)
@@ -155,7 +155,7 @@ class ToolCalls:
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
                 ),
-                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.steps}",
+                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.step_count}",
             )
         except ActivityError as error:
             check_cancelled(error)

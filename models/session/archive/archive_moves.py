@@ -29,7 +29,7 @@ def next_step_move(session: Session, *, max_bytes: int) -> ArchiveMove | None:
 
     The newest step always stays, since its calls may be pending.
     """
-    turn = session.current_turn.running()
+    turn = session.turn_slot.running()
     steps, message = turn.oldest_steps(keep_bytes=max_bytes), turn.message
     if not steps:
         return None

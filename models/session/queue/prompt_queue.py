@@ -2,7 +2,7 @@
 
 An accepted prompt waits in a row (`prompt_row.py`), part of which may be parked in the archive. Its id is remembered
 (`taken_ids.py`), so that the same prompt sent again is not a second one. It leaves the row with exactly one fate
-(`prompt_fates.py`).
+(`recent_fates.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,9 +12,9 @@ from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
-from turnkeeper.models.session.queue.prompt_fates import PromptFates
 from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_bytes, text_bytes
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
+from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
 from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
@@ -60,7 +60,7 @@ class PromptQueue:
         self._on_change = on_change
         self.row = PromptRow(state.row, rules=rules)
         self.taken_ids = TakenIds(state.taken_ids, max_bytes=limits.ids_bytes)
-        self._fates = PromptFates(state.fates, state.leaving, max_bytes=limits.fates_bytes, rules=rules)
+        self._fates = RecentFates(state.fates, state.leaving, max_bytes=limits.fates_bytes, rules=rules)
 
     @property
     def state(self) -> QueueState:

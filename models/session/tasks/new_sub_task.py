@@ -33,7 +33,7 @@ def record_sub_task(
     The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
     Raises `TaskValidationError`.
     """
-    turn = session.current_turn.running()
+    turn = session.turn_slot.running()
     inherited = None
     if request.inherits_history:
         inherited = Inheritance(request.history_policy).with_older(

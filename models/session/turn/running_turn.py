@@ -1,6 +1,6 @@
 """The running turn as a value, with its rules (AGT-1, SES-14).
 
-Every change returns the next version of the turn, with which `CurrentTurn` replaces the present one. Times are
+Every change returns the next version of the turn, with which `TurnSlot` replaces the present one. Times are
 arguments: this module does not depend on Temporal.
 """
 
@@ -79,6 +79,11 @@ class RunningTurn(CarriedTurn):
     message: ConversationMessage = Field(exclude=True)
     carried_bytes: int = Field(exclude=True)
     """JSON bytes of the message as it is carried; updated with each step."""
+
+    @property
+    def step_count(self) -> int:
+        """Return the number of model steps begun; `message.steps` also has steering prompts, but no archived steps."""
+        return self.steps
 
     @classmethod
     def begin(
@@ -216,7 +221,7 @@ class RunningTurn(CarriedTurn):
         """Return the calls of an answer with our own ids."""
         return [
             ToolCall(
-                id=ids.call_id(turn_number, self.steps, index),
+                id=ids.call_id(turn_number, self.step_count, index),
                 name=part.name,
                 args=part.args,
                 args_blob=part.blob,

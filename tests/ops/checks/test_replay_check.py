@@ -253,7 +253,7 @@ def first_event(path: Path, name: str) -> int:
 
 
 def at_the_end_of_a_turn(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.turn.Turn._log_end", lambda turn: step())
+    monkeypatch.setattr("turnkeeper.workflows.turn.turn_runner.TurnRunner._log_end", lambda turn: step())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
 from tests.waiting import until
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.registry import Providers
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.session import SessionInput
@@ -365,7 +365,7 @@ class Deaf:
         return self, model
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         if len(self.requests) > 1:
@@ -407,7 +407,9 @@ async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_s
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
-    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
+    monkeypatch.setattr(
+        "turnkeeper.activities.call_model.HEARTBEAT_SECONDS", 3_600
+    )  # it shows, and is never heard of again
     session, _ = await begin_turn(env)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "timeout")
