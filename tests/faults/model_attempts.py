@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from tests.vendors.server import VendorWire
 from tests.waiting import BOUND
-from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey

@@ -31,7 +31,7 @@ from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_
 from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
 from turnkeeper.activities.model_request.model_client import ProviderRegistry
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -153,9 +153,9 @@ class RecordedModel:
     provider: Provider
     requests: list[ModelRequest]
 
-    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncIterator[Delta | ModelResponse]:
         self.requests.append(request)
-        return self.provider.stream(name, request, context)
+        return self.provider.stream(name, request, info)
 
 
 # ---- a session and what comes of it
