@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
-from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.call_model import ModelActivities
 
 from tests.vendors.server import VendorWire
 from tests.waiting import BOUND
