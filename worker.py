@@ -17,8 +17,8 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderRegistry

@@ -18,7 +18,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.waiting import BOUND, growing_pauses, until
 from turnkeeper.activities.model_request.model_client import ProviderRegistry
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.temporal.watch import WatchRegistry
@@ -141,7 +141,7 @@ class Vendor:
         return [request for request in self.requests if request.head.system != INSTRUCTION]
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         await self.gate.pass_through()

@@ -70,10 +70,10 @@ class Toolbox:
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return its result.
 
-        A second run runs the tool again, with the same idempotency key.
+        A second attempt runs the tool again, with the same idempotency key.
 
         Raises:
-            LostCallError: Its server was lost, and a second run may do no harm.
+            LostCallError: Its server was lost, and a second attempt may do no harm.
         """
         started_at = perf_counter()
         try:

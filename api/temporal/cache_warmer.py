@@ -59,7 +59,7 @@ class CacheWarmer:
             before, present = watch.workers, await self._present_workers()
             if not present or before <= present:
                 return
-            await self._send_refused_update(workflow_id)
+            await self._send_rejected_update(workflow_id)
             if watch.workers == before:  # else there was a workflow task meanwhile
                 watch.workers = present
         except (RPCError, TimeoutError, RuntimeError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
@@ -67,7 +67,7 @@ class CacheWarmer:
         finally:
             watch.is_being_warmed = False
 
-    async def _send_refused_update(self, workflow_id: str) -> None:
+    async def _send_rejected_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
             async with asyncio.timeout(rpc_timeout().total_seconds()):

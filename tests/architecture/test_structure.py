@@ -97,7 +97,7 @@ PARTS: dict[str, set[str]] = {
         *("note_failed_summary", "insert_summary", "restore_limit"),
     },
     "view": {"digest", "open_segment", "request"},
-    "current_turn": {
+    "turn_slot": {
         *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "append_step_to_view"),
         *("stop_waiting", "wait_until"),
     },

@@ -15,7 +15,7 @@ from temporalio.workflow import NondeterminismError, SandboxImportNotificationPo
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
-from turnkeeper.models.session.session_state import CURRENT_RULES
+from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 
@@ -81,7 +81,7 @@ async def test_ses_19_a_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 async def test_ses_19_a_changed_order_of_commands_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", _nothing)
+    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load", _nothing)
     with pytest.raises(NondeterminismError):
         await replayer().replay_workflow(history(HISTORIES / "one_turn.json"))
 
@@ -92,6 +92,7 @@ async def _nothing(tools: object) -> None:
 
 @pytest.mark.parametrize("story", ["tool_calls.json", f"rules_{CURRENT_RULES}/deleted.json"])
 async def test_ses_19_the_workflow_runs_under_the_strict_import_policy(story: str) -> None:
+    """Here the sandbox loads the workflow's own module, which a worker passes through: forbidden calls in it raise."""
     strict = dataclasses.replace(
         SandboxRestrictions.default,
         import_notification_policy=(

@@ -22,19 +22,28 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client
+from temporalio.converter import (
+    DataConverter,
+    SerializationContext,
+    StorageDriverStoreContext,
+    WithSerializationContext,
+)
 from temporalio.service import RPCError
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import Info
 
 from turnkeeper.workflows.hosting.history_pages import newest_pages
+
+if TYPE_CHECKING:
+    from temporalio.worker._command_aware_visitor import CommandInfo
 
 FORGET_QUERY = "forget_session"
 
@@ -45,6 +54,9 @@ LOOK_AFTER_SECONDS = 0.2
 """After a query. In a session that is at work the next task has come by then, and nothing is read."""
 
 LOOK_SECONDS = 1.0
+
+RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
+"""Else the sandbox loads the workflow's own module anew for each session: 10 ms, and a copy in memory."""
 
 
 class Task(NamedTuple):
@@ -59,7 +71,7 @@ class EvictingRunner(SandboxedWorkflowRunner):
     """The SDK's own runner, for sessions that are forgotten where their state is in doubt."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__()
+        super().__init__(restrictions=RESTRICTIONS)
         self._client = client
         self._looks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
@@ -67,44 +79,57 @@ class EvictingRunner(SandboxedWorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create an instance whose activations are looked at before the workflow gets them."""
-        instance = super().create_instance(det)
         loop = asyncio.get_running_loop()
 
         def look_soon() -> None:  # called in the thread of an activation
-            task = guard.task
+            task = instance.task
             loop.call_soon_threadsafe(lambda: loop.call_later(LOOK_AFTER_SECONDS, look, task))
 
         def look(task: Task | None) -> None:
-            if task is not None and guard.task is task:
-                looking = asyncio.create_task(self._forget_unless_completed(det.info, guard, task))
+            if task is not None and instance.task is task:
+                looking = asyncio.create_task(self._forget_unless_completed(det.info, instance, task))
                 self._looks.add(looking)
                 looking.add_done_callback(self._looks.discard)
 
-        guard = _Guard(instance.activate, evict=lambda: self.evict(det.info.run_id), look_soon=look_soon)
-        instance.activate = guard.activate  # type: ignore[method-assign]
+        instance = EvictableInstance(
+            super().create_instance(det),
+            needs_contexts=needs_contexts(self._client.data_converter),
+            evict=lambda: self.evict(det.info.run_id),
+            look_soon=look_soon,
+        )
         return instance
 
-    async def _forget_unless_completed(self, info: Info, guard: "_Guard", task: Task) -> None:
+    async def _forget_unless_completed(self, info: Info, instance: "EvictableInstance", task: Task) -> None:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 is_completed = await _has_completed(self._client, info, task)
         except (RPCError, TimeoutError):
             is_completed = False
-        if not is_completed and guard.task is task:
+        if not is_completed and instance.task is task:
             self.evict(info.run_id)
 
 
-class _Guard:
-    """What is known of the tasks that made one instance's state."""
+def needs_contexts(converter: DataConverter) -> bool:
+    """Return whether payloads need to know which command they belong to, when they leave or enter the worker.
+
+    The payload converter and the failure converter don't count: they run within the workflow, which has its own way.
+    """
+    return converter.external_storage is not None or isinstance(converter.payload_codec, WithSerializationContext)
+
+
+class EvictableInstance(WorkflowInstance):
+    """The SDK's own instance, and what is known of the tasks that made its state."""
 
     def __init__(
         self,
-        activate: Callable[[WorkflowActivation], WorkflowActivationCompletion],
+        instance: WorkflowInstance,
         *,
+        needs_contexts: bool,
         evict: Callable[[], None],
         look_soon: Callable[[], None],
     ) -> None:
-        self._activate = activate
+        self._instance = instance
+        self._needs_contexts = needs_contexts
         self._evict = evict
         self._look_soon = look_soon
         self.task: Task | None = None
@@ -121,7 +146,22 @@ class _Guard:
             self._note_query(is_order=queries[0].query_type == FORGET_QUERY)
         elif not queries and not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._note_task(act)
-        return self._activate(act)
+        return self._instance.activate(act)
+
+    def get_serialization_context(self, command_info: "CommandInfo | None") -> SerializationContext | None:
+        # The SDK asks several times for each payload, and each time its instance compiles a text in the sandbox.
+        return self._instance.get_serialization_context(command_info) if self._needs_contexts else None
+
+    def get_external_store_context(self, command_info: "CommandInfo | None") -> StorageDriverStoreContext:
+        if not self._needs_contexts:
+            return StorageDriverStoreContext()
+        return self._instance.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._instance.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._instance.get_thread_id()
 
     def _note_query(self, *, is_order: bool) -> None:
         if is_order or self._is_no_task:

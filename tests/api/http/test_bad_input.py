@@ -331,11 +331,13 @@ async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
-async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_env: Environment) -> None:
+async def test_api_7_head_is_wherever_get_is(
+    shared_http: AsyncClient, shared_env: Environment, api_document: Any
+) -> None:
     session = await shared_env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
-    for path, operations in (await shared_http.get("/openapi.json")).json()["paths"].items():
+    for path, operations in api_document["paths"].items():
         concrete = path.replace("{id}", session.handle.id).replace("{message_id}", "p1").replace("{hash}", "a" * 64)
         head = await shared_http.head(concrete)
         assert head.content == b""
@@ -445,12 +447,11 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     await env.client.get_workflow_handle(session).terminate()
 
 
-async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_nowhere: AsyncClient) -> None:
-    described = (await http_nowhere.get("/openapi.json")).json()
-    assert described["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
+def test_api_2_every_error_of_every_route_is_described_as_a_problem(api_document: Any) -> None:
+    assert api_document["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
         "text/plain"
     }
-    for path, operations in described["paths"].items():
+    for path, operations in api_document["paths"].items():
         for operation in operations.values():
             errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
             assert "422" in errors, path
@@ -460,8 +461,8 @@ async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_n
                 }
 
 
-async def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(http_nowhere: AsyncClient) -> None:
-    paths = (await http_nowhere.get("/openapi.json")).json()["paths"]
+def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_document: Any) -> None:
+    paths = api_document["paths"]
 
     def errors(method: str, path: str) -> str:
         return " ".join(status for status in sorted(paths[path][method]["responses"]) if status >= "400")
@@ -477,13 +478,10 @@ async def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_other
     assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
 
 
-async def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(
-    http_nowhere: AsyncClient,
-) -> None:
-    document = (await http_nowhere.get("/openapi.json")).json()
-    tags = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
-    assert tags == {tag["name"] for tag in document["tags"] if tag["description"]}
-    schemas = document["components"]["schemas"]
+def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(api_document: Any) -> None:
+    tags = {tag for path in api_document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    assert tags == {tag["name"] for tag in api_document["tags"] if tag["description"]}
+    schemas = api_document["components"]["schemas"]
     for name in ("StartSession", "SendPrompt", "Chat", "Decision", "PostChat", "Problem"):
         assert schemas[name]["examples"], name
 

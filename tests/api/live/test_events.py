@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from itertools import pairwise
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -367,9 +368,8 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
     assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
 
-async def test_api_7_the_stream_is_described(http: httpx.AsyncClient) -> None:
-    openapi = (await http.get("/openapi.json")).json()
-    described = openapi["paths"]["/workflow/{id}/events"]["get"]
+def test_api_7_the_stream_is_described(api_document: Any) -> None:
+    described = api_document["paths"]["/workflow/{id}/events"]["get"]
     event = described["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
     bodies = event["properties"]["data"]["contentSchema"]["anyOf"]
     assert [body["$ref"].rpartition("/")[2] for body in bodies] == [

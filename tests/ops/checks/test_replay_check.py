@@ -253,7 +253,7 @@ def first_event(path: Path, name: str) -> int:
 
 
 def at_the_end_of_a_turn(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.turn.Turn._log_end", lambda turn: step())
+    monkeypatch.setattr("turnkeeper.workflows.turn.turn_runner.TurnRunner._log_end", lambda turn: step())
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch:
     def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
         return dataclasses.replace(wrong, task=tasks[-1].started_at)
 
-    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", lambda tools: workflow.sleep(1))
+    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load", lambda tools: workflow.sleep(1))
     monkeypatch.setattr(run_replayer, "first_difference", misled)
     finding = await only_finding(TOOLS)
     assert finding.difference is None

@@ -141,7 +141,7 @@ async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once
         result = turn.steps[0].tool_calls[0].result
         assert (turn.status, turn.agent_message) == ("completed", "Done.")
         assert result.status == "outcome_unknown"
-        assert result.outcome == "Outcome unknown: hang was started, and the worker failed while it ran"
+        assert result.outcome == "Outcome unknown: hang was started, but its worker died while it ran"
         assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
 
 
