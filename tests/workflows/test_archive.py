@@ -13,7 +13,7 @@ from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})
-LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 60_000, "max_queued_bytes": 8_000}})
+LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 80_000, "max_queued_bytes": 8_000}})
 LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 90_000, "max_queued_bytes": 8_000}})
 """The window holds all of 14 prompts' turns; the state doesn't."""
 
@@ -30,24 +30,24 @@ async def transcript(env: Environment, session: DrivenSession) -> list[Conversat
     return (await archived(env, session))[: state.archived_count] + state.messages
 
 
-async def chat(session: DrivenSession, numbers: range) -> None:
-    """Send prompts of 2,000 characters, a few at a time, and wait until they are answered."""
+async def chat(session: DrivenSession, numbers: range, *, chars: int = 2_000) -> None:
+    """Send prompts of so many characters, a few at a time, and wait until they are answered."""
     for number in numbers:
-        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 2_000)
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * chars)
         if number % 3 == 2 or number == numbers[-1]:
             await session.idle(turns=number + 1)
 
 
 async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(env: Environment) -> None:
     session = await env.start(SMALL)
-    await chat(session, range(12))
+    await chat(session, range(14))
     state = await session.until(lambda state: state.archived_count >= 6)
     turns = await transcript(env, session)
-    assert [turn.id for turn in turns] == [f"p{number}" for number in range(12)]
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(14)]
     assert all(turn.status == "completed" for turn in turns)
     assert state.first_number == state.archived_count + 1
     assert state.has_more
-    assert len(state.messages) <= 6, "polls and pages cost the same whatever was archived"
+    assert len(state.messages) <= 8, "polls and pages cost the same whatever was archived"
     update = await session.updates("p0")
     assert update.reset
     assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
@@ -95,9 +95,9 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
     session = await env.start(SMALL)
-    await chat(session, range(9))
+    await chat(session, range(10))
     await session.until(lambda state: state.archived_count >= 3)
-    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(9)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(10)]
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
@@ -105,10 +105,10 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await env.start(LARGER)
-    await chat(session, range(10))
+    await chat(session, range(16), chars=1_000)
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
     file = broken(env)
-    await chat(session, range(10, 16))
+    await chat(session, range(16, 24), chars=1_000)
     state = await session.until(lambda state: state.session.archive.failing_since is not None)
     assert "can't be opened" in state.session.archive.last_error
     assert "archive" in (await details(session)).lower()
@@ -118,7 +118,7 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
     assert healed.archived_count > before
     assert healed.session.archive.failing_since is None
     assert "can't be opened" in healed.session.archive.last_error
-    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(16)]
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(24)]
 
 
 async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_on_once_it_is_healed(
@@ -169,7 +169,7 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
         await session.until(lambda state: state.archived_count > 2)
         await session.prompt(id="p0", text="again")
         await session.idle(turns=10)
-        await chat(session, range(10, 18))
+        await chat(session, range(10, 20))
         await session.until(lambda state: state.archived_count > 10)
         ids = [turn.id for turn in await transcript(env, session)]
-    assert ids == [*(f"p{n}" for n in range(9)), "p0", *(f"p{n}" for n in range(10, 18))]
+    assert ids == [*(f"p{n}" for n in range(9)), "p0", *(f"p{n}" for n in range(10, 20))]
