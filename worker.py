@@ -6,7 +6,6 @@ Only commands that start a worker import this module, since it loads the SDKs of
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -143,9 +142,10 @@ def extend_deadlock_timeout(worker: Worker, *, seconds: float) -> None:
 def new_identity() -> str:
     """Return a name that is unique among workers and across restarts: in containers, every process id is 1.
 
-    By it the gateway knows whether the worker with a session in memory is still running (API-3).
+    By it the gateway knows whether the worker with a session in memory is still running (API-3). It is short, without
+    the host's name: it stands in most events of a history (OPS-8).
     """
-    return f"{os.getpid()}@{socket.gethostname()}-{uuid4().hex[:8]}"
+    return f"{os.getpid()}-{uuid4().hex[:8]}"
 
 
 def build_providers(settings: Settings) -> Providers:

@@ -221,7 +221,7 @@ class ModelActivities:
 async def _bounded_bugs() -> AsyncIterator[None]:
     """Make an unexpected error final after `MAX_ATTEMPTS`, so that a bug of ours ends the turn.
 
-    Vendors' failures are judged before. A worker that stops may return the call to Temporal any number of times.
+    Vendors' failures are judged before. A worker that shuts down may return the call to Temporal any number of times.
     """
     try:
         yield

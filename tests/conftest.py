@@ -24,6 +24,7 @@ from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",
+    max_examples=50,
     deadline=None,  # a loaded machine is no failure
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

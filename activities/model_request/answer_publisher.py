@@ -197,7 +197,7 @@ class AnswerPublisher:
         if self._has_grown and not self._has_failed:
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.min_pause, self._show)
-            self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
+            self._try(lambda: self._carrier.publish(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _try(self, step: Callable[[], None]) -> None:
         # A failure to publish must not fail the answer.

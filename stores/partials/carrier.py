@@ -110,7 +110,7 @@ class PartialCarrier(ABC):
         self._followed_sessions = FollowedSessions(self._keep_updated)
 
     @abstractmethod
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Publish the snapshot to all followers, in place of earlier ones; returns at once.
 
         `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.

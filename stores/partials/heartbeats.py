@@ -45,7 +45,7 @@ class HeartbeatCarrier(PartialCarrier):
     min_pause = 0.2
 
     first_pause = 0.15
-    """Each heartbeat is a write at the server: an answer that is whole sooner has none (OPS-8)."""
+    """Each heartbeat is a write at the server; an answer that is complete sooner needs none (OPS-8)."""
 
     def __init__(self, client: Client) -> None:
         """Follow through `client`. Publishing does not use it: a worker publishes from within its activity."""
@@ -55,7 +55,7 @@ class HeartbeatCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or not latest.is_later_than(snapshot):
             self._latest[workflow_id] = snapshot

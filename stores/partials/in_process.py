@@ -15,7 +15,7 @@ class InProcessCarrier(PartialCarrier):
         super().__init__()
         self._latest: dict[str, PartialOutput] = {}
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or snapshot.supersedes(latest):
             self._latest[workflow_id] = snapshot

@@ -102,7 +102,7 @@ class RedisCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Send the snapshot soon, in place of an unsent one."""
         self._enqueue(workflow_id, snapshot)
 
@@ -205,9 +205,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, AuthenticationError | AuthorizationError):
         return f"Redis does not accept the user or the password ({kind})"
     if isinstance(error, ResponseError):
-        return f"Redis refuses what is needed of it ({kind})"
+        return f"Redis rejects the commands that we need ({kind})"
     if isinstance(error, TimeoutError | RedisTimeout):
         return f"Redis does not answer within {ANSWER_SECONDS:g} s"
     if isinstance(error, ValueError):
-        return "Redis holds something else than partial output"
+        return "Redis has other data in place of partial output"
     return f"Redis can't be reached ({kind})"

@@ -150,7 +150,7 @@ class Carrier:
     ended: list[PartialTag] = field(default_factory=list)
     calls: int = 0
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         self.calls += 1
         if self.failing:
             raise OSError("s3cret text")

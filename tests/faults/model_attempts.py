@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
-from turnkeeper.activities.llm import ModelActivities
 
 from tests.vendors.server import VendorWire
 from tests.waiting import BOUND
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.registry import Providers
 from turnkeeper.models.context.model_view import digest_of
@@ -85,6 +85,6 @@ class ModelAttempts:
     async def attempt(self, environment: ActivityEnvironment | None = None) -> ModelCallOutcome:
         """Make one attempt. Raises what Temporal gets, to be retried or not."""
         environment = environment or self.environment()
-        REQUESTS.put(ContextKey(environment.info.workflow_run_id or "", 1, self._call.digest), REQUEST, size=0)
+        REQUESTS.put(CacheKey(environment.info.workflow_run_id or "", 1, self._call.digest), REQUEST, size=0)
         async with asyncio.timeout(BOUND):
             return await environment.run(self._activities.call_model, self._call)

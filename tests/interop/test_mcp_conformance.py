@@ -6,7 +6,6 @@ model does what the suite expects of the tool.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,10 +13,8 @@ from uuid import uuid4
 import pytest
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, ConfigDict
-from temporalio.client import Client
 
-from tests.api.conftest import served
-from tests.harness import BOUND, Environment, Gate, asks, environment, says
+from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.mcp import tasks_extension, tools
@@ -25,9 +22,7 @@ from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
 from turnkeeper.models.answers import Task
 from turnkeeper.models.session.task import CreateTask
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ToolSpec
-from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 PROGRAM = Path(__file__).parent / "mcp"
 
@@ -102,20 +97,6 @@ def starting(name: str) -> Tool[SuiteArguments]:
         return await tools.create_task(services, CreateTask(description=description))
 
     return Tool(name, name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
-
-
-@pytest.fixture(scope="module")
-async def env(temporal: Client) -> AsyncIterator[Environment]:
-    """One environment, and one gateway, for all scenarios: none leaves behind what another one would notice."""
-    async with environment(temporal, partials=InProcessCarrier()) as env:
-        yield env
-
-
-@pytest.fixture(scope="module")
-async def url(temporal: Client, env: Environment) -> AsyncIterator[str]:
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=env.partials) as url:
-        yield url
 
 
 @pytest.fixture

@@ -9,12 +9,29 @@ from tests.processes.forked import PIPE, ROOT, ForkedProcess, fork
 SECONDS = 60.0
 """Bound of everything a process does here."""
 
+_BEGINNING = """
+import asyncio, sys
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from tests.stores.builders import archived, turns
+
+database = Database(sys.argv[1])
+archive = Archive(database)
+"""
+
 
 async def start(script: str, store: Path | str) -> ForkedProcess:
     """Start a process that runs `script`, which has `database` and `archive` of the file or URL `store`."""
     url = f"sqlite:///{store}" if isinstance(store, Path) else store
     return await fork(
-        "tests.stores.script", url, script, env=os.environ, cwd=ROOT, stdin=PIPE, stdout=PIPE, stderr=PIPE
+        "tests.processes.script",
+        _BEGINNING + script,
+        url,
+        env=os.environ,
+        cwd=ROOT,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
     )
 
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class OfferedTools:
-    """The tools of a turn's session."""
+    """Loads and reloads the tools of a turn's session."""
 
     def __init__(self, scope: TurnScope) -> None:
         self._scope = scope
@@ -30,7 +30,7 @@ class OfferedTools:
         if self._session.tools.specs is not None:
             return
         try:
-            listed = await self._read(activity_options.TOOL_LIST_RETRIES)
+            listed = await self._list(activity_options.TOOL_LIST_RETRIES)
         except ActivityError as error:
             self._scope.fail_with(error, sentence="The session's tools could not be read.")
         self._offer(listed)
@@ -45,7 +45,7 @@ class OfferedTools:
             session.tools.keep_for_segment(segment=segment)
             return
         try:
-            self._offer(await self._read(activity_options.TOOL_RELOAD_RETRIES))
+            self._offer(await self._list(activity_options.TOOL_RELOAD_RETRIES))
         except ActivityError as error:
             check_cancelled(error)
             workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
@@ -60,7 +60,7 @@ class OfferedTools:
         else:
             self._session.offer_tools(listed.tools)
 
-    async def _read(self, retries: RetryPolicy) -> ToolList:
+    async def _list(self, retries: RetryPolicy) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
             ToolListCall(known=digest_of(self._session.tools.specs or [])),

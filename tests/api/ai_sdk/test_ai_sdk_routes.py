@@ -352,4 +352,4 @@ async def _until_archived(http: AsyncClient, env: Environment, session: DrivenSe
     env.vendor.answer = lambda _: says("x" * 6_000)
     async with asyncio.timeout(2 * BOUND):
         while not (await session.state()).archived_count:
-            await http.post(f"/workflow/{session.handle.id}/prompt?wait=10", json={"message": "more"})
+            await http.post(f"/workflow/{session.handle.id}/prompt?wait=10", json={"message": "more " + "m" * 4_000})

@@ -33,7 +33,7 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
 ) -> None:
     """However slow the machine is that the test runs on: what is quick is quicker than `BOUND` here."""
     monkeypatch.setattr(HeartbeatCarrier, "first_pause", BOUND)
-    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", BOUND)
+    monkeypatch.setattr("turnkeeper.activities.call_model.HEARTBEAT_SECONDS", BOUND)
     async with environment(temporal) as env:
         env.vendor.script = [[*WRITING, asks(("look", {}))] for _ in range(3)]
         env.vendor.script.append([Delta("respond", "Seen."), says("Seen.")])

@@ -248,7 +248,7 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     assert turn.agent_message == "done"
     result = turn.steps[0].tool_calls[0].result
     assert (result.status, result.outcome) == ("error", "There is no tool 'pid' of odd")
-    assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
+    assert result.content.endswith("Unknown, because unreachable: the tools of gone")
 
 
 # Servers of others
