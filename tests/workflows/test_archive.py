@@ -10,12 +10,12 @@ from temporalio.client import Client, WorkflowFailureError
 
 from tests.harness import BOUND, DrivenSession, Environment, asks, broken, environment, heal, says
 from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import ConversationMessage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 80_000, "max_queued_bytes": 8_000}})
-LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 120_000, "max_queued_bytes": 8_000}})
-"""The window holds all of 20 prompts' turns; the state doesn't."""
+LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 90_000, "max_queued_bytes": 8_000}})
+"""The window holds all of 14 prompts' turns; the state doesn't."""
 
 
 async def archived(env: Environment, session: DrivenSession) -> list[ConversationMessage]:
@@ -30,42 +30,46 @@ async def transcript(env: Environment, session: DrivenSession) -> list[Conversat
     return (await archived(env, session))[: state.archived_count] + state.messages
 
 
-async def chat(session: DrivenSession, numbers: range) -> None:
-    """Send prompts of 1,000 characters, a few at a time, and wait until they are answered."""
+async def chat(session: DrivenSession, numbers: range, *, chars: int = 2_000) -> None:
+    """Send prompts of so many characters, a few at a time, and wait until they are answered."""
     for number in numbers:
-        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
-        if number % 4 == 3 or number == numbers[-1]:
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * chars)
+        if number % 3 == 2 or number == numbers[-1]:
             await session.idle(turns=number + 1)
 
 
 async def test_ses_15_the_oldest_turns_move_to_the_archive_and_nothing_is_lost(env: Environment) -> None:
     session = await env.start(SMALL)
-    await chat(session, range(20))
-    state = await session.until(lambda state: state.archived_count >= 12)
+    await chat(session, range(14))
+    state = await session.until(lambda state: state.archived_count >= 6)
     turns = await transcript(env, session)
-    assert [turn.id for turn in turns] == [f"p{number}" for number in range(20)]
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(14)]
     assert all(turn.status == "completed" for turn in turns)
     assert state.first_number == state.archived_count + 1
     assert state.has_more
+    assert len(state.messages) <= 8, "polls and pages cost the same whatever was archived"
+    update = await session.updates("p0")
+    assert update.reset
+    assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
 
 
 async def test_ses_15_what_the_model_sees_does_not_change_when_a_turn_is_archived(env: Environment) -> None:
-    env.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(60)]
+    env.vendor.script = [asks(("look", {"n": n})) if n % 2 else says(f"said {n} " + "y" * 700) for n in range(40)]
     session = await env.start(LARGEST)
-    await chat(session, range(20))
-    assert (await session.state()).archived_count > 3
+    await chat(session, range(14))
+    assert (await session.state()).archived_count > 2
     for earlier, later in zip(env.vendor.requests, env.vendor.requests[1:], strict=False):
         assert later.messages[: len(earlier.messages)] == earlier.messages
 
 
 async def test_ses_15_a_session_that_ends_leaves_its_whole_transcript_in_the_archive(env: Environment) -> None:
     session = await env.start(SMALL)
-    await chat(session, range(15))
+    await chat(session, range(9))
     await session.update("end_session", {})
     await session.handle.result()
     state = await session.state()
     turns = await archived(env, session)
-    assert [turn.id for turn in turns] == [f"p{number}" for number in range(15)]
+    assert [turn.id for turn in turns] == [f"p{number}" for number in range(9)]
     assert turns[state.archived_count :] == state.messages
 
 
@@ -91,9 +95,9 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
 ) -> None:
     monkeypatch.setattr("turnkeeper.activities.archive.MOVES.get", lambda key: None)
     session = await env.start(SMALL)
-    await chat(session, range(14))
-    await session.until(lambda state: state.archived_count >= 5)
-    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(14)]
+    await chat(session, range(10))
+    await session.until(lambda state: state.archived_count >= 3)
+    assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(10)]
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(
@@ -101,10 +105,10 @@ async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
     session = await env.start(LARGER)
-    await chat(session, range(16))
+    await chat(session, range(16), chars=1_000)
     before = (await session.until(lambda state: state.archived_count > 0)).archived_count
     file = broken(env)
-    await chat(session, range(16, 24))
+    await chat(session, range(16, 24), chars=1_000)
     state = await session.until(lambda state: state.session.archive.failing_since is not None)
     assert "can't be opened" in state.session.archive.last_error
     assert "archive" in (await details(session)).lower()
@@ -125,13 +129,13 @@ async def test_ses_15_a_full_session_refuses_while_the_archive_is_down_and_goes_
     session = await env.start(SMALL)
     accepted = 0
     for number in range(60):
-        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 1_000)
+        await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * 2_000)
         fate = await settled_fate(session, f"p{number}")
         if fate == "rejected":
             break
         accepted += 1
         await session.idle(turns=accepted)
-    assert 5 < accepted < 60
+    assert 3 < accepted < 60
     refusal = (await session.queue({"message_id": f"p{accepted}"})).fates[0]
     assert refusal.refusal == "state_full"
     assert "can't be opened" in (refusal.reason or "")
@@ -154,16 +158,6 @@ async def details(session: DrivenSession) -> str:
     return metadata.current_details
 
 
-async def test_ses_15_polls_and_pages_cost_the_same_whatever_was_archived(env: Environment) -> None:
-    session = await env.start(SMALL)
-    await chat(session, range(24))
-    state: ConversationState = await session.state()
-    assert len(state.messages) < 12
-    update = await session.updates("p0")
-    assert update.reset
-    assert [turn.id for turn in update.new_messages] == [turn.id for turn in state.messages]
-
-
 async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,11 +165,11 @@ async def test_ses_6_an_id_that_is_used_again_after_it_was_forgotten_is_another_
     # On an environment of its own: its histories would not replay once the patch is undone.
     async with environment(temporal) as env:
         session = await env.start(SMALL)
-        await chat(session, range(14))
-        await session.until(lambda state: state.archived_count > 3)
+        await chat(session, range(9))
+        await session.until(lambda state: state.archived_count > 2)
         await session.prompt(id="p0", text="again")
-        await session.idle(turns=15)
-        await chat(session, range(15, 26))
-        await session.until(lambda state: state.archived_count > 15)
+        await session.idle(turns=10)
+        await chat(session, range(10, 20))
+        await session.until(lambda state: state.archived_count > 10)
         ids = [turn.id for turn in await transcript(env, session)]
-    assert ids == [*(f"p{n}" for n in range(14)), "p0", *(f"p{n}" for n in range(15, 26))]
+    assert ids == [*(f"p{n}" for n in range(9)), "p0", *(f"p{n}" for n in range(10, 20))]

@@ -17,7 +17,7 @@ from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.tokens import count_chars, tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.model_call import CallPart, ModelRequest, ModelResponse, ProviderState, ToolInvocation
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ProviderState, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 
 CALLS = "make many calls"
@@ -28,22 +28,23 @@ QUESTION = "What is the launch code of the probe?"
 class LongConversation:
     """The offline model as the vendor; on request it makes many calls before it answers."""
 
-    def __init__(self, *, calls: int) -> None:
+    def __init__(self, *, calls: int, calls_a_step: int) -> None:
         self.calls_left = calls
+        self.calls_a_step = calls_a_step
 
     def __call__(self, request: ModelRequest) -> ModelResponse:
         if request.head.system != INSTRUCTION and last_user_message(request) == CALLS and self.calls_left:
-            self.calls_left -= 1
-            call = CallPart(kind="call", id=f"c{self.calls_left}", name="look", args={"at": self.calls_left})
-            return ModelResponse(parts=[call], stop="tool_calls", model="test")
+            numbers = range(self.calls_left, self.calls_left - self.calls_a_step, -1)
+            self.calls_left -= self.calls_a_step
+            return asks(*[("look", {"at": number}) for number in numbers])
         return answer(request)
 
 
 async def hold_long_conversation(
-    env: Environment, *, calls: int, turns: int, history: dict[str, Any]
+    env: Environment, *, calls: int, calls_a_step: int = 1, turns: int, history: dict[str, Any]
 ) -> tuple[list[ConversationMessage], int]:
     """Run a conversation and check what the model saw of it; return the turns and the number of new segments."""
-    env.vendor.answer = LongConversation(calls=calls)
+    env.vendor.answer = LongConversation(calls=calls, calls_a_step=calls_a_step)
     session = await env.start(SessionInput.model_validate({"history": history, "limits": {"max_steps": 100}}))
     prompts = [FACT, CALLS, *(f"Write line {number}, please." for number in range(turns)), QUESTION]
     for text in prompts:
@@ -52,9 +53,9 @@ async def hold_long_conversation(
 
     assert [turn.user_message for turn in transcript] == prompts
     assert all(turn.status == "completed" for turn in transcript)
-    assert len([step for step in transcript[1].steps if step.kind == "model" and step.tool_calls]) == calls
+    assert sum(len(step.tool_calls) for step in transcript[1].steps if step.kind == "model") == calls
     for request in env.vendor.turn_requests:
-        assert len(request.messages) <= history["max_messages"] + 2
+        assert len(request.messages) <= history["max_messages"] + 1 + calls_a_step
         assert not orphans(request.messages)
         assert last_user_message(request) in prompts
         assert sum(message.content.startswith(SUMMARY_MARK) for message in request.messages) <= 1
@@ -62,20 +63,20 @@ async def hold_long_conversation(
         after.messages[: len(before.messages)] != before.messages
         for before, after in pairwise(env.vendor.turn_requests)
     ]
-    assert 5 < sum(is_new_segment) < len(is_new_segment) / 4, "between two evictions a request only grows at its end"
+    assert 3 < sum(is_new_segment) < len(is_new_segment) / 4, "between two evictions a request only grows at its end"
     return transcript, sum(is_new_segment)
 
 
-async def test_ctx_4_a_turn_of_sixty_calls_and_fifty_turns_after_it_in_thirty_messages(env: Environment) -> None:
+async def test_ctx_4_a_turn_of_sixty_calls_and_twenty_five_turns_after_it_in_thirty_messages(env: Environment) -> None:
     history = {"max_messages": 30, "preserve_first_n": 0, "summarize_on_trim": True}
-    turns, new_segments = await hold_long_conversation(env, calls=60, turns=50, history=history)
+    turns, new_segments = await hold_long_conversation(env, calls=60, calls_a_step=3, turns=25, history=history)
     assert turns[-1].agent_message == f"The summary of our conversation says: {FACT}"
     assert new_segments / 2 <= len(env.vendor.summary_requests) <= new_segments
 
 
 async def test_ctx_4_without_summaries_a_long_conversation_stays_within_its_window_too(env: Environment) -> None:
     history = {"max_messages": 12, "preserve_first_n": 0, "preserve_last_n": 2}
-    turns, _ = await hold_long_conversation(env, calls=20, turns=20, history=history)
+    turns, _ = await hold_long_conversation(env, calls=20, turns=15, history=history)
     assert "I find nothing about" in (turns[-1].agent_message or "")
     assert env.vendor.summary_requests == []
 
@@ -308,15 +309,15 @@ async def test_ctx_8_without_summaries_what_is_evicted_is_not_seen_at_all(env: E
 async def test_ctx_8_the_account_reaches_back_to_turns_in_the_archive_a_page_at_a_time(temporal: Client) -> None:
     async with environment(temporal, limits={"max_history_events": 60, "max_state_bytes": 40_000}) as env:
         session = await env.start(SessionInput.model_validate({"history": {"max_messages": 8, "preserve_last_n": 2}}))
-        for number in range(1, 41):
-            await session.prompt(f"number {number}, {'and more ' * 30}")
-        await session.idle(turns=40)
+        for number in range(1, 21):
+            await session.prompt(f"number {number}, {'and more ' * 110}")
+        await session.idle(turns=20)
         assert (await session.state()).archived_count > 5
-        view = await session.context({"limit": 15})
-        assert [turn.number for turn in view.turns] == list(range(26, 41))
+        view = await session.context({"limit": 8})
+        assert [turn.number for turn in view.turns] == list(range(13, 21))
         assert view.has_more
-        view = await session.context({"limit": 30, "before": 26})
-        assert [turn.number for turn in view.turns] == list(range(1, 26))
+        view = await session.context({"limit": 30, "before": 13})
+        assert [turn.number for turn in view.turns] == list(range(1, 13))
         assert not view.has_more
         assert (view.turns[0].seen, view.turns[1].seen) == ("truncated", "not_at_all")
 

@@ -89,31 +89,30 @@ async def test_ses_8_a_waiting_prompt_can_be_withdrawn_and_a_started_one_cannot(
     assert [turn.id for turn in await session.idle(turns=1)] == ["p1"]
 
 
-@pytest.mark.parametrize(
-    ("update", "argument", "message"),
-    [
-        ("withdraw_prompt", None, "id"),
-        ("withdraw_prompt", "p1", "value"),
-        ("cancel_turn", {}, "message_id"),
-        ("cancel_turn", {"message_id": "p1", "force": True}, "force"),
-        ("configure", {"limits": {"max_steps": 0}}, "limits.max_steps"),
-        ("configure", {"limits": {"max_stepz": 9}}, "limits.max_stepz"),
-        ("configure", {"history": {"max_messages": -1}}, "history.max_messages"),
-        ("configure", {"model": "nobody:knows"}, "model"),
-        ("configure", {"tool_policy": {"x": "perhaps"}}, "tool_policy.x"),
-        ("configure", {"colour": "red"}, "colour"),
-        ("end_session", {"reason": 5}, "reason"),
-    ],
-)
-async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(
-    env: Environment, update: str, argument: Any, message: str
-) -> None:
+NONSENSE: list[tuple[str, Any, str]] = [
+    ("withdraw_prompt", None, "id"),
+    ("withdraw_prompt", "p1", "value"),
+    ("cancel_turn", {}, "message_id"),
+    ("cancel_turn", {"message_id": "p1", "force": True}, "force"),
+    ("configure", {"limits": {"max_steps": 0}}, "limits.max_steps"),
+    ("configure", {"limits": {"max_stepz": 9}}, "limits.max_stepz"),
+    ("configure", {"history": {"max_messages": -1}}, "history.max_messages"),
+    ("configure", {"model": "nobody:knows"}, "model"),
+    ("configure", {"tool_policy": {"x": "perhaps"}}, "tool_policy.x"),
+    ("configure", {"colour": "red"}, "colour"),
+    ("end_session", {"reason": 5}, "reason"),
+]
+"""Updates, and the field that their refusal names."""
+
+
+async def test_ses_8_nonsense_is_refused_naming_the_field_without_touching_history(env: Environment) -> None:
     session = await env.start()
     await session.prompt("hello")
     await session.idle(turns=1)
     before = (await session.handle.describe()).history_length
-    refused = await refusal(session, update, argument)
-    assert (refused.type, refused.details[0]) == ("invalid", message)
+    for update, argument, field in NONSENSE:
+        refused = await refusal(session, update, argument)
+        assert (refused.type, refused.details[0]) == ("invalid", field)
     assert (await session.handle.describe()).history_length == before
 
 
@@ -232,14 +231,12 @@ async def test_ses_8_ending_can_discard_the_queue(env: Environment) -> None:
     assert [turn.id for turn in (await session.state()).messages] == ["p1"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["enough"], [{"reason": "enough"}], [{"nonsense": 1}], [1, 2]])
-async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(
-    env: Environment, arguments: list[Any]
-) -> None:
-    session = await env.start()
-    await session.handle.signal("end_chat", args=arguments)
-    ended = await session.handle.result()
-    assert ended["status"] == "ended"
+async def test_ses_8_end_chat_is_accepted_as_a_signal_whatever_it_carries(env: Environment) -> None:
+    for arguments in ([], ["enough"], [{"reason": "enough"}], [{"nonsense": 1}], [1, 2]):
+        session = await env.start()
+        await session.handle.signal("end_chat", args=arguments)
+        ended = await session.handle.result()
+        assert ended["status"] == "ended"
 
 
 async def test_ses_4_an_input_that_is_no_session_input_fails_the_workflow_naming_the_field(env: Environment) -> None:

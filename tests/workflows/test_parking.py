@@ -32,6 +32,9 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.stores.database.tables import FATES
 
+PROMPTS = 24
+"""Of which a small session carries 5 from run to run, and parks the others."""
+
 LONG = 240.0
 """Seconds that hundreds of turns may take on a busy machine."""
 
@@ -69,13 +72,13 @@ async def burst(session: DrivenSession, count: int) -> None:
 
 
 async def small(env: Environment) -> DrivenSession:
-    """Start a session that continues as new every few turns, and can carry 5 of 50 prompts."""
+    """Start a session that continues as new every few turns, and can carry 5 prompts."""
     limits = {"max_history_events": 50, "max_queued_prompts": 5}
     return await env.start(SessionInput.model_validate({"limits": limits}))
 
 
 async def with_parked_prompts(env: Environment) -> DrivenSession:
-    """Start a small session with 40 prompts, of which some are parked; its model doesn't answer for now."""
+    """Start a small session with `PROMPTS`, of which some are parked; its model doesn't answer for now."""
 
     def answer(request: ModelRequest) -> ModelResponse:
         if len(env.vendor.requests) == 3:
@@ -85,8 +88,8 @@ async def with_parked_prompts(env: Environment) -> DrivenSession:
     env.vendor.answer = answer
     env.vendor.gate.close()
     session = await small(env)
-    await send(session, 40)
-    await session.until(lambda s: s.queue_length == 39, turns=0)
+    await send(session, PROMPTS)
+    await session.until(lambda s: s.queue_length == PROMPTS - 1, turns=0)
     env.vendor.gate.open()
 
     async def has_parked() -> bool:
@@ -138,28 +141,28 @@ async def replays(session: DrivenSession) -> int:
 
 async def test_ses_6_many_prompts_sent_while_no_worker_runs_become_turns_in_order(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
-    session = await unattended(temporal, task_queue=task_queue, max_history_events=100)
-    await send(session, 40)
+    session = await unattended(temporal, task_queue=task_queue, max_history_events=50)
+    await send(session, PROMPTS)
     async with environment(temporal, task_queue=task_queue) as env:
         env.sessions.append(session)
-        await worked_off(session, turns=40)
-        assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
+        await worked_off(session, turns=PROMPTS)
+        assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(PROMPTS)]
     assert await replays(session) > 1
 
 
 async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(env: Environment) -> None:
     session = await small(env)
     env.vendor.gate.close()
-    await send(session, 30)
+    await send(session, PROMPTS - 6)
     state = await session.state()
-    assert state.queue_length == 29
+    assert state.queue_length == PROMPTS - 7
     env.vendor.gate.open()
-    await session.until(lambda s: s.session.turn_count > 8, turns=0)
-    await send(session, 10, first=30)
-    await worked_off(session, turns=40)
-    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
+    await session.until(lambda s: s.session.turn_count > 6, turns=0)
+    await send(session, 6, first=PROMPTS - 6)
+    await worked_off(session, turns=PROMPTS)
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(PROMPTS)]
     histories = await session.histories()
-    assert len(histories) > 3
+    assert len(histories) > 2
     scheduled = [
         event.activity_task_scheduled_event_attributes.activity_type.name
         for history in histories
@@ -174,16 +177,16 @@ async def test_ses_6_what_waits_is_parked_through_many_runs_and_starts_in_order(
 
 async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(env: Environment) -> None:
     session = await with_parked_prompts(env)
-    view = await session.queue({"message_ids": ["m35"]})
+    view = await session.queue({"message_ids": ["m20"]})
     assert view.parked > 0
-    assert view.positions["m35"] == view.length - 4
-    await session.update("withdraw_prompt", {"id": "m35"})
+    assert view.positions["m20"] == view.length - 3
+    await session.update("withdraw_prompt", {"id": "m20"})
     await session.update("end_session", {"reason": "enough", "discard_queue": True})
     env.vendor.gate.open()
     await session.handle.result()
-    ids = [f"m{number}" for number in range(40)]
+    ids = [f"m{number}" for number in range(PROMPTS)]
     fate_of = await fates(env, session, ids)
-    assert fate_of["m35"] == "withdrawn"
+    assert fate_of["m20"] == "withdrawn"
     turns = [turn.id for turn in await transcript(env, session)]
     assert turns == ids[: len(turns)]
     assert {fate_of[message_id] for message_id in ids[len(turns) :]} == {"discarded", "withdrawn"}
@@ -192,7 +195,7 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(env
         assert fate is not None
         assert fate.fate == fate_of[message_id]
     parked = await env.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
-    assert "m35" not in [prompt.id for prompt in parked]
+    assert "m20" not in [prompt.id for prompt in parked]
 
 
 async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(env: Environment) -> None:
@@ -210,7 +213,7 @@ async def test_ses_9_the_fates_of_parked_prompts_can_be_asked_for_after_a_cancel
     session = await with_parked_prompts(env)
     await session.handle.cancel()
     await session.until(lambda s: s.status == "cancelled")
-    fate_of = await fates(env, session, [f"m{number}" for number in range(40)])
+    fate_of = await fates(env, session, [f"m{number}" for number in range(PROMPTS)])
     assert set(fate_of.values()) == {"started", "discarded"}
 
 
@@ -236,22 +239,22 @@ async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(
     await session.until(lambda s: s.session.archive.failing_since, turns=0)
     assert (await session.state()).queue_length > 0
     heal(file)
-    await worked_off(session, turns=40)
-    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(40)]
+    await worked_off(session, turns=PROMPTS)
+    assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(PROMPTS)]
 
 
 async def test_ses_6_over_a_thousand_prompts_in_one_activation_are_turns_or_have_a_fate(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
     session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=2)
-    await burst(session, 1_200)
+    await burst(session, 1_020)
     async with environment(temporal, task_queue=task_queue) as env:
         env.sessions.append(session)
         await worked_off(session, turns=20)
         await session.handle.signal("end_chat")
         await session.handle.result()
-        fate_of = await fates(env, session, [f"m{number}" for number in range(1_200)])
+        fate_of = await fates(env, session, [f"m{number}" for number in range(1_020)])
     counts = {fate: list(fate_of.values()).count(fate) for fate in set(fate_of.values())}
-    assert counts == {"started": 20, "rejected": 1_180}
+    assert counts == {"started": 20, "rejected": 1_000}
 
 
 @pytest.mark.parametrize("step", ["remove_moved", "restore_parked"])

@@ -7,6 +7,7 @@ import pytest
 from temporalio.client import WorkflowQueryFailedError
 
 from tests.harness import UNASKED, DrivenSession, Environment, asks
+from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
@@ -22,8 +23,9 @@ from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 SMALL = SessionInput.model_validate(
-    {"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}}
+    {"limits": {"max_state_bytes": MIN_STATE_BYTES, "max_queued_bytes": 4_000, "max_steps": 1_000}}
 )
+STEPS = 36
 INTERRUPTED = "Interrupted: outcome unknown"
 
 
@@ -144,43 +146,43 @@ async def test_ctx_13_what_can_not_be_read_is_refused_by_its_field(env: Environm
 async def test_ctx_12_archived_turns_are_counted_through_new_runs_too(env: Environment) -> None:
     limits = SMALL.limits.model_copy(update={"max_history_events": 50})
     session = await env.start(SMALL.model_copy(update={"limits": limits}))
-    for number in range(1, 21):
+    for number in range(1, 13):
         env.vendor.script = [asks(("look", {"n": number}))]
-        await session.prompt(id=f"p{number}", text="x" * 1_000)
+        await session.prompt(id=f"p{number}", text="x" * 2_000)
         await session.idle(turns=number)
-    await session.until(lambda state: state.archived_count > 5)
+    await session.until(lambda state: state.archived_count > 3)
     assert len(await session.histories()) >= 3
-    assert "(showing last 7 of 80 messages)" in await context(session, 7)
+    assert "(showing last 7 of 48 messages)" in await context(session, 7)
     text = await context(session, 0)
     history, _ = parse_replay(text)
-    assert 4 <= len(history) < 80
-    assert history[-4:-2] == [UserEvent(content="x" * 1_000), CallEvent(name="look", args={"n": 20})]
-    assert text.startswith(f"=== HISTORY ===\n(showing last {len(history)} of 80 messages)\n\n$user: x")
+    assert 4 <= len(history) < 48
+    assert history[-4:-2] == [UserEvent(content="x" * 2_000), CallEvent(name="look", args={"n": 12})]
+    assert text.startswith(f"=== HISTORY ===\n(showing last {len(history)} of 48 messages)\n\n$user: x")
 
 
 async def test_ctx_12_steps_that_were_archived_are_counted_and_told(env: Environment) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
-        if invocation.args["n"] == 40:
+        if invocation.args["n"] == STEPS - 5:
             env.tools.gate.close()
-        return ToolResult(outcome="Read", content="x" * 500)
+        return ToolResult(outcome="Read", content="x" * 300)
 
     env.tools.run = read
-    env.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(45)]
+    env.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(STEPS)]
     session = await env.start(SMALL)
     await session.prompt(id="p1", text="look around")
-    await env.tools.gate.until_arrived(42)
-    state = await session.until(lambda state: state.messages[0].steps_omitted > 10)
+    await env.tools.gate.until_arrived(STEPS - 3)
+    state = await session.until(lambda state: state.messages[0].steps_omitted > 5)
     _, current = await replay_of(session)
     omitted = int(current[1].content.split()[3])
-    assert 10 < omitted <= state.messages[0].steps_omitted
+    assert 5 < omitted <= state.messages[0].steps_omitted
     assert current[1] == ThinkEvent(content=f"[... the first {omitted} steps of this turn are left out ...]")
     assert current[0] == UserEvent(content="look around")
     env.tools.gate.open()
     (turn,) = await session.idle(turns=1)
     history, _ = await replay_of(session, 0)
     assert history == replay_events(turn)[2:]
-    assert f"(showing last {len(history)} of {45 * 3 + 2} messages)" in await context(session, 0)
+    assert f"(showing last {len(history)} of {STEPS * 3 + 2} messages)" in await context(session, 0)
     await session.prompt("and now?")
     await session.idle(turns=2)
     # Those of the first turn that the session still holds: the archive may have it by now.
-    assert re.search(r"\(showing last (?:20|2) of 139 messages\)", await context(session))
+    assert re.search(rf"\(showing last (?:20|2) of {STEPS * 3 + 4} messages\)", await context(session))

@@ -199,11 +199,11 @@ async def test_agt_1_the_tokens_of_a_summary_count_before_the_model_is_asked_fur
 
 
 async def test_agt_1_budgets_count_on_through_the_runs_of_a_turn(env: Environment) -> None:
-    env.vendor.script = [used(asks(("look", {"n": number})), tokens=100, cost=0.1) for number in range(60)]
+    env.vendor.script = [used(asks(("look", {"n": number})), tokens=200, cost=0.2) for number in range(30)]
     session = await env.start(limited(max_tokens_per_turn=3_950, max_cost_per_turn=4.5, max_history_events=50))
     await session.prompt("look around")
     (turn,) = await session.idle(turns=1)
     assert "The turn used 4,000 tokens" in (turn.error or "")
-    assert (len(env.vendor.requests), len(env.tools.calls)) == (40, 39)
+    assert (len(env.vendor.requests), len(env.tools.calls)) == (20, 19)
     assert len(await session.histories()) >= 3
     assert turn.usage == Usage(input_tokens=3_600, output_tokens=400, cost=4.0)

@@ -211,24 +211,17 @@ async def test_ses_9_an_answer_that_comes_in_the_moment_of_the_stop_is_kept_whol
     assert env.tools.calls == []
 
 
-@pytest.mark.parametrize(
-    ("error", "error_type"),
-    [
-        (ModelError("provider_error", "it broke", should_retry=False), "provider_error"),
-        (ModelError("connection", "cut", should_retry=False), "connection"),
-        (ModelError("timeout", "slow", should_retry=False), "timeout"),
-    ],
-)
-async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(
-    env: Environment, error: ModelError, error_type: str
-) -> None:
-    env.vendor.script = [[Delta("think", "Hm."), Delta("respond", STORY), error]]
+async def test_ses_9_a_turn_that_fails_in_mid_answer_keeps_what_was_written(env: Environment) -> None:
     session = await env.start()
-    await session.prompt("tell me a story")
-    (turn,) = await session.idle(turns=1)
-    assert (turn.status, turn.error_type) == ("failed", error_type)
-    assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Hm.", STORY)
-    assert (await next_request(env, session)).messages[1].content == INTERRUPTED_NOTE + STORY
+    for number, error_type in enumerate(("provider_error", "connection", "timeout"), start=1):
+        error = ModelError(error_type, "it broke", should_retry=False)
+        env.vendor.script = [[Delta("think", "Hm."), Delta("respond", STORY), error]]
+        await session.prompt("tell me a story")
+        turn = (await session.idle(turns=number))[-1]
+        assert (turn.status, turn.error_type) == ("failed", error_type)
+        assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Hm.", STORY)
+    messages = (await next_request(env, session, turns=4)).messages
+    assert [message.content for message in messages].count(INTERRUPTED_NOTE + STORY) == 3
 
 
 async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(env: Environment) -> None:

@@ -5,6 +5,7 @@ import json
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from tests.harness import Environment, asks, says
+from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
@@ -60,22 +61,28 @@ async def test_agt_10_summaries_are_paid_for_by_the_turn_they_are_made_in(env: E
     assert (await session.state()).session.usage == times(prompt_count + 1)
 
 
+STEPS = 14
+
+
 async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(env: Environment) -> None:
-    env.vendor.script = [by_sonnet(asks(("look", {"n": number}), text="x" * 1_000)) for number in range(40)]
+    env.vendor.script = [by_sonnet(asks(*[("look", {"at": "x" * 250})] * 3)) for _ in range(STEPS)]
     env.vendor.script[-1] = by_sonnet(says("seen"))
     session = await env.start(
         SessionInput.model_validate(
-            {"model": SONNET, "limits": {"max_history_events": 50, "max_state_bytes": 40_000, "max_steps": 100}}
+            {
+                "model": SONNET,
+                "limits": {"max_history_events": 50, "max_state_bytes": MIN_STATE_BYTES, "max_steps": 100},
+            }
         )
     )
     await session.prompt("look")
     (turn,) = await session.idle(turns=1)
     assert turn.steps_omitted > 0
     assert len(await session.histories()) > 1
-    assert (turn.status, turn.usage) == ("completed", times(40))
+    assert (turn.status, turn.usage) == ("completed", times(STEPS))
     await session.prompt("again")
     await session.idle(turns=2)
-    assert (await session.state()).session.usage == times(40), "no usage was reported, and none is made up"
+    assert (await session.state()).session.usage == times(STEPS), "no usage was reported, and none is made up"
 
 
 def test_agt_10_what_was_not_used_takes_no_room_in_the_history() -> None:
