@@ -1,9 +1,8 @@
 """Deciding on tool calls, in the card that shows them (API-5, AGT-8)."""
 
-import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import expect
 
-from tests.clients.page.tab import Tab, http_client, tabs_of
+from tests.clients.page.tab import Tab, http_client
 from tests.harness import Environment, asks, says
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
@@ -125,14 +124,11 @@ async def test_api_5_an_argument_of_several_lines_is_read_as_lines(tab: Tab, env
     )
 
 
-@pytest.mark.parametrize("width", [360, 390])
-async def test_api_5_the_choices_of_a_question_stand_in_one_row_on_a_phone(
-    browser: Browser, url: str, env: Environment, width: int
-) -> None:
-    async with tabs_of(browser, url, viewport={"width": width, "height": 800}) as open_tab:
-        tab = await open_tab()
-        await a_session_that_asks(tab, env)
-        env.vendor.script = [asks(PAY), says("Paid.")]
-        await tab.send("Pay")
+async def test_api_5_the_choices_of_a_question_stand_in_one_row_on_a_phone(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    env.vendor.script = [asks(PAY), says("Paid.")]
+    await tab.send("Pay")
+    for width in (360, 390):
+        await tab.emulate(viewport={"width": width, "height": 800})
         boxes = [await tab.button(name).bounding_box() for name in ("Approve", "Allow for this session", "Reject…")]
         assert len({box["y"] for box in boxes if box}) == 1

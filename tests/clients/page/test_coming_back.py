@@ -1,6 +1,5 @@
 """Whatever happens to a tab or a gateway, the page shows what is true, once (API-5)."""
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,36 +14,35 @@ from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, Gate, environment, says
+from tests.processes.forked import ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import usable_port
-from turnkeeper.ops.local.supervisor import own_command
 
 ROOT = Path(__file__).parents[3]
 
 
-async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url: str, env: Environment) -> None:
+async def test_api_5_two_tabs_on_one_session_show_the_same(tab: Tab, clock_tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
-    async with tabs_of(browser, url) as open_tab:
-        first, second = await open_tab(), await open_tab()
-        await first.open()
-        await first.send("one")
-        await expect(first.growing).to_have_text("Half of")
-        await second.open(first.session)
-        await expect(second.growing).to_have_text("Half of")
-        await second.send("two")
-        await expect(first.queue).to_contain_text("two")
-        await first.send("three")
-        await expect(second.queue).to_have_count(2)
-        await first.button("Remove: three").click()
-        await expect(second.queue).to_have_count(1)
-        gate.open()
-        for tab in (first, second):
-            await tab.shows(2)
-            await tab.shows_the_transcript()
-        assert await first.shown_turns() == await second.shown_turns()
+    first, second = tab, clock_tab
+    await first.open()
+    await first.send("one")
+    await expect(first.growing).to_have_text("Half of")
+    await second.open(first.session)
+    await expect(second.growing).to_have_text("Half of")
+    await second.send("two")
+    await expect(first.queue).to_contain_text("two")
+    await first.send("three")
+    await expect(second.queue).to_have_count(2)
+    await first.button("Remove: three").click()
+    await expect(second.queue).to_have_count(1)
+    gate.open()
+    for one in (first, second):
+        await one.shows(2)
+        await one.shows_the_transcript()
+    assert await first.shown_turns() == await second.shown_turns()
 
 
 async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab, env: Environment) -> None:
@@ -106,7 +104,7 @@ async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, env: En
 
 
 @asynccontextmanager
-async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[ForkedProcess]:
     """A gateway in a process of its own, which can be killed; at the end it is."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TURNKEEPER_")},
@@ -116,7 +114,7 @@ async def gateway_process(client: Client, env: Environment, port: int) -> AsyncI
         "TURNKEEPER_API_PORT": str(port),
         "TURNKEEPER_LOG_LEVEL": "error",
     }
-    process = await asyncio.create_subprocess_exec(*own_command("api"), cwd=ROOT, env=environment)
+    process = await fork("turnkeeper.cli", "api", cwd=ROOT, env=environment)
     try:
         await _answers(port)
         yield process

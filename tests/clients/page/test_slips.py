@@ -1,6 +1,5 @@
 """Slips of a hand, and what the page makes of them: the right session, nothing twice, nothing lost (API-5)."""
 
-import pytest
 from playwright.async_api import expect
 
 from tests.clients.page.tab import Tab, http_client
@@ -91,12 +90,6 @@ async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, env: Env
         (await http.post(f"/workflow/{tab.session}/end")).raise_for_status()
     await expect(tab.state).to_contain_text("This session has ended")
     await expect(tab.button("Retry")).to_be_hidden()
-
-
-@pytest.mark.parametrize("address", ["a%2Fb", "..", "a%20b"])
-async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab, address: str) -> None:
-    await tab.open(address)
-    await expect(tab.state).to_contain_text("This session doesn't exist")
 
 
 async def test_api_5_a_duration_is_rounded_before_it_is_parted(tab: Tab) -> None:
