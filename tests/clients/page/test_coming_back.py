@@ -89,20 +89,6 @@ async def _done_but_not_answered(route) -> None:
     await route.abort()
 
 
-async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, env: Environment) -> None:
-    await tab.open()
-    await tab.send("one")
-    await tab.shows(1)
-    tab.may_be_cut_off = True
-    await tab.page.route("**/prompt", lambda route: route.abort())
-    await tab.send("two")
-    await tab.queue.get_by_role("button", name="Retry").wait_for()
-    await tab.page.unroute("**/prompt")
-    await tab.queue.get_by_role("button", name="Retry").click()
-    await tab.shows(2)
-    await tab.shows_the_transcript()
-
-
 @asynccontextmanager
 async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[ForkedProcess]:
     """A gateway in a process of its own, which can be killed; at the end it is."""
@@ -203,12 +189,19 @@ async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Ta
     await tab.shows(1)
 
 
-async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_session_that_can_t_be_read_is_not_called_new_and_one_that_is_stuck_is_called_so(
+    tab: Tab, env: Environment
+) -> None:
     session = await started(tab.url, "one")
     tab.may_be_cut_off = True
     await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())
     await tab.open(session)
     await expect(tab.state).to_contain_text("Can't reach the server")
     await expect(tab.page.locator("#session-title")).to_have_text(session)
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
     await tab.page.unroute(f"**/workflow/{session}**")
+    await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.unroute("**/conversation/full*")
+    await tab.shows(1)
     await expect(tab.page.locator("#session-title")).to_have_text("one")
