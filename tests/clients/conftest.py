@@ -8,7 +8,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.harness import Environment, Tools, Vendor, environment
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -27,10 +27,8 @@ class Vendors:
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._of(context.session_id).vendor.stream(name, request, context)
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
+        return self._of(info.session_id).vendor.stream(name, request, info)
 
     async def list_tools(self) -> ToolList:
         assert self.newest is not None

@@ -70,7 +70,7 @@ class Tab:
     may_be_cut_off: bool = False
     """Whether this test kills the gateway: then failed requests to it are no fault of the page."""
     is_altered: bool = False
-    """Whether this test gives the page other modules: then no other test may have it."""
+    """Whether this test changes the page's own code: then no other test may have it."""
     _is_emulating: bool = False
 
     @classmethod

@@ -342,6 +342,36 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
     await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
+FAKE_EVENTS = """() => {
+  const encoder = new TextEncoder();
+  const events = new ReadableStream({
+    start: (controller) => {
+      window.sendEvent = (name, data) =>
+        controller.enqueue(encoder.encode(`event: ${name}\\ndata: ${JSON.stringify(data)}\\n\\n`));
+    },
+  });
+  const send = window.fetch;
+  window.fetch = async (resource, options) =>
+    String(resource).includes("/events") ? new Response(events) : send(resource, options);
+}"""
+
+
+async def test_api_5_a_problem_in_the_stream_is_shown_until_the_session_can_be_read_again(
+    tab: Tab, env: Environment
+) -> None:
+    session = await started(tab.url, "one")
+    await tab.open()
+    tab.is_altered = True
+    await tab.page.evaluate(FAKE_EVENTS)
+    await tab.open(session)
+    await tab.shows(1)
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
+    await tab.page.evaluate("problem => sendEvent('problem', problem)", stuck)
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.evaluate("sendEvent('queue', {waiting: []})")
+    await expect(tab.state).to_have_text("")
+
+
 async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
     clock_tab: Tab, env: Environment
 ) -> None:
