@@ -64,9 +64,13 @@ class GatewayClient:
             GatewayUnreachableError: `url` is not an http address.
         """
         self.url = url.rstrip("/")
-        # `trust_env`: the environment's proxies are for external hosts, not for one's own service.
+        address = parse_address(url)
         self._http = httpx2.AsyncClient(
-            base_url=parse_address(url), timeout=TIMEOUT, transport=transport, trust_env=False
+            base_url=address,
+            timeout=TIMEOUT,
+            transport=transport,
+            trust_env=False,  # the environment's proxies are for external hosts, not for one's own service
+            verify=address.scheme == "https",  # to read certificates takes as long as all else of a short command
         )
         self._sender = RequestSender(self._http, self.url, patience=patience)
         self.tasks = TaskCalls(self._sender)

@@ -22,6 +22,8 @@ from typing import TypedDict
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
+    "anyio._backends._asyncio",
+    "httpcore2",
     "tests.faults.campaign.campaign",
     "tests.faults.doomed_worker",
     "turnkeeper.api.app",

@@ -5,11 +5,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, expect
+from playwright.async_api import Browser, BrowserContext, Locator, Page, Request, ViewportSize, expect
 
 from tests.harness import BOUND
 from turnkeeper.api.markdown import render_markdown
@@ -23,6 +23,30 @@ window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
 """
+
+SHOW = """(path) => {
+  if (!document.querySelector("#new-session")) return false;
+  history.pushState(null, "", path);
+  dispatchEvent(new PopStateEvent("popstate"));
+  return true;
+}"""
+"""Show another session in a page that is there, as the browser's own Back does. There may be no page yet."""
+
+FORGET = """() => {
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  document.querySelector("#new-model").value = "";
+  for (const [id, event] of [["theme", "change"], ["status-filter", "change"], ["search", "input"]]) {
+    const field = document.getElementById(id);
+    if (!field.value) continue;
+    field.value = "";
+    field.dispatchEvent(new Event(event, { bubbles: true }));
+  }
+  localStorage.clear();
+  sessionStorage.clear();
+  window.violations.length = 0;
+}"""
+
+DESK: ViewportSize = {"width": 1280, "height": 720}
 
 
 def _ending(turn: ConversationMessage) -> str | None:
@@ -45,6 +69,9 @@ class Tab:
     strays: list[str] = field(default_factory=list)
     may_be_cut_off: bool = False
     """Whether this test kills the gateway: then failed requests to it are no fault of the page."""
+    is_altered: bool = False
+    """Whether this test changes the page's own code: then no other test may have it."""
+    _is_emulating: bool = False
 
     @classmethod
     async def opened(cls, context: BrowserContext, url: str) -> "Tab":
@@ -76,20 +103,46 @@ class Tab:
         assert await self.page.evaluate("window.violations") == []
 
     async def forget(self) -> None:
-        """Remove everything of one test before the next: routes, permissions, storage and recorded faults."""
+        """Remove everything of one test before the next: routes, permissions, storage and recorded faults.
+
+        The page stays, and shows no session: to load it costs more than most tests.
+        """
         await self.page.unroute_all(behavior="ignoreErrors")
         await self.page.context.clear_permissions()
         await self.page.context.set_offline(False)
-        await self.page.goto(f"{self.url}/static/icon.svg")  # without scripts, where no page writes what it keeps
-        await self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        if self._is_emulating:
+            await self.emulate()
+            self._is_emulating = False
+        if await self.page.evaluate(SHOW, "/"):
+            await self.page.evaluate(FORGET)
+        if self.is_altered:
+            await self.page.goto("about:blank")
         self.faults.clear()
         self.strays.clear()
-        self.may_be_cut_off = False
+        self.may_be_cut_off = self.is_altered = False
+
+    async def emulate(
+        self,
+        *,
+        viewport: ViewportSize = DESK,
+        color_scheme: Literal["dark", "light", "null"] = "null",
+        reduced_motion: Literal["reduce", "null"] = "null",
+    ) -> None:
+        """Be another screen until the end of the test."""
+        self._is_emulating = True
+        await self.page.set_viewport_size(viewport)
+        await self.page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
 
     # ---- going somewhere
 
     async def open(self, session: str | None = None) -> None:
-        await self.page.goto(f"{self.url}/?session={session}" if session else f"{self.url}/")
+        """Show a session, or the start page; a page that is there already is not loaded again."""
+        if not await self.page.evaluate(SHOW, _path(session)):
+            await self.load(session)
+
+    async def load(self, session: str | None = None) -> None:
+        """Load the page at the address of a session, or at its own."""
+        await self.page.goto(f"{self.url}{_path(session)}")
 
     @property
     def session(self) -> str:
@@ -181,6 +234,10 @@ class Tab:
         assert [turn["said"][-1] for turn in turns if turn["status"] == "completed"] == [
             words_of(turn.agent_message) for turn in state.messages if turn.agent_message is not None
         ]
+
+
+def _path(session: str | None) -> str:
+    return f"/?session={session}" if session else "/"
 
 
 def words_of(markdown: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Browser, expect
 
+from tests.clients.page.conftest import lent
 from tests.clients.page.line import Line, line_to
 from tests.clients.page.tab import Tab, http_client, tabs_of
 from tests.clients.page.test_sessions import SEEN, started
@@ -12,19 +13,26 @@ from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
 
 
-@pytest.fixture
-async def line(url: str) -> AsyncIterator[Line]:
-    async with line_to(url) as line:
+@pytest.fixture(scope="module")
+async def line(shared_url: str) -> AsyncIterator[Line]:
+    async with line_to(shared_url) as line:
         yield line
 
 
-@pytest.fixture
-async def tab(browser: Browser, line: Line) -> AsyncIterator[Tab]:
-    """A tab whose line to the gateway is not to be relied on."""
+@pytest.fixture(scope="module")
+async def tab_of_file(browser: Browser, line: Line) -> AsyncIterator[Tab]:
     async with tabs_of(browser, line.url) as open_tab:
         tab = await open_tab()
-        tab.may_be_cut_off = True
+        await tab.page.clock.install()
         yield tab
+
+
+@pytest.fixture
+async def tab(tab_of_file: Tab, url: str) -> AsyncIterator[Tab]:
+    """A tab whose line to the gateway is not to be relied on, and whose clock a test can put forward."""
+    async with lent(tab_of_file):
+        tab_of_file.may_be_cut_off = True
+        yield tab_of_file
 
 
 async def said_elsewhere(url: str, session: str, prompt: str) -> None:
@@ -35,7 +43,6 @@ async def said_elsewhere(url: str, session: str, prompt: str) -> None:
 async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
     tab: Tab, line: Line, env: Environment
 ) -> None:
-    await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -49,7 +56,6 @@ async def test_api_5_a_stream_that_has_gone_dead_without_a_word_is_opened_anew(
 
 
 async def test_api_5_who_comes_back_to_a_tab_sees_at_once_what_is_true(tab: Tab, line: Line, env: Environment) -> None:
-    await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
     await tab.shows(1)
@@ -67,7 +73,6 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
 ) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
-    await tab.page.clock.install()
     await tab.open()
     await tab.send("one")
     await expect(tab.growing).to_have_text("Half of")
@@ -79,18 +84,16 @@ async def test_api_5_an_answer_that_a_dead_stream_keeps_back_is_missed_and_fetch
     await tab.shows_the_transcript()
 
 
-@pytest.mark.parametrize(
-    "request_line", ["GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"]
-)
 async def test_api_5_an_answer_that_is_cut_in_its_middle_is_asked_for_again(
-    tab: Tab, line: Line, env: Environment, request_line: str
+    tab: Tab, line: Line, env: Environment
 ) -> None:
     session = await started(line.target, "one")
-    line.cuts.append(request_line)
-    await tab.open(session)
-    await tab.shows(1)
-    await expect(tab.state).to_have_text("")
-    assert line.cuts == []
+    for request_line in ("GET /workflow/[^/]+/conversation/full", "GET /workflow/[^/]+ ", "GET /workflow[? ]"):
+        line.cuts.append(request_line)
+        await tab.load(session)
+        await tab.shows(1)
+        await expect(tab.state).to_have_text("")
+        assert line.cuts == []
 
 
 async def test_api_5_a_prompt_whose_acceptance_is_cut_off_is_one_turn(tab: Tab, line: Line, env: Environment) -> None:

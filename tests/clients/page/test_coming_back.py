@@ -1,6 +1,5 @@
 """Whatever happens to a tab or a gateway, the page shows what is true, once (API-5)."""
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,36 +14,35 @@ from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, Gate, environment, says
+from tests.processes.forked import ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import usable_port
-from turnkeeper.ops.local.supervisor import own_command
 
 ROOT = Path(__file__).parents[3]
 
 
-async def test_api_5_two_tabs_on_one_session_show_the_same(browser: Browser, url: str, env: Environment) -> None:
+async def test_api_5_two_tabs_on_one_session_show_the_same(tab: Tab, clock_tab: Tab, env: Environment) -> None:
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
-    async with tabs_of(browser, url) as open_tab:
-        first, second = await open_tab(), await open_tab()
-        await first.open()
-        await first.send("one")
-        await expect(first.growing).to_have_text("Half of")
-        await second.open(first.session)
-        await expect(second.growing).to_have_text("Half of")
-        await second.send("two")
-        await expect(first.queue).to_contain_text("two")
-        await first.send("three")
-        await expect(second.queue).to_have_count(2)
-        await first.button("Remove: three").click()
-        await expect(second.queue).to_have_count(1)
-        gate.open()
-        for tab in (first, second):
-            await tab.shows(2)
-            await tab.shows_the_transcript()
-        assert await first.shown_turns() == await second.shown_turns()
+    first, second = tab, clock_tab
+    await first.open()
+    await first.send("one")
+    await expect(first.growing).to_have_text("Half of")
+    await second.open(first.session)
+    await expect(second.growing).to_have_text("Half of")
+    await second.send("two")
+    await expect(first.queue).to_contain_text("two")
+    await first.send("three")
+    await expect(second.queue).to_have_count(2)
+    await first.button("Remove: three").click()
+    await expect(second.queue).to_have_count(1)
+    gate.open()
+    for one in (first, second):
+        await one.shows(2)
+        await one.shows_the_transcript()
+    assert await first.shown_turns() == await second.shown_turns()
 
 
 async def test_api_5_a_reload_in_the_middle_of_an_answer_loses_nothing(tab: Tab, env: Environment) -> None:
@@ -91,22 +89,8 @@ async def _done_but_not_answered(route) -> None:
     await route.abort()
 
 
-async def test_api_5_a_prompt_that_failed_is_sent_by_its_retry(tab: Tab, env: Environment) -> None:
-    await tab.open()
-    await tab.send("one")
-    await tab.shows(1)
-    tab.may_be_cut_off = True
-    await tab.page.route("**/prompt", lambda route: route.abort())
-    await tab.send("two")
-    await tab.queue.get_by_role("button", name="Retry").wait_for()
-    await tab.page.unroute("**/prompt")
-    await tab.queue.get_by_role("button", name="Retry").click()
-    await tab.shows(2)
-    await tab.shows_the_transcript()
-
-
 @asynccontextmanager
-async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+async def gateway_process(client: Client, env: Environment, port: int) -> AsyncIterator[ForkedProcess]:
     """A gateway in a process of its own, which can be killed; at the end it is."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TURNKEEPER_")},
@@ -116,7 +100,7 @@ async def gateway_process(client: Client, env: Environment, port: int) -> AsyncI
         "TURNKEEPER_API_PORT": str(port),
         "TURNKEEPER_LOG_LEVEL": "error",
     }
-    process = await asyncio.create_subprocess_exec(*own_command("api"), cwd=ROOT, env=environment)
+    process = await fork("turnkeeper.cli", "api", cwd=ROOT, env=environment)
     try:
         await _answers(port)
         yield process
@@ -205,12 +189,19 @@ async def test_api_5_a_session_that_is_not_there_is_said_to_be_not_there(tab: Ta
     await tab.shows(1)
 
 
-async def test_api_5_a_session_that_can_t_be_read_is_not_called_new(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_session_that_can_t_be_read_is_not_called_new_and_one_that_is_stuck_is_called_so(
+    tab: Tab, env: Environment
+) -> None:
     session = await started(tab.url, "one")
     tab.may_be_cut_off = True
     await tab.page.route(f"**/workflow/{session}**", lambda route: route.abort())
     await tab.open(session)
     await expect(tab.state).to_contain_text("Can't reach the server")
     await expect(tab.page.locator("#session-title")).to_have_text(session)
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
     await tab.page.unroute(f"**/workflow/{session}**")
+    await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.unroute("**/conversation/full*")
+    await tab.shows(1)
     await expect(tab.page.locator("#session-title")).to_have_text("one")

@@ -26,13 +26,13 @@ PAGE_MANAGER = """async () => {
   window.manager = new ConversationManager();
 }"""
 
-LEARN = """(updates) => {
+LEARN = """(stories) => stories.map((updates) => {
   const manager = new window.manager.constructor();
   return updates.map((update) => {
     manager.applyUpdate(update);
     return { turns: manager.turns, cursor: manager.cursor };
   });
-}"""
+})"""
 
 EVENTS = st.lists(
     st.sampled_from([*["turn", "step", "answer", "poll"] * 3, "fail", "archive", "page", "strange"]),
@@ -110,8 +110,7 @@ async def test_api_8_the_page_s_manager_and_the_law_agree_after_every_update(pag
     tell()
     assert sum(update["reset"] for story in stories for update in story.updates) > 10
     assert sum(bool(update["updated_messages"]) for story in stories for update in story.updates) > 10
-    for story in stories:
-        assert await page.evaluate(LEARN, story.updates) == story.states
+    assert await page.evaluate(LEARN, [story.updates for story in stories]) == [story.states for story in stories]
 
 
 RUNNING = {
@@ -148,48 +147,45 @@ async def test_api_8_partial_output_grows_as_the_snapshots_do(page: Page) -> Non
 
     tell()
     turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None}
-    for growths, snapshots in stories:
-        displayed = await page.evaluate(
-            """([update, growths]) => {
-              const manager = new window.manager.constructor();
-              manager.applyUpdate(update);
-              return growths.map((growth) => {
-                manager.applyPartial(growth);
-                return manager.partial.parts.map((part) => part.text);
-              });
-            }""",
-            [{**RUNNING, "new_messages": [turn]}, growths],
-        )
-        assert displayed == snapshots
+    displayed = await page.evaluate(
+        """([update, stories]) => stories.map((growths) => {
+          const manager = new window.manager.constructor();
+          manager.applyUpdate(update);
+          return growths.map((growth) => {
+            manager.applyPartial(growth);
+            return manager.partial.parts.map((part) => part.text);
+          });
+        })""",
+        [{**RUNNING, "new_messages": [turn]}, [growths for growths, _ in stories]],
+    )
+    assert displayed == [snapshots for _, snapshots in stories]
 
 
-@pytest.mark.parametrize(
-    ("changes", "turn_changes", "is_shown"),
-    [
-        ({}, {}, True),
-        ({"current_message_id": "m2"}, {}, False),
-        ({"current_message_id": None}, {}, False),
-        ({}, {"is_complete": True}, False),
-        ({}, {"reasoning_trajectory": {"steps": [{"kind": "model", "number": 1}]}}, True),
-        ({}, {"reasoning_trajectory": {"steps": [{"kind": "model", "number": 2}, {"kind": "user"}]}}, False),
-    ],
-)
-async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(
-    page: Page, changes: dict[str, Any], turn_changes: dict[str, Any], is_shown: bool
-) -> None:
-    turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None, **turn_changes}
+SHOWN_UNTIL = [
+    ({}, {}, True),
+    ({"current_message_id": "m2"}, {}, False),
+    ({"current_message_id": None}, {}, False),
+    ({}, {"is_complete": True}, False),
+    ({}, {"reasoning_trajectory": {"steps": [{"kind": "model", "number": 1}]}}, True),
+    ({}, {"reasoning_trajectory": {"steps": [{"kind": "model", "number": 2}, {"kind": "user"}]}}, False),
+]
+"""Changes of the update, changes of its turn, and whether partial output of step 2 is shown then."""
+
+
+async def test_api_8_partial_output_is_shown_only_until_its_step_is_known(page: Page) -> None:
+    turn = {"id": "m1", "is_complete": False, "reasoning_trajectory": None}
     part = {"index": 0, "kind": "respond", "text": "Hel", "omitted": 0}
     grown = {"message_id": "m1", "turn": 1, "step": 2, "request": 2, "attempt": 1, "fresh": True, "parts": [part]}
     displayed = await page.evaluate(
-        """([update, growth]) => {
+        """([updates, growth]) => updates.map((update) => {
           const manager = new window.manager.constructor();
           manager.applyUpdate(update);
           manager.applyPartial(growth);
           return manager.partial !== null;
-        }""",
-        [{**RUNNING, **changes, "new_messages": [turn]}, grown],
+        })""",
+        [[{**RUNNING, **update, "new_messages": [turn | changes]} for update, changes, _ in SHOWN_UNTIL], grown],
     )
-    assert displayed is is_shown
+    assert displayed == [is_shown for _, _, is_shown in SHOWN_UNTIL]
 
 
 async def test_api_8_growth_of_an_answer_that_is_not_the_one_shown_is_left_out(page: Page) -> None:

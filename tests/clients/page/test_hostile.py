@@ -1,6 +1,5 @@
 """What others write runs nothing, loads nothing and breaks nothing in the page (API-4, API-5)."""
 
-import pytest
 from playwright.async_api import expect
 
 from tests.clients.page.tab import Tab
@@ -68,14 +67,13 @@ async def test_api_5_a_hostile_answer_runs_no_script_and_loads_nothing(tab: Tab,
     )
 
 
-@pytest.mark.parametrize("title", ["<img src=x onerror=hacked=1>", "</title><script>hacked=1</script>"])
-async def test_api_5_a_hostile_title_is_only_text(tab: Tab, env: Environment, title: str) -> None:
-    env.vendor.script = [says("ok")]
-    await tab.open()
-    await tab.send(title)
-    await tab.shows(1)
-    await expect(tab.page.locator("#session-title")).to_have_text(title)
-    await expect(tab.page.locator("#sessions")).to_contain_text(title)
+async def test_api_5_a_hostile_title_is_only_text(tab: Tab, env: Environment) -> None:
+    for title in ("<img src=x onerror=hacked=1>", "</title><script>hacked=1</script>"):
+        await tab.open()
+        await tab.send(title)
+        await tab.shows(1)
+        await expect(tab.page.locator("#session-title")).to_have_text(title)
+        await expect(tab.page.locator("#sessions")).to_contain_text(title)
     assert await tab.page.evaluate("window.hacked") is None
 
 
@@ -93,9 +91,11 @@ async def test_api_5_html_is_made_of_a_string_in_one_place_only(tab: Tab) -> Non
     tab.faults.clear()
 
 
-@pytest.mark.parametrize("session", ["../../healthz", "%2e%2e%2fhealthz", "<script>", "a b", "x" * 500])
-async def test_api_5_an_address_with_a_strange_session_leads_nowhere(tab: Tab, session: str) -> None:
+async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab) -> None:
     tab.may_be_cut_off = True  # the browser notes the 404 or 422
-    await tab.open(session)
-    await expect(tab.page.locator("#state[data-kind=problem]")).to_be_visible()
-    await expect(tab.turns).to_have_count(0)
+    for session in ("../../healthz", "%2e%2e%2fhealthz", "<script>", "a b", "a%20b", "a%2Fb", "..", "x" * 500):
+        await tab.open()
+        await expect(tab.state).to_have_text("")
+        await tab.open(session)
+        await expect(tab.page.locator("#state[data-kind=problem]")).to_contain_text("This session doesn't exist")
+        await expect(tab.turns).to_have_count(0)

@@ -83,36 +83,41 @@ async def test_api_5_what_was_written_offline_is_sent_by_itself_in_its_order(tab
 
 
 async def test_api_5_what_could_not_be_sent_is_tried_again_while_the_stream_stays_live(
-    own_tab: Tab, env: Environment
+    clock_tab: Tab, env: Environment
 ) -> None:
-    await own_tab.page.clock.install()
-    await own_tab.open()
-    await own_tab.send("one")
-    await own_tab.shows(1)
-    own_tab.may_be_cut_off = True
-    await own_tab.page.route("**/prompt", lambda route: route.abort())
-    await own_tab.send("two")
+    await clock_tab.open()
+    await clock_tab.send("one")
+    await clock_tab.shows(1)
+    clock_tab.may_be_cut_off = True
+    await clock_tab.page.route("**/prompt", lambda route: route.abort())
+    await clock_tab.send("two")
     for _ in range(4):
-        await own_tab.page.clock.run_for(2_500)
-    await expect(own_tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
-    await own_tab.page.unroute("**/prompt")
-    await own_tab.page.clock.run_for(60_000)
-    await own_tab.shows(2)
+        await clock_tab.page.clock.run_for(2_500)
+    await expect(clock_tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
+    await clock_tab.page.unroute("**/prompt")
+    await clock_tab.page.clock.run_for(60_000)
+    await clock_tab.shows(2)
 
 
-async def test_api_5_a_prompt_that_a_closed_session_refuses_is_not_offered_to_be_sent_again(
+async def test_api_5_a_closed_session_offers_no_retry_and_gives_back_the_prompt_it_refuses(
     tab: Tab, env: Environment
 ) -> None:
+    env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
     await tab.open()
     await tab.send("one")
-    await tab.shows(1)
+    await expect(tab.growing).to_have_text("Half of")
+    await tab.stop.click()
+    await expect(tab.button("Retry")).to_be_visible()
     await tab.page.get_by_role("button", name="More about this session").click()
     await tab.button("End the session…").click()
     await tab.button("End session").click()
     await expect(tab.state).to_contain_text("This session has ended")
+    await expect(tab.button("Retry")).to_have_count(0)
     tab.may_be_cut_off = True  # the browser notes the refusal
     await tab.send("too late")
     await expect(tab.page.locator("#queue-title")).to_have_text("1 prompt not sent")
+    await expect(tab.queue).to_contain_text("too late")
+    await expect(tab.queue).to_contain_text("Not sent")
     await expect(tab.button("Retry")).to_have_count(0)
     await tab.button("Edit").click()
     await expect(tab.text).to_have_value("too late")

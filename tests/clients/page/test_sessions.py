@@ -6,15 +6,13 @@ from pathlib import Path
 from uuid import uuid4
 
 import httpx
-from playwright.async_api import Browser, Route, expect
-from temporalio.client import Client
+from playwright.async_api import Route, expect
 
-from tests.api.conftest import served
-from tests.clients.page.tab import Tab, http_client, tabs_of
+from tests.clients.conftest import TEMPORAL_UI
+from tests.clients.page.tab import Tab, http_client
 from tests.harness import Environment, Gate, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart
 
 
@@ -90,11 +88,15 @@ async def test_api_5_every_session_has_an_address_and_back_leads_back(tab: Tab, 
     await expect(tab.turns).to_have_count(0)
 
 
-async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab, env: Environment) -> None:
+async def test_api_5_a_session_is_shown_in_temporal_renamed_given_another_model_and_ended(
+    tab: Tab, env: Environment
+) -> None:
     session = await started(tab.url, "one")
     await tab.open(session)
     more = tab.page.get_by_role("button", name="More about this session")
     await more.click()
+    link = tab.page.get_by_role("link", name="Open in Temporal")
+    await expect(link).to_have_attribute("href", f"{TEMPORAL_UI}/namespaces/default/workflows/{session}")
     await tab.button("Rename…").click()
     await tab.page.get_by_label("Title", exact=True).fill("Renamed")
     await tab.button("Rename").click()
@@ -112,43 +114,30 @@ async def test_api_5_a_session_is_renamed_given_another_model_and_ended(tab: Tab
     await expect(tab.button("Rename…")).to_be_disabled()
 
 
-async def test_api_5_a_model_that_there_cannot_be_is_refused_in_words(tab: Tab, env: Environment) -> None:
-    session = await started(tab.url, "one")
-    tab.may_be_cut_off = True  # the browser notes the 422
-    await tab.open(session)
-    await expect(tab.page.locator("#session-model")).to_have_text("offline:")
-    await tab.page.get_by_role("button", name="More about this session").click()
-    await tab.button("Change the model…").click()
-    await tab.page.locator("#model-name").fill("nonsense")
-    await tab.button("Change").click()
-    await expect(tab.notice).to_contain_text("nonsense")
-    await expect(tab.page.locator("#session-model")).to_have_text("offline:")
-
-
 async def test_api_5_what_was_not_done_stays_beside_the_state_until_it_is_dismissed(
-    own_tab: Tab, env: Environment
+    clock_tab: Tab, env: Environment
 ) -> None:
     """U12: it neither hides what goes on nor goes away unread."""
-    session = await started(own_tab.url, "one")
-    own_tab.may_be_cut_off = True  # the browser notes the 422
-    await own_tab.page.clock.install()
-    await own_tab.open(session)
-    await own_tab.page.get_by_role("button", name="More about this session").click()
-    await own_tab.button("Change the model…").click()
-    await own_tab.page.locator("#model-name").fill("nonsense")
-    await own_tab.button("Change").click()
-    await expect(own_tab.notice).to_contain_text("nonsense")
+    session = await started(clock_tab.url, "one")
+    clock_tab.may_be_cut_off = True  # the browser notes the 422
+    await clock_tab.open(session)
+    await clock_tab.page.get_by_role("button", name="More about this session").click()
+    await clock_tab.button("Change the model…").click()
+    await clock_tab.page.locator("#model-name").fill("nonsense")
+    await clock_tab.button("Change").click()
+    await expect(clock_tab.notice).to_contain_text("nonsense")
+    await expect(clock_tab.page.locator("#session-model")).to_have_text("offline:")
     gate = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Half"), gate, says("Half and half.")]]
-    await own_tab.send("two")
-    await expect(own_tab.state).to_have_text("Working on it")
-    await own_tab.page.clock.run_for(60_000)
-    await expect(own_tab.notice).to_contain_text("nonsense")
+    await clock_tab.send("two")
+    await expect(clock_tab.state).to_have_text("Working on it")
+    await clock_tab.page.clock.run_for(60_000)
+    await expect(clock_tab.notice).to_contain_text("nonsense")
     gate.open()
-    await own_tab.shows(2)
-    await own_tab.button("Dismiss").click()
-    await expect(own_tab.notice).to_have_count(0)
-    await expect(own_tab.text).to_be_focused()
+    await clock_tab.shows(2)
+    await clock_tab.button("Dismiss").click()
+    await expect(clock_tab.notice).to_have_count(0)
+    await expect(clock_tab.text).to_be_focused()
 
 
 async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts_it(tab: Tab, env: Environment) -> None:
@@ -171,7 +160,7 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
         await route.fulfill(json={**await answer.json(), "created_at": began.isoformat()})
 
     await tab.page.route(re.compile(rf"/workflow/{session}$"), described)
-    await tab.open(session)
+    await tab.load(session)
     rows = tab.page.locator("#sessions li")
     await expect(rows).to_have_count(4)
     titles = [text.split("\n")[0] for text in await rows.all_inner_texts()]
@@ -192,16 +181,16 @@ async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_
 
 
 async def test_api_5_the_page_tells_what_the_model_still_remembers(tab: Tab, env: Environment) -> None:
-    session = await started(tab.url, *(f"prompt {n}" for n in range(6)), history=FOUR_MESSAGES)
+    session = await started(tab.url, *(f"prompt {n}" for n in range(4)), history=FOUR_MESSAGES)
     await tab.open(session)
-    await tab.shows(6)
+    await tab.shows(4)
     forgotten = tab.turns.first.locator(".seen")
     await expect(forgotten).to_have_text("The model no longer sees this turn")
     await expect(tab.turns.last.locator(".seen")).to_have_count(0)
     await tab.page.get_by_role("button", name="What the model remembers").click()
     rows = tab.page.locator(".turns-in-context li")
-    await expect(rows).to_have_count(6)
-    await expect(rows.first).to_contain_text("prompt 5")
+    await expect(rows).to_have_count(4)
+    await expect(rows.first).to_contain_text("prompt 3")
     await expect(rows.first).to_contain_text("in full")
     await expect(rows.last).to_contain_text("no longer sent")
 
@@ -235,8 +224,9 @@ async def test_api_5_of_a_long_session_the_newest_turns_are_shown_and_older_ones
         parts=[RespondPart(kind="respond", text="\n\n".join(["A paragraph of the answer."] * 8))], model="test"
     )
     await tab.page.route("**/conversation/conversation.js", with_short_pages)
+    tab.is_altered = True
     session = await started(tab.url, *(f"prompt {n}" for n in range(15)))
-    await tab.open(session)
+    await tab.load(session)
     await expect(tab.turns).to_have_count(6)
     await expect(tab.turns.last).to_be_in_viewport()
     await expect(tab.turns.first.locator(".bubble")).to_have_text("prompt 9")
@@ -278,14 +268,7 @@ async def test_api_5_who_reads_above_stays_there_and_who_is_at_the_end_stays_at_
     await tab.button("Jump to latest").click()
     await expect(tab.button("Jump to latest")).to_be_hidden()
     assert await tab.log.evaluate(distance) <= 2
-
-
-async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_grows(tab: Tab, env: Environment) -> None:
-    env.vendor.answer = lambda request: says("\n\n".join(["A paragraph of the answer."] * 40))
-    session = await started(tab.url, "one", "two")
-    await tab.open(session)
-    await tab.shows(2)
-    distance = await tab.log.evaluate(
+    shrunken = await tab.log.evaluate(
         """async (log) => {
           const turn = document.querySelector("#turns > .turn:last-child");
           turn.remove();
@@ -297,7 +280,7 @@ async def test_api_5_who_is_at_the_end_stays_there_while_the_log_shrinks_and_gro
           return log.scrollHeight - log.scrollTop - log.clientHeight;
         }"""
     )
-    assert distance <= 2
+    assert shrunken <= 2
     await expect(tab.button("Jump to latest")).to_be_hidden()
 
 
@@ -324,19 +307,18 @@ async def test_api_5_an_update_touches_only_the_turns_that_changed(tab: Tab, env
     assert set(await tab.page.evaluate("window.touched")) == {"", "three"}  # the list of turns, and the new one
 
 
-async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(browser: Browser, url: str) -> None:
-    async with tabs_of(browser, url, color_scheme="light") as open_tab:
-        tab = await open_tab()
-        await tab.open()
-        paper = "getComputedStyle(document.body).backgroundColor"
-        light = await tab.page.evaluate(paper)
-        await tab.page.get_by_label("Theme").select_option("dark")
-        dark = await tab.page.evaluate(paper)
-        assert dark != light
-        await tab.page.reload()
-        assert await tab.page.evaluate(paper) == dark
-        await tab.page.get_by_label("Theme").select_option("")
-        assert await tab.page.evaluate(paper) == light
+async def test_api_5_the_theme_is_the_system_s_or_the_one_that_was_chosen(tab: Tab) -> None:
+    await tab.emulate(color_scheme="light")
+    await tab.open()
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = await tab.page.evaluate(paper)
+    await tab.page.get_by_label("Theme").select_option("dark")
+    dark = await tab.page.evaluate(paper)
+    assert dark != light
+    await tab.page.reload()
+    assert await tab.page.evaluate(paper) == dark
+    await tab.page.get_by_label("Theme").select_option("")
+    assert await tab.page.evaluate(paper) == light
 
 
 async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, env: Environment) -> None:
@@ -350,27 +332,6 @@ async def test_api_5_a_long_prompt_is_folded_until_it_is_asked_for(tab: Tab, env
     assert await bubble.evaluate(height) > 1_000
 
 
-async def test_api_5_the_page_links_to_the_session_in_temporal(
-    browser: Browser, temporal: Client, env: Environment
-) -> None:
-    settings = Settings(
-        task_queue=env.task_queue,
-        state_dir=env.settings.state_dir,
-        task_timeout=2,
-        temporal_ui_url="http://temporal.example",
-    )
-    async with served(temporal, settings, partials=env.partials) as url, tabs_of(browser, url) as open_tab:
-        tab = await open_tab()
-        await tab.open()
-        await tab.send("Hi")
-        await tab.shows(1)
-        await tab.page.get_by_role("button", name="More about this session").click()
-        link = tab.page.get_by_role("link", name="Open in Temporal")
-        await expect(link).to_have_attribute(
-            "href", f"http://temporal.example/namespaces/default/workflows/{tab.session}"
-        )
-
-
 async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab, env: Environment) -> None:
     env.vendor.script = [ModelError("overloaded", "busy", retry_after=300.0)]
     await tab.open()
@@ -381,61 +342,51 @@ async def test_api_5_a_session_that_waits_for_the_model_says_until_when(tab: Tab
     await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
 
 
-async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, env: Environment) -> None:
-    session = await started(tab.url, "one")
-    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
-    tab.may_be_cut_off = True  # the browser notes the 504
-    await tab.page.route("**/conversation/full*", lambda route: route.fulfill(status=504, json=stuck))
-    await tab.open(session)
-    await expect(tab.state).to_contain_text("This session is stuck")
-    await tab.page.unroute("**/conversation/full*")
-    await tab.shows(1)
-
-
-FAKE_EVENTS = """
-const encoder = new TextEncoder();
-const events = new ReadableStream({
-  start: (controller) => {
-    window.sendEvent = (name, data) =>
-      controller.enqueue(encoder.encode(`event: ${name}\\ndata: ${JSON.stringify(data)}\\n\\n`));
-  },
-});
-const send = window.fetch;
-window.fetch = async (resource, options) =>
-  String(resource).includes("/events") ? new Response(events) : send(resource, options);
-"""
+FAKE_EVENTS = """() => {
+  const encoder = new TextEncoder();
+  const events = new ReadableStream({
+    start: (controller) => {
+      window.sendEvent = (name, data) =>
+        controller.enqueue(encoder.encode(`event: ${name}\\ndata: ${JSON.stringify(data)}\\n\\n`));
+    },
+  });
+  const send = window.fetch;
+  window.fetch = async (resource, options) =>
+    String(resource).includes("/events") ? new Response(events) : send(resource, options);
+}"""
 
 
 async def test_api_5_a_problem_in_the_stream_is_shown_until_the_session_can_be_read_again(
-    own_tab: Tab, env: Environment
+    tab: Tab, env: Environment
 ) -> None:
-    session = await started(own_tab.url, "one")
-    await own_tab.page.add_init_script(FAKE_EVENTS)
-    await own_tab.open(session)
-    await own_tab.shows(1)
+    session = await started(tab.url, "one")
+    await tab.open()
+    tab.is_altered = True
+    await tab.page.evaluate(FAKE_EVENTS)
+    await tab.open(session)
+    await tab.shows(1)
     stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
-    await own_tab.page.evaluate("problem => sendEvent('problem', problem)", stuck)
-    await expect(own_tab.state).to_contain_text("This session is stuck")
-    await own_tab.page.evaluate("sendEvent('queue', {waiting: []})")
-    await expect(own_tab.state).to_have_text("")
+    await tab.page.evaluate("problem => sendEvent('problem', problem)", stuck)
+    await expect(tab.state).to_contain_text("This session is stuck")
+    await tab.page.evaluate("sendEvent('queue', {waiting: []})")
+    await expect(tab.state).to_have_text("")
 
 
 async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
-    own_tab: Tab, env: Environment
+    clock_tab: Tab, env: Environment
 ) -> None:
-    await own_tab.page.clock.install()
-    await own_tab.open()
-    await own_tab.send("one")
-    await own_tab.shows(1)
-    await own_tab.page.evaluate(SEEN.format(state="hidden"))
-    async with own_tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
-        await own_tab.page.clock.run_for(61_000)
-    async with http_client(own_tab.url) as http:
-        await http.post(f"/workflow/{own_tab.session}/prompt?wait=30", json={"message": "two"})
-    await expect(own_tab.turns).to_have_count(1)
-    await own_tab.page.evaluate(SEEN.format(state="visible"))
-    await own_tab.shows(2)
-    await own_tab.shows_the_transcript()
+    await clock_tab.open()
+    await clock_tab.send("one")
+    await clock_tab.shows(1)
+    await clock_tab.page.evaluate(SEEN.format(state="hidden"))
+    async with clock_tab.page.expect_event("requestfailed", lambda request: "/events" in request.url):
+        await clock_tab.page.clock.run_for(61_000)
+    async with http_client(clock_tab.url) as http:
+        await http.post(f"/workflow/{clock_tab.session}/prompt?wait=30", json={"message": "two"})
+    await expect(clock_tab.turns).to_have_count(1)
+    await clock_tab.page.evaluate(SEEN.format(state="visible"))
+    await clock_tab.shows(2)
+    await clock_tab.shows_the_transcript()
 
 
 SEEN = """() => {{

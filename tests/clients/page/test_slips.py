@@ -1,12 +1,10 @@
 """Slips of a hand, and what the page makes of them: the right session, nothing twice, nothing lost (API-5)."""
 
-import pytest
 from playwright.async_api import expect
 
-from tests.clients.page.tab import Tab, http_client
+from tests.clients.page.tab import Tab
 from tests.clients.page.test_sessions import started
-from tests.harness import Environment, Gate, says
-from turnkeeper.activities.providers.protocol import Delta
+from tests.harness import Environment
 
 
 async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab: Tab, env: Environment) -> None:
@@ -25,30 +23,6 @@ async def test_api_5_a_question_about_one_session_is_not_answered_of_another(tab
     await expect(tab.page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_api_5_escape_in_a_field_is_the_field_s_and_in_the_composer_stops_the_turn(
-    tab: Tab, env: Environment
-) -> None:
-    env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
-    await tab.open()
-    await tab.send("one")
-    await expect(tab.growing).to_have_text("Half of")
-    async with http_client(tab.url) as http:
-        for field in ("Search sessions", "Filter sessions by status", "Theme"):
-            await tab.page.get_by_label(field).press("Escape")
-        assert (await http.get(f"/workflow/{tab.session}")).json()["status"] == "processing"
-    await tab.text.press("Escape")
-    await expect(tab.page.locator(".turn-error")).to_contain_text("You stopped this answer.")
-
-
-async def test_api_5_what_was_sent_is_no_draft_any_more(tab: Tab, env: Environment) -> None:
-    await tab.open()
-    await tab.send("one")
-    await tab.shows(1)
-    await expect(tab.text).to_have_value("")
-    await tab.page.get_by_role("link", name="New session").click()
-    await expect(tab.text).to_have_value("")
-
-
 async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written(tab: Tab, env: Environment) -> None:
     tab.may_be_cut_off = True  # the browser notes the 422
     await tab.open()
@@ -65,38 +39,20 @@ async def test_api_5_a_session_that_can_t_be_started_gives_back_what_was_written
     await tab.shows_the_transcript()
 
 
-async def test_api_5_a_second_click_on_an_example_asks_nothing(tab: Tab, env: Environment) -> None:
+async def test_api_5_an_example_is_asked_once_and_what_was_sent_leaves_an_empty_composer_with_the_keys(
+    tab: Tab, env: Environment
+) -> None:
     await tab.open()
     await tab.button("What time is it?").dblclick()
     await tab.shows(1)
     await tab.send("last")
     await tab.shows(2)
-
-
-async def test_api_5_after_an_example_the_keys_are_in_the_composer(tab: Tab, env: Environment) -> None:
-    await tab.open()
+    await expect(tab.text).to_have_value("")
+    await tab.page.get_by_role("link", name="New session").click()
+    await expect(tab.text).to_have_value("")
     await tab.button("What time is it?").click()
     await tab.shows(1)
     await expect(tab.text).to_be_focused()
-
-
-async def test_api_5_a_closed_session_does_not_offer_to_retry(tab: Tab, env: Environment) -> None:
-    env.vendor.script = [[Delta("respond", "Half of"), Gate(is_open=False), says("Half of it.")]]
-    await tab.open()
-    await tab.send("one")
-    await expect(tab.growing).to_have_text("Half of")
-    await tab.stop.click()
-    await expect(tab.button("Retry")).to_be_visible()
-    async with http_client(tab.url) as http:
-        (await http.post(f"/workflow/{tab.session}/end")).raise_for_status()
-    await expect(tab.state).to_contain_text("This session has ended")
-    await expect(tab.button("Retry")).to_be_hidden()
-
-
-@pytest.mark.parametrize("address", ["a%2Fb", "..", "a%20b"])
-async def test_api_5_an_address_that_names_no_session_is_said_to_name_none(tab: Tab, address: str) -> None:
-    await tab.open(address)
-    await expect(tab.state).to_contain_text("This session doesn't exist")
 
 
 async def test_api_5_a_duration_is_rounded_before_it_is_parted(tab: Tab) -> None:

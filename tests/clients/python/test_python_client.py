@@ -12,6 +12,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
+from tests.clients.conftest import gateway_settings
 from tests.harness import Environment, Gate, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -20,7 +21,6 @@ from turnkeeper.clients.python.errors import GatewayProblemError, GatewayUnreach
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.session.session import Configure
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
@@ -33,16 +33,9 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def settings_of(env: Environment) -> Settings:
-    return Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
-
-
 @pytest.fixture
-async def gateway(temporal: Client, env: Environment) -> AsyncIterator[GatewayClient]:
-    async with (
-        served(temporal, settings_of(env), partials=env.partials) as url,
-        GatewayClient(url, patience=0.0) as client,
-    ):
+async def gateway(url: str) -> AsyncIterator[GatewayClient]:
+    async with GatewayClient(url, patience=0.0) as client:
         yield client
 
 
@@ -191,7 +184,7 @@ async def test_api_8_a_prompt_whose_answer_got_lost_is_sent_again_with_the_same_
 ) -> None:
     """A proxy in between takes the first request to the gateway, and drops the connection instead of answering."""
     session = fresh()
-    async with served(temporal, settings_of(env)) as url:
+    async with served(temporal, gateway_settings(env)) as url:
         losing = LosesAnswers(httpx2.AsyncHTTPTransport(), lost=2)
         async with GatewayClient(url, transport=losing) as client:
             accepted = await client.prompt(session, "hello", start=True)
@@ -236,7 +229,7 @@ async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: C
     port = free_port()
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
-        async with served(temporal, settings_of(env), port=port):
+        async with served(temporal, gateway_settings(env), port=port):
             assert (await starting).workflow_id
 
 
@@ -286,14 +279,14 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
     session, copy, turn_ids = fresh(), Conversation(), list[str]()
     port = free_port()
     async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
-        async with served(temporal, settings_of(env), port=port):
+        async with served(temporal, gateway_settings(env), port=port):
             await client.start(session, prompt="one")
             events = client.events(session)
             while not (copy.turns and copy.status == "idle"):
                 take(await anext(events), copy, turn_ids)
         await env.client.get_workflow_handle(session).signal("prompt", "two")
         assert isinstance(await anext(events), ConnectionLostEvent)
-        async with served(temporal, settings_of(env), port=port), aclosing(events):
+        async with served(temporal, gateway_settings(env), port=port), aclosing(events):
             while not (len(copy.turns) == 2 and copy.status == "idle"):
                 take(await anext(events), copy, turn_ids)
     assert [turn.agent_message for turn in copy.turns] == ["echo: one", "echo: two"]

@@ -3,21 +3,16 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from temporalio.client import Client
 
-from tests.api.conftest import served
-from tests.harness import Environment
 from tests.waiting import until
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.answers import Task
-from turnkeeper.models.settings.settings import Settings
 
 
 @pytest.fixture
-async def gateway(temporal: Client, env: Environment) -> AsyncIterator[GatewayClient]:
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
-    async with served(temporal, settings, partials=env.partials) as url, GatewayClient(url, patience=0.0) as client:
+async def gateway(url: str) -> AsyncIterator[GatewayClient]:
+    async with GatewayClient(url, patience=0.0) as client:
         yield client
 
 

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
 
-from tests.api.conftest import served
 from tests.clients.terminal.terminal import Terminal, turnkeeper_terminal
-from tests.harness import BOUND, Environment, environment
+from tests.harness import BOUND
 from tests.processes.forked import DEVNULL, PIPE, fork
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.supervisor import own_command
-from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 ROOT = Path(__file__).parents[3]
 COMMAND = own_command("chat")
@@ -41,23 +37,6 @@ class Finished:
     code: int
     out: str
     err: str
-
-
-@pytest.fixture
-async def env(temporal: Client) -> AsyncIterator[Environment]:
-    async with environment(temporal, partials=InProcessCarrier()) as env:
-        yield env
-
-
-@pytest.fixture
-def settings(env: Environment) -> Settings:
-    return Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
-
-
-@pytest.fixture
-async def url(temporal: Client, env: Environment, settings: Settings) -> AsyncIterator[str]:
-    async with served(temporal, settings, partials=env.partials) as url:
-        yield url
 
 
 @pytest.fixture

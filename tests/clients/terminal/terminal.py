@@ -43,7 +43,21 @@ CHUNK_BYTES = 65_536
 
 
 class Emulator(pyte.HistoryScreen):
-    """A screen that knows faint text too: it has another colour on it."""
+    """A screen that knows faint text too: it has another colour on it.
+
+    Nobody pages back in its history, so it need not watch each access to one of its attributes for that.
+    """
+
+    __getattribute__ = object.__getattribute__
+
+    @property
+    def display(self) -> list[str]:
+        """The lines; the second cell of a wide character is empty."""
+        columns = range(self.columns)
+        return [
+            "".join([line[column].data for column in columns])
+            for line in map(self.buffer.__getitem__, range(self.lines))
+        ]
 
     def select_graphic_rendition(self, *codes: int, **more: bool) -> None:
         super().select_graphic_rendition(*codes, **more)

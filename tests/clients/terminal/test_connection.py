@@ -7,16 +7,16 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
+from tests.clients.conftest import gateway_settings
 from tests.clients.terminal.conftest import Chat, run_chat
 from tests.harness import Environment, Gate, says
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.models.settings.settings import Settings
 
 
 async def test_api_6_a_gateway_that_is_restarted_in_mid_answer_is_waited_for(
-    temporal: Client, env: Environment, settings: Settings, chat: Chat
+    temporal: Client, env: Environment, chat: Chat
 ) -> None:
-    gate = Gate(is_open=False)
+    gate, settings = Gate(is_open=False), gateway_settings(env)
     env.vendor.script = [
         says("One."),
         [Delta("respond", "The first half"), gate, says("The first half and the second.")],

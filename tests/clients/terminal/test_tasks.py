@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.clients.terminal.conftest import Chat, run_chat
+from tests.clients.terminal.test_chat import session_in
 from tests.harness import Environment
 from tests.workflows.tasks.test_sub_tasks import DELEGATE, calls_then, delegating, task_of
 
@@ -16,8 +17,7 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
         terminal.type(DELEGATE)
         await terminal.until("Task Pay the fees: needs approval · 50 % · Half of it")
         await terminal.until("chat --session")
-        sessions = [run.id async for run in env.client.list_workflows(f"TaskQueue = '{env.task_queue}'")]
-        parent = env.adopt(env.client.get_workflow_handle(min(sessions, key=len)))
+        parent = env.adopt(env.client.get_workflow_handle(session_in(terminal)))
         task = task_of(env, parent)
         (pending,) = await task.awaited_approvals()
         await task.decide(pending, "approve")

@@ -1,0 +1,80 @@
+"""One worker and one gateway for all tests of the clients, with a vendor and tools of each test's own."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+
+import pytest
+from temporalio.client import Client
+
+from tests.api.conftest import served
+from tests.harness import Environment, Tools, Vendor, environment
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
+from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+TEMPORAL_UI = "http://temporal.example"
+
+
+class Vendors:
+    """Leads each session to the vendor and the tools of the test that it belongs to: one worker serves all tests."""
+
+    def __init__(self) -> None:
+        self.newest: Environment | None = None
+        self._by_session: dict[str, Environment] = {}
+
+    def resolve(self, model: str) -> tuple[Provider, str]:
+        return self, model
+
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
+        return self._of(info.session_id).vendor.stream(name, request, info)
+
+    async def list_tools(self) -> ToolList:
+        assert self.newest is not None
+        return await self.newest.tools.list_tools()
+
+    async def call(self, invocation: ToolInvocation) -> ToolResult:
+        return await self._of(invocation.session_id).tools.call(invocation)
+
+    def _of(self, session: str) -> Environment:
+        assert self.newest is not None
+        return self._by_session.setdefault(session, self.newest)
+
+
+@pytest.fixture(scope="package")
+def vendors() -> Vendors:
+    return Vendors()
+
+
+@pytest.fixture(scope="package")
+async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Environment]:
+    carrier = InProcessCarrier()
+    async with environment(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as env:
+        yield env
+
+
+@pytest.fixture
+async def env(shared_worker: Environment, vendors: Vendors) -> AsyncIterator[Environment]:
+    """The worker of all tests of the clients, with a vendor and tools of this test's own."""
+    vendors.newest = env = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
+    yield env
+    for session in env.sessions:
+        await session.watches.close()
+
+
+def gateway_settings(env: Environment) -> Settings:
+    """The settings of a gateway in front of the worker."""
+    return env.settings.model_copy(update={"task_timeout": 2, "temporal_ui_url": TEMPORAL_UI})
+
+
+@pytest.fixture(scope="package")
+async def shared_url(temporal: Client, shared_worker: Environment) -> AsyncIterator[str]:
+    """Where the gateway listens, with a worker behind it in the same process."""
+    async with served(temporal, gateway_settings(shared_worker), partials=shared_worker.partials) as url:
+        yield url
+
+
+@pytest.fixture
+async def url(shared_url: str, env: Environment) -> str:
+    return shared_url
