@@ -43,13 +43,16 @@ async def until(
         raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
 
 
+FIRST_GROWING_PAUSE = 0.02
+"""Seconds: about what a turn takes on an idle machine."""
+
+
 def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:
-    """Yield pauses between checks: none before the first two, then each twice as long, up to `max_pause`."""
-    yield asyncio.sleep(0)
-    pause = 0.0
+    """Yield pauses before checks: each is twice as long as the one before, up to `max_pause`."""
+    pause = min(FIRST_GROWING_PAUSE, max_pause)
     while True:
         yield asyncio.sleep(pause)
-        pause = min(2 * pause or FIRST_PAUSE, max_pause)
+        pause = min(2 * pause, max_pause)
 
 
 async def run_other_tasks(times: int = 1) -> None:

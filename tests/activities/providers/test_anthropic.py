@@ -26,7 +26,7 @@ from tests.vendors.anthropic_wire import (
 )
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
+from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING
@@ -309,7 +309,7 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
-    answer = StreamAccumulator(MODEL)
+    answer = AnthropicAccumulator(MODEL)
     deltas = [delta for event in events for delta in answer.add(event)]
     assert answer.is_whole
     return deltas, answer.response(request_id=request_id)

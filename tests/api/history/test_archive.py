@@ -540,7 +540,7 @@ async def test_api_1_what_is_written_while_a_session_is_being_deleted_is_deleted
             await cleared(env, b"early secret")
             for owner in (session_id, opaque_owner(session_id)):
                 await env.stores.blobs.put(owner, ["a late secret"])
-            env.partials.show(session_id, PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1))
+            env.partials.publish(session_id, PartialOutput(message_id="p", turn=9, step=1, request=9, attempt=1))
             assert b"late secret" in file_of(env).read_bytes()
             is_cleared_once.set()
         return archived_turns

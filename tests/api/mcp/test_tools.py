@@ -75,7 +75,9 @@ async def test_tsk_6_a_task_is_created_and_waited_for(url: str, env: Environment
         assert task["title"] == "Counting"
 
 
-async def test_tsk_6_create_real_task_is_taken_with_seed_1s_own_call_and_not_listed(url: str, env: Environment):
+async def test_tsk_6_create_real_task_is_taken_with_the_call_of_the_original_design_and_not_listed(
+    url: str, env: Environment
+):
     env.vendor.script = [says("Done.")]
     async with mcp_client(url) as client:
         created = await client.answer(

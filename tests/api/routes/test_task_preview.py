@@ -10,7 +10,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.harness import SLACK, DrivenSession, Environment, says
 from turnkeeper.activities.providers.offline.provider import answer
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.context import validate_conversation_history
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
 
 HISTORY = [
     {"role": "user", "content": "Call the colour teal.", "timestamp": "2025-10-29T13:20:15Z"},

@@ -31,13 +31,13 @@ CONVERSATION = [
     },
     {"role": "user", "content": "Focus on JWT tokens first", "timestamp": "2025-10-29T10:01:00"},
 ]
-"""Of seed 1's own example of a call."""
+"""From the example call of the original design (decision 38)."""
 
 
 # ── Created ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(
+async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_that_is_told_all_of_it(
     http: AsyncClient, env: Environment
 ) -> None:
     answer = await http.post(

@@ -40,7 +40,7 @@ from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
-from turnkeeper.models.as_of import AsOf, TaskStart
+from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
@@ -194,7 +194,9 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
             async with watches.watching(handle.id) if is_watched else nullcontext():
                 checker = CommitChecker(temporal, watches)
                 for started in lost:
-                    as_of = committed.model_copy(update={"task": TaskStart(started_at=started.ToDatetime(tzinfo=UTC))})
+                    as_of = committed.model_copy(
+                        update={"task": WorkflowTaskStart(started_at=started.ToDatetime(tzinfo=UTC))}
+                    )
                     assert not await checker.is_committed(handle.id, as_of)
                 assert await checker.is_committed(handle.id, committed)
     await watches.close()

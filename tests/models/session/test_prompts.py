@@ -300,7 +300,7 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
     before = state_of(target)
-    target.current_turn.note_request()
+    target.turn_slot.note_request()
     assert state_of(target) != before
     assert target.revision > before.revision
 

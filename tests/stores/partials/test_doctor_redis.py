@@ -64,7 +64,7 @@ async def test_ops_3_a_user_who_may_not_publish_is_found_out(
     with Redis.from_url(redis_server.url) as redis:
         redis.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@read"])
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://reader:word@{redis_server.place}")
-    message = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
+    message = f"Redis rejects the commands that we need (NoPermissionError), at {redis_server.place}"
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
