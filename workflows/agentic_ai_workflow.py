@@ -1,6 +1,6 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
-Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; only the main
+Theory of operation. Handlers only write into the session (`models/session/session.py`) and return; only the main
 loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn.py`), and continues as new when the
 history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a
 time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
@@ -24,10 +24,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
-    from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
-    from turnkeeper.models.session.outside_start import check_outside_start
-    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
-    from turnkeeper.models.session.session import (
+    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
         Configure,
@@ -45,7 +43,9 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_start,
     )
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.outside_start import check_outside_start
+    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
+    from turnkeeper.models.session.session import CURRENT_RULES, Session
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
@@ -80,7 +80,7 @@ class AgenticAIWorkflow:
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         # A run keeps the rules that it began with, also on replay; its next run gets the present ones.
-        rules = next((number for number in (4, 3, 2) if workflow.patched(f"rules-{number}")), 1)
+        rules = next((number for number in range(CURRENT_RULES, 1, -1) if workflow.patched(f"rules-{number}")), 1)
         start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
         self._session = session = Session(
@@ -154,7 +154,7 @@ class AgenticAIWorkflow:
 
     def _is_answered(self) -> bool:
         """Return whether a task has come to an end, and waits for none of its own."""
-        return self._session.turn_count > 0 and not self._session.tasks.working
+        return self._session.turn_count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
         return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()

@@ -24,7 +24,7 @@ from turnkeeper.models.transcript.model_call import (
 )
 
 
-class ProviderRegistry(Protocol):
+class ProviderSource(Protocol):
     """Finds the provider of a model. The worker's composition root injects one."""
 
     def resolve(self, model: str) -> tuple[Provider, str]:
@@ -35,7 +35,7 @@ class ProviderRegistry(Protocol):
 class ModelClient:
     """Calls models for activities."""
 
-    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
+    def __init__(self, providers: ProviderSource, client: Client, texts: LargeTexts, prices: PriceList) -> None:
         self._providers = providers
         self._client = client
         self._texts = texts

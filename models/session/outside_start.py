@@ -12,11 +12,12 @@ from pydantic import BaseModel
 from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import is_id
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput, check_start
 from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.transcript.conversation import ConversationMessage

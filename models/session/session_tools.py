@@ -53,9 +53,6 @@ class SessionTools:
         """JSON bytes of the carried state; an empty list of allowances counts 0."""
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
-    def find(self, name: str) -> ToolSpec | None:
-        return next((tool for tool in self.specs or [] if tool.name == name), None)
-
     def is_reload_due(self, *, segment: int, turn: int) -> bool:
         """Return whether to reload them before the next request: it begins a segment, or a server was unreachable.
 

@@ -89,7 +89,9 @@ PARTS: dict[str, set[str]] = {
     "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
     "row": {"first", "forget_below", "is_unparking_due"},
     "archive": {"record_failure", "record_success"},
-    "tools": {"is_reload_due", "is_fresh", "find", "keep_for_segment"},
+    "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
+    "sub_tasks": {"close_task", "end", "refusal"},
+    "own_task": set(),
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
         *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),

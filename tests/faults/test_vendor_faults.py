@@ -21,10 +21,10 @@ from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
 from tests.waiting import until
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 AT_ONCE = {"retry-after-ms": "1"}
@@ -193,7 +193,7 @@ HALF_ANSWERS = [("openai-chat", half(end, 2)) for end in ("network_error", "repe
 @asynccontextmanager
 async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Environment]:
     provider = wire.provider(silence_timeout=silence_timeout)
-    async with environment(client, providers=Providers({split_model(wire.model)[0]: lambda: provider})) as env:
+    async with environment(client, providers=ProviderRegistry({split_model(wire.model)[0]: lambda: provider})) as env:
         yield env
 
 

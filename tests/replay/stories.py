@@ -8,7 +8,7 @@ from uuid import uuid4
 from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult

@@ -14,7 +14,7 @@ from temporalio.workflow import NondeterminismError, SandboxImportNotificationPo
 from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
-from turnkeeper.models.session.session_state import CURRENT_RULES
+from turnkeeper.models.session.session import CURRENT_RULES
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 

@@ -17,7 +17,7 @@ from turnkeeper.models.context import (
     parse_replay,
     replay_events,
 )
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.activities.providers.offline.provider import deltas_of, respond
+from turnkeeper.activities.providers.offline.model import deltas_of, respond
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.session.queue.prompts import sentence_for

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
 from turnkeeper.models.session.queue.prompt_fates import PromptFates
 from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_bytes, text_bytes
@@ -42,7 +42,7 @@ class PromptQueue:
     """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
 
     def __init__(
-        self, state: QueueState, *, limits: Limits, rules: int = 3, on_change: Callable[[], object] = lambda: None
+        self, state: QueueState, *, limits: Limits, rules: int, on_change: Callable[[], object] = lambda: None
     ) -> None:
         """Continue from `state`; `limits` bound the remembered ids and fates.
 

@@ -17,10 +17,11 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
 from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel
+from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel
+from turnkeeper.activities.providers.offline.provider import OfflineProvider
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
-from turnkeeper.activities.providers.registry import OfflineProvider, Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.model_name import KNOWN_PROVIDERS
 from turnkeeper.models.transcript.model_call import (
@@ -170,7 +171,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     activity = ActivityEnvironment()
     key = ContextKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
-    providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
+    providers, texts = ProviderRegistry({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
     asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())
     call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
@@ -297,7 +298,7 @@ def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
         instances.append(OfflineModel())
         return instances[-1]
 
-    providers = Providers({"offline": make})
+    providers = ProviderRegistry({"offline": make})
     assert instances == []
     assert providers.resolve("offline:script/a:b") == (*instances, "script/a:b")
     assert providers.resolve("offline:") == (*instances, "")
@@ -307,12 +308,12 @@ def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
 @pytest.mark.parametrize("model", ["", "offline", ":x", "openai:gpt"])
 def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(model: str) -> None:
     with pytest.raises(ModelError) as raised:
-        Providers({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
+        ProviderRegistry({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
     assert raised.value.error_type == "bad_request"
     assert repr(model) in raised.value.message
     assert "mine, offline" in raised.value.message
 
 
 def test_agt_4_every_provider_a_session_may_name_is_one_a_worker_can_have() -> None:
-    providers = Providers(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
+    providers = ProviderRegistry(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
     assert [providers.resolve(f"{provider}:x")[1] for provider in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)

@@ -10,7 +10,7 @@ from tests.harness import Environment
 from tests.waiting import until
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.answers import Task
+from turnkeeper.models.http_responses import Task
 from turnkeeper.models.settings.settings import Settings
 
 

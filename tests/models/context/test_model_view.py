@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, says, send, session
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.ids import call_id
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.large_texts import resolve_request
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, ToolResult

@@ -22,8 +22,8 @@ from turnkeeper.models.context import (
     kept_indexes,
     message_groups,
 )
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
 # ── Histories in the three forms ─────────────────────────────────────────────────────────────────────────────────────

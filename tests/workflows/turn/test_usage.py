@@ -5,7 +5,7 @@ import json
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from tests.harness import Environment, asks, says
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 
