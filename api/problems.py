@@ -270,7 +270,7 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
-    """Return how an exception is answered; what is wrong with a task also with the value that was given."""
+    """Return the problem of an exception; for tasks, its errors include the value."""
     match error:
         case ProblemError():
             return error

@@ -58,9 +58,9 @@ class Room:
         """Return the size of the carried state without turns; the queue counts as full."""
         session = self._session
         queue = session.queue.carried_bytes(session.config.limits)
-        return (
-            ENVELOPE_BYTES + self._config_bytes() + session.tools.carried_bytes + session.context.carried_bytes + queue
-        ) + session.sub_tasks.carried_bytes
+        tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes
+        parts = session.tools.carried_bytes + session.context.carried_bytes + queue + tasks
+        return ENVELOPE_BYTES + self._config_bytes() + parts
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration, cached until it changes."""

@@ -1,6 +1,6 @@
-"""From a vendor's stream of events to deltas and the whole answer, for all adapters (AGT-3, AGT-9).
+"""From a vendor's stream of events to deltas and the whole answer, for all providers (AGT-3, AGT-9).
 
-The adapter's `StreamAccumulator` interprets the events. An answer is complete once the accumulator says so; until then
+The provider's `StreamAccumulator` interprets the events. An answer is complete once the accumulator says so; until then
 there is no answer, however the stream ends.
 """
 

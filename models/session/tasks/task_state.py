@@ -38,7 +38,7 @@ class ProgressReport(Strict):
 
 
 class TaskChange(Compact):
-    """Argument of the signal `task_changed`: how one of the session's tasks goes on.
+    """Argument of the signal `task_changed`: the progress of one of the session's tasks.
 
     `turn` numbers the task's newest turn. Of a background task that has answered, `answer` or `error` says what came
     of it; `tasks_started` counts the tasks below it.
@@ -64,6 +64,11 @@ class TaskState(Compact):
     findings: dict[str, JsonValue] | None = None
     reported: TaskChange | None = None
     """What the parent was told last, without answer and error; `None`: nothing yet."""
+
+    @property
+    def carried_bytes(self) -> int:
+        """JSON bytes of the carried state; 0 as long as nothing was reported."""
+        return 0 if self == TaskState() else len(to_json(self))
 
     def with_report(self, report: ProgressReport) -> "TaskState":
         return self.model_copy(update=report.model_dump(exclude_none=True))

@@ -23,7 +23,6 @@ from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import digest_of
-from turnkeeper.models.model_name import KNOWN_PROVIDERS
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelCall,
@@ -312,8 +311,3 @@ def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(mo
     assert raised.value.error_type == "bad_request"
     assert repr(model) in raised.value.message
     assert "mine, offline" in raised.value.message
-
-
-def test_agt_4_every_provider_a_session_may_name_is_one_a_worker_can_have() -> None:
-    providers = ProviderRegistry(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
-    assert [providers.resolve(f"{provider}:x")[1] for provider in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)

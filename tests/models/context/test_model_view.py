@@ -112,7 +112,7 @@ def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summar
             answer_turn(target)
         send(target, "now", id="now")
         target.begin_turn(now=NOW)
-        target.view.evict_over_bytes(2_000, running_turn="now", head=first)
+        target.view.evict_over_bytes(2_000, running_turn="now", first_n=first)
         contents = [message.content for message in target.view.messages]
         assert contents[:first] == ["turn 0", "ok", "turn 1"][:first]
         assert "turn 10" not in contents

@@ -162,7 +162,7 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
     target.context.insert_summary(
         SummaryOutcome(text=text),
         of=entries,
-        head=config.preserve_first_n,
+        first_n=config.preserve_first_n,
         view_bytes=target.config.limits.view_bytes,
     )
     return to_summarise
