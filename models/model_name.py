@@ -24,7 +24,7 @@ def split_model(model: str) -> tuple[str, str]:
         allowed = ", ".join(KNOWN_PROVIDERS)
         raise RejectedError(
             "invalid",
-            f"model: write {model[:60]!a} as provider:name, such as openai:gpt-5.5. Providers: {allowed}.",
+            f"model: {model[:60]!a} names none of the providers {allowed}; write it as openai:gpt-5.5.",
             field="model",
         )
     if not _NAME.fullmatch(name):

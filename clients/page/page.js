@@ -159,6 +159,7 @@ class Page {
       isUnknown: conversation?.connection === "unknown",
     });
     this.#bar.show(conversation, FIRST_MODEL);
+    if (conversation?.connection === "unknown") this.#log.begin(null); // it was deleted while it was shown
     this.#showPlaceholder();
     this.#showInSidebar();
   }

@@ -29,6 +29,7 @@ export const TEXTS = {
   send: "Send",
   sendToQueue: "Send to the queue",
   sending: "Sending",
+  notSentYet: "Not sent yet. Trying again…",
   queued: "Queued",
   retry: "Retry",
   edit: "Edit",
@@ -111,7 +112,7 @@ export function dollars(cost) {
 export function usageWords(usage) {
   const count = (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
   if (!usage || !count) return "";
-  return usage.cost === null || usage.cost === undefined ? tokens(count) : `${tokens(count)} · ${dollars(usage.cost)}`;
+  return usage.cost ? `${tokens(count)} · ${dollars(usage.cost)}` : tokens(count);
 }
 
 /** @param {Usage} usage @returns {string} */
@@ -255,7 +256,7 @@ const MODES = { enqueue: "", steer: "joins this turn", interrupt: "interrupts" }
 /** @param {Waiting} prompt @returns {string} */
 export function waitingWords({ status, mode, problem, isTemporary }) {
   if (status === "failed") return isTemporary ? `Not sent: ${problem} Trying again soon.` : `Not sent: ${problem}`;
-  if (status === "sending") return problem ?? "sending";
+  if (status === "sending") return problem ? TEXTS.notSentYet : "sending";
   return MODES[mode];
 }
 

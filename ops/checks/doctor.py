@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from sqlalchemy import URL, Connection, make_url
@@ -99,6 +99,7 @@ async def examine() -> AsyncIterator[Finding]:
     yield _good("settings", f"from {settings_file()}" if settings_file().exists() else "the defaults and TURNKEEPER_*")
     yield await _binary(settings, endpoint)
     yield _state_dir(settings)
+    yield _workspace(settings)
     yield await _archive(settings)
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
@@ -141,17 +142,35 @@ async def _binary(settings: Settings, endpoint: Endpoint) -> Finding:
 def _state_dir(settings: Settings) -> Finding:
     folder = settings.state_dir.resolve()
     if obstacle := _obstacle(folder):
-        return _broken("state folder", f"{obstacle} is not writable", "change its owner, or set state_dir")
+        return _broken("state folder", obstacle.message, f"{obstacle.fix}, or set state_dir")
     if not folder.exists():
         return _good("state folder", f"{folder}, created at the first start")
     in_use = is_in_use(folder / "temporal.db")
     return _good("state folder", f"{folder}, {'in use by a running server' if in_use else 'not in use'}")
 
 
-def _obstacle(folder: Path) -> Path | None:
-    """Return the path that prevents writing to `folder`, which may not exist yet; None if nothing does."""
+def _workspace(settings: Settings) -> Finding:
+    folder = settings.workspace_root.resolve()
+    if obstacle := _obstacle(folder):
+        return _broken("workspace", obstacle.message, f"{obstacle.fix}, or set workspace_root")
+    return _good("workspace", f"{folder}{'' if folder.exists() else ', created at the first start'}")
+
+
+class Obstacle(NamedTuple):
+    """What prevents writing to a folder."""
+
+    message: str
+    fix: str
+
+
+def _obstacle(folder: Path) -> Obstacle | None:
+    """Return what prevents writing to `folder`, which may not exist yet; None if nothing does."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return None if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) else existing
+    if not existing.is_dir():
+        return Obstacle(f"{existing} is not a folder", "move it")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Obstacle(f"{existing} is not writable", "change its owner")
+    return None
 
 
 async def _archive(settings: Settings) -> Finding:
@@ -185,8 +204,8 @@ def _sqlite_file(url: URL) -> Path | None:
 
 def _new_archive(file: Path) -> Finding:
     if obstacle := _obstacle(file.parent):
-        message = f"{file} cannot be created, since {obstacle} is not writable"
-        return _broken("archive", message, "change its owner, or set archive_url")
+        message = f"{file} cannot be created, since {obstacle.message}"
+        return _broken("archive", message, f"{obstacle.fix}, or set archive_url")
     return _good("archive", f"{file}, created at the first use")
 
 
@@ -256,7 +275,7 @@ def _costs(settings: Settings) -> Finding:
     elif provider in _KEY_VARIABLE:
         return _good("costs", "known, if genai-prices lists the model")
     else:
-        return _good("costs", "none")
+        return _good("costs", "none: the offline model is free")
     if limit is not None:
         return _broken("costs", f"{message}, so limits.max_cost_per_turn ({limit:g}) cannot be enforced", fix)
     return _good("costs", message)

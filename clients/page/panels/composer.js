@@ -66,6 +66,7 @@ export class Composer {
     if (!isRunning) this.#choose("enqueue");
     this.#send.setAttribute("aria-label", isRunning ? TEXTS.sendToQueue : TEXTS.send);
     this.#text.disabled = isUnknown;
+    this.#form.toggleAttribute("data-closed", isUnknown || isClosed);
     this.#text.placeholder = isUnknown || isClosed ? TEXTS.takesNoPrompts : TEXTS.writePrompt;
   }
 

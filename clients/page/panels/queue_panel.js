@@ -44,7 +44,7 @@ export class QueuePanel {
       this.#showEcho(null);
       return;
     }
-    const words = prompt.status === "sending" ? (prompt.problem ?? TEXTS.sending) : TEXTS.queued;
+    const words = prompt.status === "queued" ? TEXTS.queued : prompt.problem ? TEXTS.notSentYet : TEXTS.sending;
     const actions = prompt.status === "queued" ? [this.#removeButton(conversation, prompt)] : [];
     const echo = echoOf({ text: prompt.text, words }, ...actions);
     echo.dataset.prompt = prompt.id;

@@ -43,7 +43,8 @@ export class SessionBar {
   show(conversation, firstModel) {
     if (conversation !== this.#conversation) this.#closeAll();
     this.#conversation = conversation;
-    const description = conversation?.description;
+    const isUnknown = conversation?.connection === "unknown";
+    const description = isUnknown ? null : conversation?.description;
     const title = titleOf(conversation);
     const model = conversation ? (description?.model ?? "") : firstModel;
     setText(this.#title, title);
@@ -53,7 +54,7 @@ export class SessionBar {
     this.#model.classList.toggle("demo-model", isDemoModel(model));
     setText(this.#usage, usageWords(description?.usage));
     this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
-    this.#actions.hidden = !conversation || conversation.connection === "unknown";
+    this.#actions.hidden = !conversation || isUnknown;
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     for (const id of ["rename", "change-model", "end-session"]) byId(id, HTMLButtonElement).disabled = isOver;
     const parent = conversation?.manager.parent;

@@ -29,6 +29,8 @@ export class SessionsView {
   #next = null;
   #pages = 1;
   #reads = 0;
+  /** How the last read went; the list is empty until the first one. @type {"reading" | "read" | "failed"} */
+  #state = "reading";
   /** @type {OpenSession | null} */
   #open = null;
   /** @type {Map<string, HTMLElement>} */
@@ -89,11 +91,13 @@ export class SessionsView {
         cursor = answer.next_cursor;
         if (!cursor) break;
       }
-      [this.#sessions, this.#next] = [sessions, cursor];
+      [this.#sessions, this.#next, this.#state] = [sessions, cursor, "read"];
       this.#show();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
-      if (read === this.#reads) setText(this.#note, TEXTS.sessionsFailed);
+      if (read !== this.#reads) return;
+      this.#state = "failed";
+      this.#show();
     }
   }
 
@@ -108,11 +112,13 @@ export class SessionsView {
       sessions.map((session) => this.#row(session)),
     );
     this.#more.hidden = !this.#next;
-    setText(this.#note, sessions.length ? "" : this.#emptyWords(isFiltered));
+    setText(this.#note, this.#noteWords(sessions.length > 0, isFiltered));
   }
 
-  /** @param {boolean} isFiltered @returns {string} */
-  #emptyWords(isFiltered) {
+  /** @param {boolean} hasSessions @param {boolean} isFiltered @returns {string} */
+  #noteWords(hasSessions, isFiltered) {
+    if (this.#state === "failed") return TEXTS.sessionsFailed;
+    if (hasSessions || this.#state === "reading") return "";
     if (!isFiltered) return TEXTS.noSessions;
     const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
     return isAsking ? TEXTS.nothingAwaitsApproval : TEXTS.noMatchingSessions;

@@ -35,7 +35,7 @@ async def test_ops_3_an_archive_that_can_be_written_stays_as_it_was(folder):
         assert await stores.database.read(lambda connection: connection.scalar(counted)) == 1
 
 
-async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_mend(folder, monkeypatch):
+async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_fix(folder, monkeypatch):
     file = folder / "notes.txt"
     file.write_text("no database at all" * 100)
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", f"sqlite:///{file}")
@@ -47,14 +47,14 @@ async def test_ops_3_a_file_that_is_no_archive_is_named_with_the_mend(folder, mo
     )
 
 
-async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_mend(folder, monkeypatch):
+async def test_ops_3_a_folder_that_no_archive_can_be_made_in_is_named_with_the_fix(folder, monkeypatch):
     (folder / "taken").touch()
     monkeypatch.setenv("TURNKEEPER_ARCHIVE_URL", "sqlite:///taken/archive.db")
     assert await archive() == Finding(
         "archive",
         "broken",
-        f"{folder / 'taken' / 'archive.db'} cannot be created, since {folder / 'taken'} is not writable",
-        "change its owner, or set archive_url",
+        f"{folder / 'taken' / 'archive.db'} cannot be created, since {folder / 'taken'} is not a folder",
+        "move it, or set archive_url",
     )
 
 

@@ -83,7 +83,7 @@ async def test_ops_3_an_sdk_that_is_missing_is_named_with_the_extra_that_brings_
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("offline:", "none"),
+        ("offline:", "none: the offline model is free"),
         ("anthropic:x", "known, if genai-prices lists the model"),
         (CHAT, f"unknown for {CHAT}"),
     ],

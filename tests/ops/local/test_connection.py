@@ -68,7 +68,7 @@ def test_ops_2_a_configuration_that_can_t_be_read_is_an_error(folder, monkeypatc
 
 
 @pytest.mark.parametrize("patience", [0.0, 0.5])
-async def test_ops_2_a_server_that_is_not_there_is_named_with_the_mend(folder, patience):
+async def test_ops_2_a_server_that_is_not_there_is_named_with_the_fix(folder, patience):
     port = usable_port(0)
     with pytest.raises(TemporalAccessError) as refused:
         await connect(Settings(state_dir=folder, temporal_port=port), patience=patience)

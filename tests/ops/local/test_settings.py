@@ -104,7 +104,9 @@ def test_ops_4_a_wrong_variable_or_value_is_named_with_what_is_allowed(monkeypat
 
 def test_ops_4_a_model_nobody_can_ask_stops_the_start(monkeypatch):
     monkeypatch.setenv("TURNKEEPER_MODEL", "gpt")
-    with pytest.raises(SettingsError, match=r"^model='gpt' .* write 'gpt' as provider:name, such as openai:gpt-5.5"):
+    with pytest.raises(
+        SettingsError, match=r"^model='gpt' .* 'gpt' names none of the providers .*; write it as openai:gpt-5.5"
+    ):
         load_settings()
 
 

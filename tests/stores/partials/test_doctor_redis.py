@@ -43,7 +43,7 @@ async def test_ops_3_a_redis_that_does_what_is_needed_is_named_and_left_as_it_wa
 FIX = "check that Redis runs and accepts this user, or unset redis_url to use heartbeats"
 
 
-async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     port = usable_port(0)
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
     message = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"

@@ -1,0 +1,44 @@
+"""What the page shows of what is gone or can't be read just now (API-5)."""
+
+import re
+
+from playwright.async_api import Route, expect
+
+from tests.clients.page.tab import Tab, http_client
+from tests.harness import Environment
+from tests.waiting import until
+
+LIST = re.compile(r"/workflow(\?|$)")
+
+
+async def test_api_5_a_session_that_is_deleted_while_it_is_shown_leaves_nothing_on_the_page(
+    tab: Tab, env: Environment
+) -> None:
+    tab.may_be_cut_off = True  # the browser notes the 404
+    await tab.open()
+    await tab.send("My secret")
+    await tab.shows(1)
+    async with http_client(tab.url) as http:
+
+        async def is_deleted() -> bool:
+            return (await http.delete(f"/workflow/{tab.session}")).status_code in (200, 404)
+
+        await until(is_deleted)
+    await expect(tab.log).to_contain_text("It was deleted, or the link is wrong.", use_inner_text=True)
+    await expect(tab.turns).to_have_count(0)
+    await expect(tab.page.locator("#session-usage")).to_have_text("")
+
+
+async def test_api_5_a_list_of_sessions_that_can_t_be_read_is_not_called_empty(tab: Tab) -> None:
+    tab.may_be_cut_off = True  # the browser notes the 503
+
+    async def fail(route: Route) -> None:
+        await route.fulfill(status=503, json={"type": "urn:turnkeeper:problem:temporal-unreachable", "detail": "No."})
+
+    await tab.page.route(LIST, fail)
+    await tab.open()
+    note = tab.page.locator("#sessions-note")
+    await expect(note).to_have_text("Can't load sessions. Trying again.")
+    await tab.open("never-started")  # which shows the list again
+    await expect(tab.page.locator("#session-title")).to_have_text("Session not found")
+    await expect(note).to_have_text("Can't load sessions. Trying again.")
