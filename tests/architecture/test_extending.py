@@ -1,6 +1,7 @@
 """A provider or a route that was forgotten somewhere is noticed: the places of `docs/extending.md` (AGT-4, API-7)."""
 
 import pkgutil
+import re
 import tomllib
 from contextlib import aclosing
 from importlib import import_module
@@ -136,6 +137,27 @@ NOT_IN_THE_CLIENT = {
 
 def test_api_7_every_operation_is_a_method_of_the_python_client_or_says_why_not(tmp_path: Path) -> None:
     assert {*operations(tmp_path).values()} == {*CLIENT_METHODS, *NOT_IN_THE_CLIENT}
+
+
+_ROW = re.compile(r"^\| `([\w./]+)` \| (.*?) \|", re.MULTILINE)
+
+
+def test_the_places_to_extend_exist() -> None:
+    rows = _ROW.findall((ROOT / "docs" / "extending.md").read_text())
+    assert len(rows) > 30
+    for path, text in rows:
+        other_files = re.findall(r"`([\w/]+/\w+\.\w+)`", text)
+        content = "".join((ROOT / file).read_text() for file in (path, *other_files, "models/session/session.py"))
+        states = "".join(file.read_text() for file in (ROOT / "models").rglob("*.py"))
+        names = re.findall(r"`(_?\w+)`", text)
+        assert [name for name in names if name not in content and f"class {name}(" not in states] == [], path
+
+
+def test_the_tests_that_the_checklists_name_exist() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in re.findall(r"`(test_\w+)`", page) if f"def {name}(" not in tests] == []
+    assert [path for path in re.findall(r"`(tests/[\w/]+\.\w+)`", page) if not (ROOT / path).exists()] == []
 
 
 def test_api_7_an_error_without_a_meaning_is_not_left_out_of_the_document() -> None:

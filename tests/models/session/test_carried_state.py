@@ -1,5 +1,6 @@
 """Every field of the carried state survives a run, counts where it can grow, and is checked at a start from outside."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -112,6 +113,29 @@ def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
     continued = Session("s1", start, now=NOW, rules=2).carry()
     assert continued.carried == state
     assert SessionInput.model_validate_json(continued.model_dump_json()).carried == state
+
+
+def without_numbers_checked(model: BaseModel, path: str = "") -> Iterator[str]:
+    """Yield the fields that are numbers, and that a start from outside may have below zero."""
+    for name, value in model:
+        if isinstance(value, BaseModel) and type(value).__name__.endswith(("State", "Turn", "Report")):
+            yield from without_numbers_checked(value, f"{path}{name}.")
+        elif type(value) in (int, float):
+            changed: dict[str, Any] = json.loads(json.dumps(FULL))
+            *parts, last = f"{path}{name}".split(".")
+            part = changed
+            for step in parts:
+                part = part.setdefault(step, {})
+            part[last] = -1
+            try:
+                check_outside_start(SessionInput(carried=CarriedState.model_validate(changed)), now=NOW)
+            except RejectedError:
+                continue
+            yield f"{path}{name}"
+
+
+def test_ses_10_every_part_of_a_carried_state_has_its_numbers_checked() -> None:
+    assert list(without_numbers_checked(CarriedState.model_validate(FULL))) == []
 
 
 def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
