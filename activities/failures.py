@@ -41,20 +41,20 @@ NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, wait_count: int, unclear: int = 1) -> ModelCallOutcome:
+def judge(error: ModelError, *, attempt: int, waits: int, unclear: int = 1) -> ModelCallOutcome:
     """Return the outcome for the workflow to act on. Raises the `ApplicationError` for Temporal to act on.
 
-    `attempt` counts this activity's attempts from 1, `wait_count` the workflow's waits for this request, and `unclear`
+    `attempt` counts this activity's attempts from 1, `waits` the workflow's waits for this request, and `unclear`
     the unclear answers to it, including this one. Other failures and workers that died don't count as unclear.
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
     if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    delay = _delay(error, attempt=attempt, wait_count=wait_count)
+    delay = _delay(error, attempt=attempt, waits=waits)
     if delay <= MAX_RETRY_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
-    if wait_count >= MAX_WAITS:
+    if waits >= MAX_WAITS:
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
@@ -67,12 +67,12 @@ def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
     return error.should_retry
 
 
-def _delay(error: ModelError, *, attempt: int, wait_count: int) -> float:
+def _delay(error: ModelError, *, attempt: int, waits: int) -> float:
     requested_delay = max(error.retry_after or 0.0, 0.0)
     attempt = min(attempt, MAX_ATTEMPTS)  # more only if workers died
     if attempt > MAX_QUICK_ATTEMPTS:
         # The first wait of an outage continues where the quick attempts left off; each further one doubles.
-        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + wait_count)), MAX_WAIT)
+        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + waits)), MAX_WAIT)
     # Attempts 1 to 4 double from half a second to four.
     return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else requested_delay, MAX_WAIT)
 

@@ -113,7 +113,7 @@ class ModelActivities:
             outcome = judge(
                 failure,
                 attempt=activity.info().attempt,
-                wait_count=call.round - call.silences,
+                waits=call.round - call.silences,
                 unclear=spending.unclear_answers,
             )
         except ApplicationError as failure_to_raise:
@@ -143,7 +143,7 @@ class ModelActivities:
 
             try:
                 return await self._model_client.answer(
-                    call.model, request, number=call.request, wait_count=call.round, spending=spending, on_delta=take
+                    call.model, request, number=call.request, waits=call.round, spending=spending, on_delta=take
                 )
             except (ModelError, asyncio.CancelledError):
                 activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details

@@ -62,7 +62,7 @@ class SummaryActivities:
                 if error.error_type != "context_too_long":
                     break
         # Raises if a quick retry may help.
-        judge(failure, attempt=activity.info().attempt, wait_count=0, unclear=spending.unclear_answers)
+        judge(failure, attempt=activity.info().attempt, waits=0, unclear=spending.unclear_answers)
         # Unlike the turn's own calls, a summary is not worth a long wait.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 

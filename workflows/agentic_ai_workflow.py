@@ -137,7 +137,7 @@ class AgenticAIWorkflow:
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
-            elif self._is_over():
+            elif self._can_close():
                 return
 
     async def _wait_for_work(self) -> None:
@@ -157,9 +157,9 @@ class AgenticAIWorkflow:
         return self._session.turn_count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()
+        return bool(self._session.queue.waiting) or self._can_close() or self._new_run.is_due()
 
-    def _is_over(self) -> bool:
+    def _can_close(self) -> bool:
         """Return whether the session is ending and has processed all prompts, also parked ones."""
         return self._session.facts.ending is not None and not len(self._session.queue)
 

@@ -1,4 +1,4 @@
-"""Calling a model, for `call_model` and `summarise`: find the request's context, return the whole answer (AGT-2)."""
+"""Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -65,17 +65,17 @@ class ModelClient:
         *,
         number: int,
         spending: Spending,
-        wait_count: int = 0,
+        waits: int = 0,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
-        """Return the model's whole answer, with its cost if that is known. Raises `ModelError`.
+        """Return the model's complete answer, with its cost if that is known. Raises `ModelError`.
 
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
         """
         provider, name = self._providers.resolve(model)
         info, meter = activity.info(), spending.begin(request)
         context = CallContext(
-            session_id=current_session_id(), request=number, attempt=info.attempt, round=wait_count, meter=meter
+            session_id=current_session_id(), request=number, attempt=info.attempt, waits=waits, meter=meter
         )
 
         def take(delta: Delta) -> None:
@@ -85,13 +85,13 @@ class ModelClient:
 
         try:
             async with _in_time(info):
-                response = await _whole_answer(provider.stream(name, request, context), take)
+                response = await _complete_answer(provider.stream(name, request, context), take)
         except ModelError as error:
             # A silent vendor was probably working, and bills for it.
             meter.has_begun |= error.error_type == "timeout"
             spending.note_failure(error)
             raise
-        spending.note_whole_answer()
+        spending.note_complete_answer()
         return self._prices.priced(response, model=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
@@ -120,10 +120,10 @@ async def _in_time(info: activity.Info) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
             yield
     except TimeoutError:
-        raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
+        raise ModelError("timeout", f"no complete answer within {seconds:,g} s") from None
 
 
-async def _whole_answer(
+async def _complete_answer(
     stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None]
 ) -> ModelResponse:
     """Return the response at the end of the stream. Raises `ModelError` if the stream has none (AGT-3)."""

@@ -36,9 +36,9 @@ def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], 
         return None
     items = [item for item in state.items if isinstance(item, dict)]
     ids = [call_id for item in items if (call_id := call_id_of(item)) is not None]
-    is_whole = len(items) == len(state.items) > 0
+    is_complete = len(items) == len(state.items) > 0
     is_answered = ids == [call.id for call in message.tool_calls] and len(set(ids)) == len(ids)
-    return items if is_whole and is_answered else None
+    return items if is_complete and is_answered else None
 
 
 def sendable_name(name: str) -> str:

@@ -184,15 +184,15 @@ class Session:
 
     # ---- tools
 
-    def offer_tools(self, tools: list[ToolSpec], *, is_whole: bool = True) -> None:
-        """Offer `tools` from the next request on: for this segment, or for this turn if `is_whole` is false (AGT-6).
+    def offer_tools(self, tools: list[ToolSpec], *, is_complete: bool = True) -> None:
+        """Offer `tools` from the next request on: for this segment, or for this turn if `is_complete` is false (AGT-6).
 
         A changed list opens a new segment.
         """
         if self.tools.replace(tools):
             self.view.open_segment()
             self._changed()
-        self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_whole=is_whole)
+        self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
 
     # ---- the running turn
 
@@ -333,7 +333,7 @@ class Session:
         return change.model_copy(update={"answer": answer, "error": error, "tasks_started": self.sub_tasks.state.spent})
 
     def note_task_change_sent(self, change: TaskChange) -> None:
-        """Remember what the parent knows; once it knows an answer, the rest of the allowance is its again."""
+        """Remember what the parent knows; when it has an answer, the unused allowance returns to the parent."""
         reported = change.model_copy(update={"answer": None, "error": None, "tasks_started": 0})
         self.own_task = self.own_task.model_copy(update={"reported": reported})
         if change.status in FINAL:
@@ -345,7 +345,7 @@ class Session:
         self._changed()
 
     def change_sub_task(self, change: TaskChange, *, now: datetime) -> SubTask | None:
-        """Record how a task of this session goes on; while a person decides for it, the clock of the turn stands still.
+        """Record the progress of one of the session's tasks; while a person decides for it, the turn's clock is paused.
 
         Returns the task as it was before; `None`: nothing has changed.
         """

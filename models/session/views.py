@@ -79,7 +79,7 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        refusing=current_rejection(session),
+        rejection=current_rejection(session),
         limits=session.config.limits,
     )
 

@@ -115,18 +115,16 @@ class ModelCalls:
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
         """Return the outcome of `request`, after waits for the vendor."""
-        rounds = silences = 0
-        outcome = await self._call_model(request, rounds)
+        waits = silences = 0
+        outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
             if self._session.rules >= 3:
                 self._context.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
-            rounds += 1
+            waits += 1
             # Temporal retries after short delays by itself, so a short wait here is for the session, which was silent.
             silences += outcome.wait_seconds <= MAX_RETRY_DELAY
-            outcome = await self._call_model(
-                request, rounds, silences=silences, unclear_answers=outcome.unclear_answers
-            )
+            outcome = await self._call_model(request, waits, silences=silences, unclear_answers=outcome.unclear_answers)
         return outcome
 
     async def _open_new_request(self) -> OpenRequest:
@@ -169,7 +167,7 @@ class ModelCalls:
             log.warning("Conversation approaching limit (%d/%d messages)", count, window.max_messages)
 
     async def _call_model(
-        self, request: OpenRequest, rounds: int, *, silences: int = 0, unclear_answers: int = 0
+        self, request: OpenRequest, waits: int, *, silences: int = 0, unclear_answers: int = 0
     ) -> ModelCallOutcome:
         session = self._session
         self._context.check_stop()
@@ -185,7 +183,7 @@ class ModelCalls:
                 digest=request.digest,
                 message_id=turn.message.id,
                 silences=silences,
-                round=rounds,
+                round=waits,
                 unclear_answers=unclear_answers,
                 repeats_empty=self._repeats_empty,
                 inline_bytes=turn.inline_bytes,

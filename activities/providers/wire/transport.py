@@ -220,7 +220,7 @@ class VendorStream:
         try:
             self._headers = stream.response.headers
             with self.transport.translating_errors(self._body, headers=self._headers), self._readable():
-                await self._refuse_other_than_events(stream.response)
+                await self._reject_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
                         checked = self._checked(event)
@@ -257,7 +257,7 @@ class VendorStream:
         except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
             raise self.transport.unreadable_error("it is not a stream of events") from None
 
-    async def _refuse_other_than_events(self, response: Any) -> None:
+    async def _reject_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object with a good status, such as a proxy's page or a vendor's error."""
         if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
             raise self.transport.not_a_stream_error("no content (HTTP 204)")

@@ -224,7 +224,7 @@ class PromptQueue:
         *,
         revision: int,
         message_ids: Collection[str] | None = None,
-        refusing: RejectedError | None = None,
+        rejection: RejectedError | None = None,
         limits: Limits | None = None,
     ) -> QueueView:
         """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
@@ -242,8 +242,8 @@ class PromptQueue:
             waiting=self._visible(places, max_bytes=limits.page_bytes - limits.fates_bytes),
             fates=fates,
             revision=revision,
-            refusing=refusing.reason if refusing else None,
-            refusing_because=refusing.message if refusing else None,
+            refusing=rejection.reason if rejection else None,
+            refusing_because=rejection.message if rejection else None,
             length=len(row),
             bytes=row.text_bytes,
             parked=len(row.parked),

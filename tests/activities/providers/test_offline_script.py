@@ -53,7 +53,7 @@ class Player:
         request: int = 1,
         *,
         attempt: int = 1,
-        wait_count: int = 0,
+        waits: int = 0,
         name: str = "script",
         prompt: str = "hi",
         partial_events: list[Delta | ModelResponse] | None = None,
@@ -61,7 +61,7 @@ class Player:
         """Return everything that is streamed; `partial_events` also has what came before an error."""
         events = [] if partial_events is None else partial_events
         messages = [ModelMessage(role="user", content=prompt)]
-        context = CallContext(session_id="s", request=request, attempt=attempt, round=wait_count)
+        context = CallContext(session_id="s", request=request, attempt=attempt, waits=waits)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
@@ -158,9 +158,9 @@ async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(
 
 async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
-    for wait_count in (0, 1):
-        assert (await player.error(attempt=1, wait_count=wait_count)).error_type == "rate_limited"
-    assert (await player.response(attempt=1, wait_count=2)).text == "a"
+    for waits in (0, 1):
+        assert (await player.error(attempt=1, waits=waits)).error_type == "rate_limited"
+    assert (await player.response(attempt=1, waits=2)).text == "a"
 
 
 async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
