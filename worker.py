@@ -6,7 +6,6 @@ Only commands that start a worker import this module, since it loads the SDKs of
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -17,8 +16,8 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
@@ -144,9 +143,10 @@ def extend_deadlock_timeout(worker: Worker, *, seconds: float) -> None:
 def new_identity() -> str:
     """Return a name that is unique among workers and across restarts: in containers, every process id is 1.
 
-    By it the gateway knows whether the worker with a session in memory is still running (API-3).
+    By it the gateway knows whether the worker with a session in memory is still running (API-3). It is short, without
+    the host's name: it stands in most events of a history (OPS-8).
     """
-    return f"{os.getpid()}@{socket.gethostname()}-{uuid4().hex[:8]}"
+    return f"{os.getpid()}-{uuid4().hex[:8]}"
 
 
 def build_providers(settings: Settings) -> ProviderRegistry:

@@ -1,1 +1,1 @@
-"""Activities: model calls, tool calls, summaries, archive. Each docstring says what a second run does."""
+"""Activities: model calls, tool calls, summaries, archive. Each docstring says what a second attempt does."""

@@ -4,7 +4,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
 from turnkeeper.activities.own_workflow import (
     WorkflowSilentError,
     current_run_id,
@@ -35,9 +35,9 @@ class ArchiveActivities:
     async def move_to_archive(self, order: ArchiveOrder) -> None:
         """Write exactly what the order names to the archive.
 
-        A second run writes the same data to the same keys, to no effect: a turn is archived once (SES-15).
+        A second attempt writes the same data to the same keys, which changes nothing: a turn is archived once (SES-15).
         """
-        key = ContextKey(current_run_id(), order.move, order.digest)
+        key = CacheKey(current_run_id(), order.move, order.digest)
         move = MOVES.get(key) or await self._ask_workflow(order)
         with store_failures():
             await self._store(current_session_id(), move)
@@ -47,7 +47,7 @@ class ArchiveActivities:
     async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
         """Return the next parked prompts. They stay parked until the session has recorded that it has them.
 
-        A second run deletes and returns the same prompts.
+        A second attempt deletes and returns the same prompts.
         """
         session_id, prompts = current_session_id(), self._stores.prompts
         with store_failures():

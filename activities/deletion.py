@@ -39,7 +39,7 @@ class DeletionActivities:
     async def stop_session(self, order: DeletionOrder) -> StoppedSession:
         """Terminate the session, if it still runs, and return its runs and number of archived turns.
 
-        A second run finds it terminated, and must assume that it was busy.
+        A second attempt finds it terminated, and must assume that it was busy.
         """
         async with heartbeating():
             before = await self._own_session(order)
@@ -61,7 +61,7 @@ class DeletionActivities:
     async def clear_stores(self, order: DeletionOrder) -> int:
         """Delete the session from archive, large texts, prompts and partial output; return the number of turns.
 
-        A second run deletes what the first one left, or what was written since.
+        A second attempt deletes what the first one left, or what was written since.
         """
         async with heartbeating():
             await self._own_session(order)  # raises if another session has the id: stores have only ids
@@ -74,7 +74,7 @@ class DeletionActivities:
     async def delete_runs(self, session: SessionRuns) -> SessionRuns:
         """Request the deletion of closed runs, and return those that Temporal still has; it takes up to a minute.
 
-        The newest is deleted last, since it keeps the id in use. A second run requests the same, to no other effect.
+        The newest is deleted last, since it keeps the id in use. A second attempt does the same.
         """
         async with heartbeating():
             return SessionRuns(runs=[run_id for run_id in session.runs if await self._delete_run(run_id)])

@@ -1,4 +1,4 @@
-"""The only place that judges a model's failure and decides what to do about it (AGT-9).
+"""Maps a model's failure to one of four reactions (AGT-9). Limits on resent requests are in `model_calls.py`.
 
 retry soon             an `ApplicationError` that Temporal retries after the given delay
 retry later            `wait_seconds`: the workflow sleeps on a timer and shows until when
@@ -41,20 +41,20 @@ NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, waits: int, unclear: int = 1) -> ModelCallOutcome:
+def judge(error: ModelError, *, attempt: int, vendor_waits: int, unclear: int = 1) -> ModelCallOutcome:
     """Return the outcome for the workflow to act on. Raises the `ApplicationError` for Temporal to act on.
 
-    `attempt` counts this activity's attempts from 1, `waits` the workflow's waits for this request, and `unclear`
-    the unclear answers to it, including this one. Other failures and workers that died don't count as unclear.
+    `attempt` counts this activity's attempts from 1, `vendor_waits` the workflow's waits for the vendor before it, and
+    `unclear` the unclear answers to the request, including this one. Other failures and dead workers don't count there.
     """
     if error.error_type in ("context_too_long", "stale_reasoning"):
         return ModelCallOutcome(repeat=error.error_type)
     if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    delay = _delay(error, attempt=attempt, waits=waits)
+    delay = _delay(error, attempt=attempt, vendor_waits=vendor_waits)
     if delay <= MAX_RETRY_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
-    if waits >= MAX_WAITS:
+    if vendor_waits >= MAX_WAITS:
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
@@ -67,12 +67,12 @@ def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
     return error.should_retry
 
 
-def _delay(error: ModelError, *, attempt: int, waits: int) -> float:
+def _delay(error: ModelError, *, attempt: int, vendor_waits: int) -> float:
     requested_delay = max(error.retry_after or 0.0, 0.0)
     attempt = min(attempt, MAX_ATTEMPTS)  # more only if workers died
     if attempt > MAX_QUICK_ATTEMPTS:
         # The first wait of an outage continues where the quick attempts left off; each further one doubles.
-        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + waits)), MAX_WAIT)
+        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + vendor_waits)), MAX_WAIT)
     # Attempts 1 to 4 double from half a second to four.
     return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else requested_delay, MAX_WAIT)
 
@@ -113,7 +113,7 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
     return whole if whole.endswith(".") else f"{whole}."
 
 
-_WORKER_STOPPED = "The worker died while the model was answering, more often than the call is retried."
+_WORKER_DIED_SENTENCE = "The worker died while the model was answering, and no time was left for another attempt."
 
 
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
@@ -121,9 +121,9 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     cause = error.cause
     if isinstance(cause, ActivityTimeout):
         is_silent = cause.type == TimeoutType.HEARTBEAT
-        return "timeout", _WORKER_STOPPED if is_silent else "The model did not answer in time."
+        return "timeout", _WORKER_DIED_SENTENCE if is_silent else "The model did not answer in time."
     if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED:
-        return "timeout", _WORKER_STOPPED
+        return "timeout", _WORKER_DIED_SENTENCE
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
         return error_type, _sentence(error_type, cause.message)

@@ -2,7 +2,7 @@
 
 A query needs a worker that has the session in memory or replays it. While workers are busy, replay, or restart, it may
 fail or time out, which says nothing about the session: it is retried until the activity's time is nearly over. When its
-own worker stops, the activity fails at once, so that another worker can run it.
+own worker shuts down, the activity fails at once, so that another worker can run it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.errors import REFUSED, TurnkeeperError
+from turnkeeper.models.errors import REJECTION_PREFIX, TurnkeeperError
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +27,7 @@ FIRST_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 2.0
 
 STOPPING = "worker_stopping"
-"""`type` of the failure when the worker stops."""
+"""`type` of the failure when the worker shuts down."""
 
 _FINAL = frozenset(
     {
@@ -60,7 +60,7 @@ async def query_own_workflow(client: Client, query: str, argument: object, answe
 
     Raises:
         WorkflowSilentError: The activity's time is nearly over.
-        ApplicationError: The worker stops; the activity is retried soon, elsewhere.
+        ApplicationError: The worker is shutting down; the activity is retried soon, elsewhere.
         WorkflowQueryFailedError: The workflow rejects the query.
         RPCError: There is no such run, or querying it is not permitted.
     """
@@ -89,13 +89,15 @@ async def _query_with_retries(client: Client, query: str, argument: object, answ
 
 
 async def _unless_stopping(query_call: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return the result of `query_call`. Raises `ApplicationError` once the worker begins to stop."""
+    """Return the result of `query_call`. Raises `ApplicationError` once the worker begins to shut down."""
     query_task = asyncio.create_task(query_call)
     shutdown_task = asyncio.create_task(activity.wait_for_worker_shutdown())
     try:
         await asyncio.wait([query_task, shutdown_task], return_when=asyncio.FIRST_COMPLETED)
         if not query_task.done():
-            raise ApplicationError("the worker stops", type=STOPPING, next_retry_delay=timedelta(seconds=0.1))
+            raise ApplicationError(
+                "the worker is shutting down", type=STOPPING, next_retry_delay=timedelta(seconds=0.1)
+            )
         return query_task.result()
     finally:
         query_task.cancel()
@@ -107,7 +109,7 @@ def _is_temporary(error: Exception) -> bool:
     """Return whether `error` is temporary: busy workers, a full query buffer, a failed workflow task."""
     if isinstance(error, RPCError):
         return error.status not in _FINAL
-    return not str(error).startswith(REFUSED)
+    return not str(error).startswith(REJECTION_PREFIX)
 
 
 def _available_seconds(info: activity.Info) -> float | None:

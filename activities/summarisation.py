@@ -34,16 +34,16 @@ class SummaryActivities:
     async def summarise(self, call: SummaryCall) -> SummaryOutcome:
         """Return a summary of exactly the messages of `call.digest`, or why there is no usable one.
 
-        A second run calls the model again with the same messages: it may be billed twice, it is recorded once.
+        A second attempt calls the model again with the same messages: it may be billed twice, it is recorded once.
         """
         spending = self._model_client.spending(call.model)
         async with heartbeating(lambda: spending.heartbeat_details(())):
             try:
-                evicted = await self._model_client.context_of(call.request, digest=call.digest)
+                evicted = await self._model_client.request_of(call.request, digest=call.digest)
             except WorkflowSilentError:
-                return SummaryOutcome(trouble="its messages could not be handed over in time")
+                return SummaryOutcome(trouble="its messages could not be read in time")
             if evicted is None:
-                return SummaryOutcome(trouble="its messages could not be handed over unchanged")
+                return SummaryOutcome(trouble="its messages changed on their way to the worker")
             try:
                 response = await self._ask_model(call, evicted, spending)
             except ApplicationError as failure:
@@ -62,7 +62,7 @@ class SummaryActivities:
                 if error.error_type != "context_too_long":
                     break
         # Raises if a quick retry may help.
-        judge(failure, attempt=activity.info().attempt, waits=0, unclear=spending.unclear_answers)
+        judge(failure, attempt=activity.info().attempt, vendor_waits=0, unclear=spending.unclear_answers)
         # Unlike the turn's own calls, a summary is not worth a long wait.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 

@@ -1,4 +1,4 @@
-"""Large texts that a workflow meets in a task: the activities `read_large_text` and `keep_large_result`."""
+"""Large texts of tasks: the activities `read_large_text` and `keep_large_result`."""
 
 from temporalio import activity
 
@@ -11,25 +11,25 @@ from turnkeeper.models.wire import Frozen
 
 
 class KeepResult(Frozen):
-    """A tool result of a workflow's own making; over `inline_bytes` of JSON it goes by reference."""
+    """A tool result that the workflow made; over `inline_bytes` of JSON its content is stored by reference."""
 
     result: ToolResult
     inline_bytes: int
 
 
 class TaskTextActivities:
-    """Activities for the texts of tasks. A second run of either has no further effect."""
+    """Activities for the texts of tasks. A second attempt of either changes nothing."""
 
     def __init__(self, texts: LargeTexts) -> None:
         self._texts = texts
 
     @activity.defn
     async def read_large_text(self, ref: BlobRef) -> str | None:
-        """Return a text that the session keeps by reference, cut to what a payload carries; `None`: can't be read."""
+        """Return a text that is stored by reference, cut to fit a payload; `None` if it can't be read."""
         text = await self._texts.read(current_session_id(), ref)
         return text and bound_json(text, LARGE_RESULT_BYTES, LARGE_RESULT_BYTES)
 
     @activity.defn
     async def keep_large_result(self, request: KeepResult) -> ToolResult:
-        """Return the result, its content by reference if it is large; cut and marked where the store is down."""
+        """Return the result, with large content by reference. While the store is down, content is cut and marked."""
         return await self._texts.keep_result(current_session_id(), request.result, request.inline_bytes)

@@ -35,7 +35,7 @@ class ToolSource(Protocol):
         ...
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call. Failures are results. Raises `ServerLostError` if a second run may help."""
+        """Run one call. Failures are results. Raises `ServerLostError` if a second attempt may help."""
         ...
 
 
@@ -50,7 +50,7 @@ class ToolActivities:
     async def list_tools(self, call: ToolListCall | None = None) -> ToolList:
         """Return the current tools, or `unchanged` if the session has them already: its history stays smaller.
 
-        A second run reads them again, to no effect.
+        A second attempt lists them again, which changes nothing.
         """
         async with heartbeating():
             tool_list = await self._toolbox.list_tools()
@@ -63,8 +63,8 @@ class ToolActivities:
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
         """Run a tool and return its result.
 
-        A second run happens only for tools that are read-only or idempotent (`workflows/activity_options.py`), with the
-        same idempotency key; every other tool runs at most once (AGT-7).
+        A second attempt, with the same idempotency key, happens only for read-only and idempotent tools; every other
+        tool runs at most once (AGT-7). `workflows/turn/tool_calls.py` decides that.
         """
         session_id = current_session_id()
         async with heartbeating():

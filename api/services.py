@@ -13,7 +13,7 @@ from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.live.poller import Poller
 from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
-from turnkeeper.api.prompts.prompt_fates import PromptFates
+from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
@@ -41,7 +41,7 @@ class Services:
     sessions: SessionCommands
 
     # Sending prompts
-    fates: PromptFates
+    fates: FateReader
     sender: PromptSender
 
     # Reading over both session and stores, and deleting from both
@@ -65,7 +65,7 @@ class Services:
     def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
         reader = SessionReader(client)
         sessions = SessionCommands(client, settings, reader)
-        fates = PromptFates(reader, stores)
+        fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores.archive, texts)
         sender = PromptSender(sessions, reader, fates)

@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from benchmarks.environment import BOUND, BenchEnvironment, gateway
 from benchmarks.measurements import Row
 from tests.stores.partials.redis_server import find_redis, running
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.api.app import create_app
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
@@ -59,7 +59,7 @@ class PacedModel:
     written_at: list[float] = field(default_factory=list)
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Write `chunks` words, then the whole answer, which is always the same."""
         self.written_at = []

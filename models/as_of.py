@@ -12,7 +12,7 @@ from pydantic.json_schema import SkipJsonSchema
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
 
-class TaskStart(Frozen):
+class WorkflowTaskStart(Frozen):
     """A workflow task, by the time of the event that started it, to the microsecond.
 
     The time differs between attempts of a task; the event's id does not. `history_length` counts the run's events that
@@ -27,13 +27,13 @@ class AsOf(Frozen):
     """The workflow tasks that a state depends on, beyond what the worker has replayed from the history."""
 
     run_id: str
-    task: TaskStart
+    task: WorkflowTaskStart
     """The last one that changed the session."""
-    earlier_tasks: tuple[TaskStart, ...] = ()
+    earlier_tasks: tuple[WorkflowTaskStart, ...] = ()
     """Earlier tasks after which this worker answered a query, and which it did not replay; `task` builds on them."""
 
     @property
-    def tasks(self) -> tuple[TaskStart, ...]:
+    def tasks(self) -> tuple[WorkflowTaskStart, ...]:
         return (*self.earlier_tasks, self.task)
 
 

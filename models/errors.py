@@ -61,7 +61,7 @@ class TurnFailedError(TurnExitError):
 
 
 class TurnStoppedError(TurnExitError):
-    """The turn ends as cancelled, for a `reason` from outside. Raised by `TurnContext.check_stop`."""
+    """The turn ends as cancelled, for a `reason` from outside. Raised by `TurnScope.check_stop`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -69,7 +69,7 @@ class TurnStoppedError(TurnExitError):
 
 
 class TurnPausedError(TurnExitError):
-    """The turn continues in the session's next run. Raised by `Turn._check_next_step`."""
+    """The turn continues in the session's next run. Raised by `TurnRunner._check_next_step`."""
 
 
 def fail(error_type: ErrorType, sentence: str) -> NoReturn:
@@ -94,7 +94,7 @@ RejectionReason = Literal[
 """Why a session rejected something; the `type` of the failure on the wire."""
 
 
-REFUSED = "Refused: "
+REJECTION_PREFIX = "Refused: "
 """Prefix of a rejection's message. A failed query returns its text only; this tells it from a bug of ours."""
 
 ARCHIVE_UNAVAILABLE = "archive_unavailable"

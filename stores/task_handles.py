@@ -1,7 +1,7 @@
-"""The handles that clients of the Model Context Protocol have of tasks: whose they are and what they stand for (TSK-6).
+"""Task handles of the Model Context Protocol: their owners, and the prompts that they stand for (TSK-6).
 
-A handle is a random name of one prompt in one session, and only its owner can use it. It is a row that every gateway
-reads, so it survives all of them.
+A handle is a random name for one prompt in one session, and only its owner can use it. It is stored as a row, so any
+gateway can read it, also after a restart.
 """
 
 import secrets
@@ -15,19 +15,19 @@ from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import TASK_HANDLES
 
 LIFETIME = timedelta(days=30)
-"""How long a handle can be used. The task itself lasts as long as its session."""
+"""How long a handle can be used. The task itself exists as long as its session."""
 
 RANDOM_BYTES = 24
 
 MAX_EXPIRED_AT_ONCE = 100
-"""Expired handles that are deleted when a new one is created."""
+"""How many expired handles are deleted when a new one is created."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class TaskHandle:
-    """A handle, and what it stands for: a prompt of a session; with `message_id` `None`, the first one of a task."""
+    """A handle of a session's prompt; if `message_id` is `None`, of the first prompt of a task."""
 
     id: str
     owner: str
@@ -44,15 +44,15 @@ class TaskHandles:
         self._database = database
 
     async def create(self, session_id: str, message_id: str | None, *, owner: str, now: datetime) -> TaskHandle:
-        """Store a new handle of a prompt; it can be found once this returns."""
+        """Create and store a handle of a prompt."""
         handle = TaskHandle(secrets.token_urlsafe(RANDOM_BYTES), owner, session_id, message_id, now, now + LIFETIME)
         await self._database.write(lambda connection: _insert(connection, handle, now))
         return handle
 
     async def find(self, handle: str, *, owner: str, now: datetime) -> TaskHandle | None:
-        """Return a handle; `None` where there is none, where it is another owner's, and where it has expired."""
-        mine = (TASK_HANDLES.c.handle == handle) & (TASK_HANDLES.c.owner == owner)
-        query = select(TASK_HANDLES).where(mine, TASK_HANDLES.c.expires_at > _microseconds(now))
+        """Return a handle; `None` if it is unknown, expired, or of another owner."""
+        is_own = (TASK_HANDLES.c.handle == handle) & (TASK_HANDLES.c.owner == owner)
+        query = select(TASK_HANDLES).where(is_own, TASK_HANDLES.c.expires_at > _microseconds(now))
         row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
         if row is None:
             return None
@@ -60,14 +60,14 @@ class TaskHandles:
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
 
     async def delete(self, session_id: str) -> int:
-        """Delete the handles of the session; return how many there were."""
+        """Delete the handles of the session; return how many were deleted."""
         return await delete_rows(self._database, TASK_HANDLES, session_id)
 
 
 def _insert(connection: Connection, handle: TaskHandle, now: datetime) -> None:
     key = TASK_HANDLES.c.handle
     expired = select(key).where(TASK_HANDLES.c.expires_at <= _microseconds(now)).limit(MAX_EXPIRED_AT_ONCE)
-    # Two that delete the same rows in different orders would wait for each other.
+    # Transactions that delete the same rows in different orders would deadlock.
     connection.execute(delete(TASK_HANDLES).where(key.in_(expired.with_for_update(skip_locked=True))))
     row: dict[str, object] = {
         "handle": handle.id,

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",
+    max_examples=50,
     deadline=None,  # a loaded machine is no failure
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -85,7 +87,7 @@ GATEWAY_BOUNDS = {
     name: pkgutil.resolve_name(name)
     for name in (
         "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
-        "turnkeeper.api.prompts.prompt_fates.RECEIPT_SECONDS",
+        "turnkeeper.api.prompts.fate_reader.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
         "turnkeeper.api.ai_sdk.streams.RESTORE_SECONDS",
@@ -94,7 +96,7 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.history.transcript_reader.RESTORE_SECONDS",
         "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
         "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
-        "turnkeeper.api.prompts.prompt_fates.RESTORE_SECONDS",
+        "turnkeeper.api.prompts.fate_reader.RESTORE_SECONDS",
     )
 }
 """How long the gateway waits for an answer of Temporal or of its store in production."""
@@ -109,7 +111,7 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECO
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", PATIENT_SECONDS)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=PATIENT_SECONDS))
     be_patient(monkeypatch)
 
 

@@ -18,7 +18,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.waiting import BOUND, growing_pauses, until
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
 from turnkeeper.api.temporal.watch import WatchRegistry
@@ -58,6 +58,9 @@ SLACK = 10.0
 LONG_PAUSE = 0.2
 """Seconds between two queries of a session that works for long: each query is work for it, too."""
 
+FEW_TURNS = 3
+"""Turns that every query may bring; of more, only the last query does."""
+
 
 def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
@@ -81,6 +84,7 @@ def replayer() -> Replayer:
         workflows=[AgenticAIWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=pydantic_data_converter,
+        build_id="tests",  # without one the SDK computes it of the code of every module, which takes a second
     )
 
 
@@ -137,7 +141,7 @@ class Vendor:
         return [request for request in self.requests if request.head.system != INSTRUCTION]
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         await self.gate.pass_through()
@@ -291,13 +295,13 @@ class DrivenSession:
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
         """Return the turns once `turns` turns are complete and no prompt waits."""
-        await self.until(
+        state = await self.until(
             lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length,
-            turns=0,
+            turns=None if turns <= FEW_TURNS else 0,
             bound=bound,
             max_pause=LONG_PAUSE,
         )
-        return (await self.state()).messages
+        return (state if turns <= FEW_TURNS else await self.state()).messages
 
     async def histories(self) -> list[WorkflowHistory]:
         """Return the history of every run of the session, oldest first."""

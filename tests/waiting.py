@@ -18,10 +18,13 @@ MAX_PAUSE = 0.05
 """Seconds between two checks: short where the answer comes at once, longer on a busy machine."""
 
 
-async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: float = BOUND) -> Answer:
+async def until(
+    condition: Callable[[], Answer | Awaitable[Answer]], *, within: float = BOUND, max_pause: float = MAX_PAUSE
+) -> Answer:
     """Call `condition` until its result is true, and return that.
 
-    For what can only be polled: a process, a file, a list of Temporal's, a gateway that is starting.
+    For what can only be polled: a process, a file, a list of Temporal's, a gateway that is starting. `max_pause`, in
+    seconds, is longer for what takes long and costs something each time.
 
     Raises:
         TimeoutError: after `within` seconds, with the last answer.
@@ -35,18 +38,21 @@ async def until(condition: Callable[[], Answer | Awaitable[Answer]], *, within: 
                 if answer:
                     return answer
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_PAUSE)
+                pause = min(2 * pause, max_pause)
     except TimeoutError as error:
         raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
 
 
+FIRST_GROWING_PAUSE = 0.02
+"""Seconds: about what a turn takes on an idle machine."""
+
+
 def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:
-    """Yield pauses between checks: none before the first two, then each twice as long, up to `max_pause`."""
-    yield asyncio.sleep(0)
-    pause = 0.0
+    """Yield pauses before checks: each is twice as long as the one before, up to `max_pause`."""
+    pause = min(FIRST_GROWING_PAUSE, max_pause)
     while True:
         yield asyncio.sleep(pause)
-        pause = min(2 * pause or FIRST_PAUSE, max_pause)
+        pause = min(2 * pause, max_pause)
 
 
 async def run_other_tasks(times: int = 1) -> None:

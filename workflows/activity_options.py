@@ -1,4 +1,4 @@
-"""Timeouts and retry policies of all activities, with reasons (OPS-8, AGT-7, AGT-9)."""
+"""Timeouts and retry policies of activities, except the timeouts that a session configures (OPS-8, AGT-7, AGT-9)."""
 
 from datetime import timedelta
 
@@ -11,15 +11,15 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """Activities heartbeat every second, model calls twice a second; a dead worker is detected after this time."""
 
 MODEL_RETRIES = RetryPolicy(
-    # For workers that die or stop, without a limit: the schedule-to-close timeout, the rest of the turn's time, bounds
-    # the call. Delays and number of retries after a vendor's failure come from `activities/failures.py`.
+    # For workers that die or shut down, without a limit: the schedule-to-close timeout, which is the turn's remaining
+    # time, bounds the call. Delays and number of retries after a vendor's failure come from `activities/failures.py`.
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=5),
 )
 
-UNFINISHED_PATIENCE = 1.5
-"""Seconds that a stopped turn waits for the written part of its answer (SES-9)."""
+UNFINISHED_PATIENCE = timedelta(seconds=1.5)
+"""How long a stopped turn waits for the written part of its answer (SES-9)."""
 
 SUMMARY_TIMEOUT = timedelta(seconds=60)
 SUMMARY_PATIENCE = timedelta(seconds=120)
@@ -50,7 +50,7 @@ TOOL_LIST_TIMEOUT = timedelta(seconds=30)
 TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10))
 """Unlimited: a session can't start without its tools; `turn_timeout` bounds the wait."""
 
-TOOL_RENEWAL_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
+TOOL_RELOAD_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a session that already has tools."""
 
 DELETION = ActivityConfig(

@@ -1,9 +1,9 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
 Theory of operation. Handlers only write into the session (`models/session/session.py`) and return; only the main
-loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn.py`), and continues as new when the
-history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one at a
-time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
+loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new
+when the history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one
+at a time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
 (`workflows/archiving.py`), and park prompts there that a run can't carry over (`workflows/parking.py`).
 
 Arguments are parsed here, not by Temporal: it would silently drop a malformed signal, or fail the workflow task for
@@ -45,7 +45,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
-    from turnkeeper.models.session.session import CURRENT_RULES, Session
+    from turnkeeper.models.session.rules import CURRENT_RULES, Since
+    from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
@@ -68,7 +69,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
     from turnkeeper.workflows.tasks.task_texts import with_whole_answer
-    from turnkeeper.workflows.turn.turn import Turn
+    from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
 
 
@@ -79,7 +80,7 @@ class AgenticAIWorkflow:
     @workflow.init
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
-        # A run keeps the rules that it began with, also on replay; its next run gets the present ones.
+        # A run keeps the rules that it began with, also on replay; its next run gets the current ones.
         rules = next((number for number in range(CURRENT_RULES, 1, -1) if workflow.patched(f"rules-{number}")), 1)
         start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
@@ -88,8 +89,8 @@ class AgenticAIWorkflow:
         )
         self._web_ui = WebUi(session)
         growth = HistoryGrowth(session)
-        self._archiving = Archiving(session, on_change=self._web_ui.update)
-        self._parking = Parking(session, self._archiving, has_grown=growth.is_due, on_change=self._web_ui.update)
+        self._archiving = Archiving(session, refresh_ui=self._web_ui.update)
+        self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
         self._new_run = NewRun(session, growth, self._archiving, self._parking, self._reporter)
@@ -130,7 +131,7 @@ class AgenticAIWorkflow:
             self._archiving.begin_if_due()
             await self._wait_for_work()
             if self._new_run.is_due():
-                self._new_run.begin()
+                self._new_run.continue_as_new()
             if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.wait_for_room()
@@ -170,16 +171,16 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
-    def _new_turn(self) -> Turn:
-        return Turn(
+    def _new_turn(self) -> TurnRunner:
+        return TurnRunner(
             self._session,
             self._archiving,
             self._sub_tasks,
-            on_change=self._web_ui.update,
+            refresh_ui=self._web_ui.update,
             is_due_for_new_run=self._new_run.is_due,
         )
 
-    async def _run_to_end(self, turn: Turn) -> None:
+    async def _run_to_end(self, turn: TurnRunner) -> None:
         """Run the turn to its end, or continue as new if the history has grown."""
         while True:
             self._turn = turn
@@ -187,8 +188,8 @@ class AgenticAIWorkflow:
                 await turn.run_to_end()
             except TurnPausedError:
                 # Prompts that arrived meanwhile may be too many to carry over: then the turn continues in this run.
-                if self._session.rules < 2 or self._new_run.is_due():
-                    self._new_run.begin()
+                if self._session.rules < Since.PARKING or self._new_run.is_due():
+                    self._new_run.continue_as_new()
             else:
                 return
             finally:
@@ -214,8 +215,8 @@ class AgenticAIWorkflow:
         """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            reason = "Interrupted by a new prompt."
-            self._turn.stop(reason if self._session.rules >= 2 else f"Interrupted by the prompt {accepted.id}.")
+            is_plain = self._session.rules >= Since.PLAIN_INTERRUPTION
+            self._turn.stop(f"Interrupted by {'a new prompt' if is_plain else f'the prompt {accepted.id}'}.")
         self._web_ui.update()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
@@ -294,7 +295,7 @@ class AgenticAIWorkflow:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
         self._web_ui.update()
-        if self._session.rules >= 3:  # earlier rules update the title with the next turn
+        if self._session.rules >= Since.PROMPT_TITLES:  # earlier rules update the title with the next turn
             self._web_ui.publish_open()
 
     @configure.validator
@@ -416,9 +417,9 @@ def _read_start(raw: Any, *, extra_arguments: int, rules: int) -> tuple[SessionI
     It is parsed here, since input that Temporal can't parse would fail the workflow task for ever.
     """
     try:
-        start = read_start(raw, extra_arguments=extra_arguments, allows_apostrophes=rules >= 3)
+        start = read_start(raw, extra_arguments=extra_arguments, allows_apostrophes=rules >= Since.APOSTROPHES)
         # The state of an earlier run is our own; a contradiction in it is a bug, which a deployment can fix.
-        if rules >= 2 and workflow.info().continued_run_id is None:
+        if rules >= Since.CHECKED_INPUT and workflow.info().continued_run_id is None:
             check_outside_start(start, now=workflow.now())
     except RejectedError as rejection:
         return SessionInput(), rejection

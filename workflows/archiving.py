@@ -14,9 +14,10 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
-    from turnkeeper.activities.model_request.local_context_cache import MOVES, ContextKey
+    from turnkeeper.activities.model_request.local_context_cache import MOVES, CacheKey
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, next_step_move
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
@@ -25,9 +26,9 @@ with workflow.unsafe.imports_passed_through():
 class Archiving:
     """The moves of a session to the archive, in one run."""
 
-    def __init__(self, session: Session, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, session: Session, *, refresh_ui: Callable[[], None]) -> None:
         self._session = session
-        self._on_change = on_change
+        self._refresh_ui = refresh_ui
         self._task: asyncio.Task[None] | None = None
         self._moves = 0
         self._open: dict[int, ArchiveMove] = {}
@@ -63,14 +64,14 @@ class Archiving:
         move = next_step_move(self._session, max_bytes=max_bytes)
         if move and workflow.patched("archive") and await self.store(move):
             self._session.remove_moved(move, now=workflow.now())
-            self._on_change()
+            self._refresh_ui()
 
     async def copy_all(self, *, patience: timedelta) -> None:
         """Copy the whole transcript and all fates of an ending session to the archive.
 
         Retries for `patience` while the archive is down.
         """
-        has_content = bool(self._session.transcript.turns) or self._session.rules >= 2
+        has_content = bool(self._session.transcript.turns) or self._session.rules >= Since.PARKING
         if has_content and workflow.patched("archive"):
             until = workflow.now() + patience
             await workflow.wait_condition(lambda: not self.is_storing)
@@ -89,7 +90,7 @@ class Archiving:
             await self._pause()
             if await self.store(move):
                 self._session.remove_moved(move, now=workflow.now())
-                self._on_change()
+                self._refresh_ui()
 
     async def _pause(self) -> None:
         """Wait until the next attempt is due, or another task has used the archive successfully."""
@@ -118,7 +119,7 @@ class Archiving:
         cause = error.cause
         reason = cause.message if isinstance(cause, ApplicationError) else "it did not answer in time"
         self._session.archive.record_failure(reason, now=workflow.now())
-        self._on_change()
+        self._refresh_ui()
 
     async def _run_activity(self, move: ArchiveMove) -> None:
         self._moves += 1
@@ -126,7 +127,7 @@ class Archiving:
         self._open[order.move] = move
         # Write only, and not during replay: the workflow must not depend on this process (AGT-2).
         if not workflow.unsafe.is_replaying():
-            key = ContextKey(workflow.info().run_id, order.move, order.digest)
+            key = CacheKey(workflow.info().run_id, order.move, order.digest)
             MOVES.put(key, move, size=self._session.config.limits.max_state_bytes)
         try:
             await workflow.execute_activity_method(

@@ -4,6 +4,9 @@ from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.session.rules import Since
+
 
 async def run_in_background(work: Callable[[], Awaitable[None]], *, rules: int) -> None:
     """Run a background task; an error in it is a bug and fails the workflow task (SES-10).
@@ -13,7 +16,7 @@ async def run_in_background(work: Callable[[], Awaitable[None]], *, rules: int) 
     try:
         await work()
     except Exception as error:
-        if rules < 3:
+        if rules < Since.BACKGROUND_ERRORS:
             raise
         failure = error  # `error` is unbound after this block
 

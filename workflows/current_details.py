@@ -43,12 +43,12 @@ def _used(usage: Usage) -> str:
 def _context(session: Session) -> str:
     """Return the size of the model view, its summary, and problems with either."""
     context = session.context
-    parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) before the model"]
+    parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) in the model's context"]
     if context.view.summary:
         turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
     if context.summaries_failed:
-        parts.append(f"{context.summaries_failed} summaries came to nothing")
+        parts.append(f"{context.summaries_failed} summaries failed")
     if context.window(session.config.history, model=session.config.model) != session.config.history:
         parts.append("window halved: the context was too long for the model")
     max_tokens = context.max_tokens(session.config.history, model=session.config.model)
@@ -63,13 +63,13 @@ def _archive(session: Session) -> list[str]:
     lines = []
     if report.failing_since:
         lines.append(
-            f"- **Archive:** takes no turns since {report.failing_since:%Y-%m-%d %H:%M:%S} UTC "
-            f"({report.attempts_failed} attempts): {_plain(report.last_error or '')}. The session works on."
+            f"- **Archive:** has stored no turns since {report.failing_since:%Y-%m-%d %H:%M:%S} UTC "
+            f"({report.attempts_failed} attempts): {_plain(report.last_error or '')}. The session continues."
         )
     elif report.recovered_at:
         lines.append(
-            f"- **Archive:** works again since {report.recovered_at:%Y-%m-%d %H:%M:%S} UTC; before, "
-            f"{report.attempts_failed} attempts failed: {_plain(report.last_error or '')}"
+            f"- **Archive:** recovered at {report.recovered_at:%Y-%m-%d %H:%M:%S} UTC, after "
+            f"{report.attempts_failed} failed attempts: {_plain(report.last_error or '')}"
         )
     if report.results_cut:
         lines.append(f"- **Cut:** {report.results_cut} tool results, since the store of large texts was down")
@@ -77,14 +77,14 @@ def _archive(session: Session) -> list[str]:
 
 
 def _status(session: Session) -> str:
-    current = session.current_turn
-    if current.waiting_until:
-        until = f"{session.status} until {current.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{until}: {_plain(current.waiting_reason)}" if current.waiting_reason else until
+    slot = session.turn_slot
+    if slot.waiting_until:
+        until = f"{session.status} until {slot.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{until}: {_plain(slot.waiting_reason)}" if slot.waiting_reason else until
     if session.facts.ending is not None:
         return f"{session.status} ({_plain(session.facts.ending)})"
     if session.archive.is_failing and session.room.is_full:
-        return f"{session.status}; full, takes no further prompts"
+        return f"{session.status}; full, accepts no further prompts"
     return session.status
 
 
@@ -128,7 +128,7 @@ def _tasks(session: Session) -> list[str]:
 
 
 def _task(session: Session, task: SubTask) -> str:
-    """Name a task, with how far it is."""
+    """Return a task's title, status and progress."""
     url = chat_url_of(session, task)
     name = f"[{_plain(task.title)}]({url})" if url else _plain(task.title)
     percent = "" if task.percent is None else f", {task.percent} %"

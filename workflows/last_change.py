@@ -18,7 +18,7 @@ from typing import TypeVar
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.as_of import AsOf, TaskStart
+    from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
     from turnkeeper.models.wire import Frozen
 
 Answer = TypeVar("Answer", bound=Frozen)
@@ -59,5 +59,7 @@ class LastChange:
         return answer.model_copy(update={"as_of": as_of})
 
 
-def _task_start(started_ns: int, history_length: int) -> TaskStart:
-    return TaskStart(started_at=_EPOCH + timedelta(microseconds=started_ns // 1000), history_length=history_length)
+def _task_start(started_ns: int, history_length: int) -> WorkflowTaskStart:
+    return WorkflowTaskStart(
+        started_at=_EPOCH + timedelta(microseconds=started_ns // 1000), history_length=history_length
+    )

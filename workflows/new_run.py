@@ -57,7 +57,7 @@ class NewRun:
             return False
         return self._session.room.is_queue_carriable or self._growth.is_overdue()
 
-    def begin(self) -> NoReturn:
-        """Continue as new with the whole state."""
+    def continue_as_new(self) -> NoReturn:
+        """End this run and continue in a new one with the whole state; never returns."""
         self._session.reject_uncarriable(now=workflow.now())
         workflow.continue_as_new(self._session.carry())

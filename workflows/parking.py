@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.models.session.archive.archive_messages import UnparkOrder
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
@@ -34,20 +35,20 @@ class Parking:
     """The parked prompts and leaving fates of a session, in one run."""
 
     def __init__(
-        self, session: Session, archiving: Archiving, *, has_grown: Callable[[], bool], on_change: Callable[[], None]
+        self, session: Session, archiving: Archiving, *, has_grown: Callable[[], bool], refresh_ui: Callable[[], None]
     ) -> None:
         """`has_grown` returns whether the history is due for continue-as-new."""
         self._session = session
         self._archiving = archiving
         self._has_grown = has_grown
-        self._on_change = on_change
+        self._refresh_ui = refresh_ui
         self._task: asyncio.Task[None] | None = None
         self.is_fetching = False
         """Whether parked prompts are being fetched, which delays continue-as-new."""
 
     def begin(self) -> None:
         """Start the background task."""
-        if self._session.rules >= 2:
+        if self._session.rules >= Since.PARKING:
             self._task = asyncio.create_task(run_in_background(self._serve, rules=self._session.rules))
 
     async def _serve(self) -> None:
@@ -74,7 +75,7 @@ class Parking:
         if await self._archiving.store(move):
             self._session.queue.remove_moved(move)
             self._session.archive.record_success(now=workflow.now())
-            self._on_change()
+            self._refresh_ui()
 
     async def _fetch(self) -> None:
         session, limits = self._session, self._session.config.limits
@@ -106,7 +107,7 @@ class Parking:
             session.archive.record_failure(
                 "The archive does not have the prompts that were parked in it.", now=workflow.now()
             )
-        self._on_change()
+        self._refresh_ui()
 
     # ---- while the archive is down
 

@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_input import TaskInput
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
@@ -24,7 +24,7 @@ ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
 """Registered at start-up."""
 
 
-def task_parent(task: TaskStart) -> str:
+def task_parent(task: TaskInput) -> str:
     """Return a task's parent as `AgentTaskParent` has it."""
     return task.parent or NO_PARENT
 

@@ -2,8 +2,9 @@
 
 A vendor sends hundreds of pieces per second, people need about five updates per second, and a carrier accepts whole
 snapshots of at most `MAX_PARTIAL_BYTES`. So pieces are only collected when they arrive, and assembled when a snapshot
-is due: the first at once, each later one a carrier's `min_pause` after the one before, and the last one too. Text
-beyond the limit is dropped, so a snapshot costs the same however long the answer is.
+is due: the first one a carrier's `first_pause` after the first piece, each later one its `min_pause` after the one
+before, and the last one too. An answer that is whole before its first snapshot is due has none. Text beyond the limit
+is dropped, so a snapshot costs the same however long the answer is.
 
 Published text of a part is never withdrawn: later snapshots extend it, or add parts.
 """
@@ -166,15 +167,20 @@ class AnswerPublisher:
         self._behind = behind
         self._answer = GrowingAnswer(tag)
         self._clock = clock or asyncio.get_running_loop()
+        self._first_pause = carrier.first_pause
         self._pause: asyncio.Handle | None = None
         self._has_grown = False
         self._has_failed = False
 
     def grow(self, delta: Delta) -> None:
-        """Add a piece of the answer. It is published now, or when the pause after the last snapshot is over."""
+        """Add a piece of the answer. It is published now, or when the current pause is over."""
         self._answer.grow(delta.kind, delta.text)
         self._has_grown = True
-        if self._pause is None:
+        if self._pause is not None:
+            return
+        if self._first_pause:
+            self._pause, self._first_pause = self._clock.call_later(self._first_pause, self._show), 0.0
+        else:
             self._show()
 
     def __enter__(self) -> Self:
@@ -191,7 +197,7 @@ class AnswerPublisher:
         if self._has_grown and not self._has_failed:
             self._has_grown = False
             self._pause = self._clock.call_later(self._carrier.min_pause, self._show)
-            self._try(lambda: self._carrier.show(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
+            self._try(lambda: self._carrier.publish(self._workflow_id, self._answer.snapshot(), behind=self._behind()))
 
     def _try(self, step: Callable[[], None]) -> None:
         # A failure to publish must not fail the answer.

@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
-class ContextKey:
+class CacheKey:
     """Identifies one request, or one move to the archive, of one run, and its exact content."""
 
     run_id: str
@@ -34,11 +34,11 @@ class LocalContextCache(Generic[Content]):
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._total_bytes = 0
-        self._contents: OrderedDict[ContextKey, tuple[Content, int]] = OrderedDict()
+        self._contents: OrderedDict[CacheKey, tuple[Content, int]] = OrderedDict()
         # Workflow code runs in the worker's threads, activities in its event loop.
         self._lock = Lock()
 
-    def put(self, key: ContextKey, content: Content, *, size: int) -> None:
+    def put(self, key: CacheKey, content: Content, *, size: int) -> None:
         """Store `content`, about `size` bytes. It must not be changed afterwards."""
         with self._lock:
             self._drop(key)
@@ -47,7 +47,7 @@ class LocalContextCache(Generic[Content]):
             while self._total_bytes > self._max_bytes:
                 self._drop(next(iter(self._contents)))
 
-    def get(self, key: ContextKey) -> Content | None:
+    def get(self, key: CacheKey) -> Content | None:
         """Return the content, if it is still cached. It stays, since the activity may be retried."""
         with self._lock:
             if key not in self._contents:
@@ -55,11 +55,11 @@ class LocalContextCache(Generic[Content]):
             self._contents.move_to_end(key)
             return self._contents[key][0]
 
-    def discard(self, key: ContextKey) -> None:
+    def discard(self, key: CacheKey) -> None:
         with self._lock:
             self._drop(key)
 
-    def _drop(self, key: ContextKey) -> None:
+    def _drop(self, key: CacheKey) -> None:
         entry = self._contents.pop(key, None)
         if entry:
             self._total_bytes -= entry[1]

@@ -1,6 +1,7 @@
 """Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2)."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
@@ -9,10 +10,10 @@ from temporalio import activity
 from temporalio.client import Client
 
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
 from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
     ModelMessage,
@@ -22,6 +23,8 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RequestHead,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class ProviderSource(Protocol):
@@ -41,13 +44,13 @@ class ModelClient:
         self._texts = texts
         self._prices = prices
 
-    async def context_of(self, number: int, *, digest: str) -> ModelRequest | None:
+    async def request_of(self, number: int, *, digest: str) -> ModelRequest | None:
         """Return the session's request `number` with its large texts restored.
 
         `None` if the workflow no longer has exactly the request of `digest`. Raises `WorkflowSilentError` if it does
         not answer.
         """
-        cached = REQUESTS.get(ContextKey(current_run_id(), number, digest))
+        cached = REQUESTS.get(CacheKey(current_run_id(), number, digest))
         request = cached or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(current_session_id(), request)
 
@@ -73,9 +76,9 @@ class ModelClient:
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
         """
         provider, name = self._providers.resolve(model)
-        info, meter = activity.info(), spending.begin(request)
-        context = CallContext(
-            session_id=current_session_id(), request=number, attempt=info.attempt, waits=waits, meter=meter
+        attempt, meter = activity.info(), spending.begin(request)
+        info = CallInfo(
+            session_id=current_session_id(), request=number, attempt=attempt.attempt, waits=waits, meter=meter
         )
 
         def take(delta: Delta) -> None:
@@ -84,8 +87,8 @@ class ModelClient:
                 on_delta(delta)
 
         try:
-            async with _in_time(info):
-                response = await _complete_answer(provider.stream(name, request, context), take)
+            async with _in_time(attempt):
+                response = await _complete_answer(provider.stream(name, request, info), take)
         except ModelError as error:
             # A silent vendor was probably working, and bills for it.
             meter.has_begun |= error.error_type == "timeout"
@@ -105,7 +108,10 @@ class ModelClient:
                 break
             offset = page.next_offset
         request = ModelRequest(head=head, messages=messages)
-        return request if digest_of(request) == digest else None
+        if (actual := digest_of(request)) == digest:
+            return request
+        _log.error("Model request %d has the digest %s in its workflow, but %s in its call", number, actual, digest)
+        return None
 
 
 @asynccontextmanager

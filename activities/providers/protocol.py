@@ -25,7 +25,7 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class CallContext:
+class CallInfo:
     """The coordinates of a request. `request` counts the session's model requests from 1.
 
     `attempt` counts the attempts of this activity from 1. `waits` counts how often the workflow has waited and then
@@ -73,8 +73,6 @@ class ModelError(TurnkeeperError):
 class Provider(Protocol):
     """A source of models."""
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Ask the model `name`; yield deltas, then the whole response. Raises `ModelError`."""
         ...

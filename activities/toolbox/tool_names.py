@@ -131,24 +131,24 @@ class NamedTool:
         return ToolResult(outcome=outcome, content=content, status=status)
 
     def failure_result(self, error: Exception) -> ToolResult:
-        """Return the result after `error`: failed, or outcome unknown if the tool must not be repeated.
+        """Return the result after `error`: an error, or outcome unknown if the tool must not be repeated.
 
-        Raises `ServerLostError` if the tool may be repeated and that may help.
+        Raises `ServerLostError` if a repeated call is safe and may help.
         """
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
         # The error's text may contain addresses and credentials, so it goes to the log and not to the model.
         _log.warning("the call of %r failed", self.name, exc_info=error)
-        may_be_repeated = self.spec.effect != "at_most_once"
+        is_repeatable = self.spec.effect != "at_most_once"
         if isinstance(error, UnreachableError):
             result = error_result(f"{self.name} was not called", "Its server can't be reached now.")
-            return _raise_server_lost(result) if may_be_repeated else result
+            return _raise_server_lost(result) if is_repeatable else result
         why = self._failure_reason(error)
-        if may_be_repeated:
+        if is_repeatable:
             result = error_result(f"{self.name} failed", why)
             return _raise_server_lost(result) if isinstance(error, MCPError) else result
         return ToolResult(
-            outcome=f"{self.name}: outcome unknown",
+            outcome=f"Outcome unknown: {self.name} was started, but returned no result",
             content=f"{why} The call may have taken effect, so it was not repeated.",
             status="outcome_unknown",
         )

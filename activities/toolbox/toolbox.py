@@ -45,7 +45,7 @@ class Toolbox:
         self._tools: dict[str, NamedTool] = {}
 
     async def __aenter__(self) -> Self:
-        """Return the toolbox, and start to read the tools of its servers, so that slow ones are ready for a turn."""
+        """Start to list the servers' tools, so that slow servers are ready for the first turn."""
         for connection in self._connections.values():
             connection.begin_to_read()
         return self
@@ -60,7 +60,7 @@ class Toolbox:
     async def list_tools(self) -> ToolList:
         """Return the current tools, in a stable order, with unique names.
 
-        If a server is unreachable or too slow, its last known tools are returned; the log says why.
+        If a server is unreachable or too slow, its last known tools are returned, and the log says why.
         """
         await self._refresh(*self._connections.values())
         unreachable = [name for name, connection in self._connections.items() if not connection.is_known]
@@ -70,10 +70,10 @@ class Toolbox:
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return its result.
 
-        A second run runs the tool again, with the same idempotency key.
+        A second attempt runs the tool again, with the same idempotency key.
 
         Raises:
-            LostCallError: Its server was lost, and a second run may do no harm.
+            ServerLostError: The server was lost, and the call can safely be repeated.
         """
         started_at = perf_counter()
         try:
@@ -110,7 +110,7 @@ class Toolbox:
             except Exception as error:  # noqa: BLE001  # a tool's failure is a result and must not fail the turn
                 return named_tool.failure_result(error)
         explanation = (
-            "It is no longer as it was when this session read its tools. It is read again now; it may be called then."
+            "Its definition changed since this session read it. The tools are reloaded now; then it may be called."
         )
         return ToolResult(
             outcome=f"{invocation.name} has changed, and was not called",
@@ -148,20 +148,22 @@ class Toolbox:
         for named_tool in list(self._tools.values()):
             if named_tool.schema_problem:
                 _log.warning(
-                    "vendors would refuse %r with its schema: %s; it gets an open one",
+                    "vendors would reject the schema of %r: %s; the model gets an open schema",
                     named_tool.name,
                     named_tool.schema_problem,
                 )
             try:
                 yield named_tool.spec
             except (ValueError, RecursionError) as error:
-                _log.warning("the tool %r is left out: it can't be told to a model", named_tool.name, exc_info=error)
+                _log.warning(
+                    "the tool %r is left out: its definition can't be sent to a model", named_tool.name, exc_info=error
+                )
 
     def _unknown(self, invocation: ToolInvocation) -> ToolResult:
         lines = [f"There are: {', '.join(self._tools)}"]
         unknown = [server for server, connection in self._connections.items() if not connection.is_known]
         if unknown:
-            lines.append(f"Not known are the tools of servers that can't be reached now: {', '.join(unknown)}")
+            lines.append(f"Unknown, because unreachable: the tools of {', '.join(unknown)}")
         whose = f" of {invocation.server}" if invocation.server else ""
         nothing = error_result(f"There is no tool {invocation.name!r}{whose}", "\n".join(lines))
         owner = self._connections.get(invocation.server)

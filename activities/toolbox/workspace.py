@@ -118,7 +118,7 @@ class Workspace:
     def write(self, path: str, content: bytes) -> None:
         """Create or replace a regular file atomically.
 
-        Missing folders are created, and a replaced file keeps its permissions. A second run has no further effect.
+        Missing folders are created, and a replaced file keeps its permissions. A second attempt has no further effect.
         Raises `WorkspaceError`.
         """
         if len(content) > MAX_WRITE_BYTES:

@@ -1,8 +1,8 @@
 """What a polling client has already seen, judged by what it sends: cursor, revision, `ETag`, or less (SES-12).
 
 A poll with `wait` is held until there is something that the client has not seen. With `since_revision` the revision
-says so, with an `ETag` the tag. A client that sends only `last_seen_message_id`, like that of the original design,
-doesn't say in which form it has seen that turn: running or ended. So the gateway remembers in which forms it has
+says so, with an `ETag` the tag. A client that sends only `last_seen_message_id`, as in the original design (decision
+38), doesn't say in which form it has seen that turn: running or ended. So the gateway remembers in which forms it has
 delivered the newest turn to such clients:
 
     this form was never delivered             nobody has seen it: answer at once

@@ -99,7 +99,7 @@ class _Watcher:
         is_behind = self.queue_is_stale or self.has_more or watch.task_count > self.task_count
         return is_behind or self.retries.is_due or self._growth_in(output) is not None
 
-    def publish_update(self, event: UpdateEvent) -> UpdateEvent | None:
+    def next_update(self, event: UpdateEvent) -> UpdateEvent | None:
         """Move to the cursor after `event`; return the event to send, if it has anything new."""
         cursor, last, update = self.cursor, self.last, event.update
         had_problem = self._clear_problems()
@@ -114,18 +114,18 @@ class _Watcher:
                 return None
         return self._resumable(event)
 
-    def publish_restored(self, turn: ConversationMessage) -> UpdateEvent | None:
+    def next_restored(self, turn: ConversationMessage) -> UpdateEvent | None:
         """Return the event with a turn that was sent as an excerpt, if it is whole now."""
         if self.last is None or not self.retries.note_retry(turn):
             return None
         only_turn = {"new_messages": [], "updated_messages": [turn], "reset": False}
         return self._resumable(UpdateEvent(self.last.model_copy(update=only_turn)))
 
-    def publish_queue(self, queue: QueueEvent) -> QueueEvent | None:
+    def next_queue(self, queue: QueueEvent) -> QueueEvent | None:
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
         return queue if self._clear_problems() or queue.waiting != waiting else None
 
-    def publish_problem(self, problem: Problem) -> ProblemEvent | None:
+    def next_problem(self, problem: Problem) -> ProblemEvent | None:
         """Return the event of a problem, unless the watcher was already sent it."""
         self.is_deleted = problem.status == 404
         if self.is_deleted or problem.type in self.problem_types:
@@ -133,7 +133,7 @@ class _Watcher:
         self.problem_types.add(problem.type)
         return ProblemEvent(problem)
 
-    def publish_output(self, output: LiveOutput) -> PartialEvent | None:
+    def next_output(self, output: LiveOutput) -> PartialEvent | None:
         """Return what the model has written since the last snapshot that the watcher was sent."""
         growth = self._growth_in(output)
         if growth:
@@ -198,7 +198,7 @@ class UpdateFeed:
             except ProblemError as error:
                 if watcher.last is None:
                     raise
-                if problem := watcher.publish_problem(error.problem):
+                if problem := watcher.next_problem(error.problem):
                     yield problem
                 await self._pause()
                 continue
@@ -216,7 +216,7 @@ class UpdateFeed:
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
         if watcher.queue_is_stale:
-            return watcher.publish_queue(await self._reader.queue(watcher.session_id, watch))
+            return watcher.next_queue(await self._reader.queue(watcher.session_id, watch))
         if watcher.has_more or watch.task_count > watcher.task_count:
             if watcher.last is not None:
                 await output.wait_for_watchers()
@@ -224,11 +224,11 @@ class UpdateFeed:
             event = await self._reader.update(watcher.session_id, watcher.cursor, watch)
             watcher.task_count = task_count
             output.learn(event.update, since=watcher.cursor.since_revision)
-            return watcher.publish_update(event)
+            return watcher.next_update(event)
         if watcher.retries.is_due:
             turn = await self._reader.with_whole_answer(watcher.session_id, watcher.retries.next)
-            return watcher.publish_restored(turn)
-        return watcher.publish_output(output)
+            return watcher.next_restored(turn)
+        return watcher.next_output(output)
 
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""

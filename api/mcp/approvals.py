@@ -1,7 +1,7 @@
-"""Tool calls that wait for a person's decision, as elicitations of MCP, and the decisions (AGT-8, TSK-6).
+"""Tool calls that wait for a person's decision, as MCP elicitations (AGT-8, TSK-6).
 
-Every call has a key of its own, made of its session, its id and the digest of its arguments. A decision comes back
-under that key, and counts only while exactly this call with exactly these arguments waits.
+A call's key is a digest of its session, its id and its arguments. A decision has that key, and counts only while this
+call with these arguments waits.
 """
 
 import json
@@ -20,10 +20,10 @@ from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
 
 MAX_CALLS = 50
-"""Calls that are shown at once; the others follow once these are decided."""
+"""Maximum of calls in one response; the others follow once these are decided."""
 
 MAX_ARGUMENTS_CHARS = 4_000
-"""Longest arguments in a message."""
+"""Maximum characters of arguments in a message."""
 
 FORM: dict[str, Any] = {
     "type": "object",
@@ -36,14 +36,14 @@ FORM: dict[str, Any] = {
 
 
 class ApprovalForm(Strict):
-    """What a person fills in."""
+    """The content of an accepted elicitation."""
 
     decision: ApprovalDecision
     reason: Reason | None = None
 
 
 class ElicitAnswer(BaseModel):
-    """What a client answers: `decline` rejects the call; `cancel` decides nothing, and the call goes on waiting."""
+    """A client's answer: `decline` rejects the call; with `cancel` the call keeps waiting."""
 
     action: Literal["accept", "decline", "cancel"]
     content: ApprovalForm | None = None
@@ -51,7 +51,7 @@ class ElicitAnswer(BaseModel):
 
 @dataclass(frozen=True)
 class AwaitingCall:
-    """A call that waits, of the task's own session or of one that works for it."""
+    """A waiting call, of the task's session or of a task below it."""
 
     session_id: str
     approval: PendingApproval
@@ -74,7 +74,7 @@ class AwaitingCall:
 
 
 async def awaiting_calls(services: Services, session_id: str) -> list[AwaitingCall]:
-    """Return the calls that wait in a session and in the tasks below it, at most `MAX_CALLS`."""
+    """Return the waiting calls of a session and of the tasks below it, at most `MAX_CALLS`."""
     pending = await services.approvals.pending(session_id)
     calls = [AwaitingCall(approval.workflow_id or session_id, approval) for approval in pending.approvals]
     return calls[:MAX_CALLS]
@@ -83,9 +83,9 @@ async def awaiting_calls(services: Services, session_id: str) -> list[AwaitingCa
 def read_decisions(
     calls: list[AwaitingCall], responses: Mapping[str, JsonValue]
 ) -> list[tuple[AwaitingCall, ApprovalForm]]:
-    """Return what was decided on which call. What answers no call that waits is left out.
+    """Return the decisions on waiting calls; answers with other keys are ignored.
 
-    Raises `ValidationError` for an answer that does not fit the form: then nothing is decided.
+    Raises `ValidationError` if any answer does not fit the form; then nothing is decided.
     """
     answers = [(call, ElicitAnswer.model_validate(responses[call.key])) for call in calls if call.key in responses]
     return [(call, form) for call, answer in answers if (form := _form(answer)) is not None]
@@ -100,7 +100,7 @@ def _form(answer: ElicitAnswer) -> ApprovalForm | None:
 
 
 async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> None:
-    """Pass a decision on; without effect if the call does not wait any more. Raises `ProblemError`."""
+    """Send a decision to its session; no effect if the call no longer waits. Raises `ProblemError`."""
     request = ResolveApproval(
         call_id=call.approval.call_id,
         args_digest=call.approval.args_digest,

@@ -1,4 +1,4 @@
-"""`/mcp` in the gateway: streamable HTTP, stateless, behind the gateway's own checks of hosts, origins and sizes."""
+"""The gateway's endpoint `/mcp`: streamable HTTP, stateless, behind the checks of hosts, origins and sizes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,9 +22,9 @@ def _load() -> Serve:
 
 
 class McpEndpoint:
-    """Serves MCP. A client may speak 2026-07-28, or a protocol with a handshake from before.
+    """Serves MCP, in protocol 2026-07-28 and in earlier ones with a handshake.
 
-    The SDK is slow to load and takes 25 MB, so that waits for the first request.
+    The SDK is slow to load and takes 25 MB, so it is loaded at the first request.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class McpEndpoint:
         self._serving: asyncio.Task[None] | None = None
 
     def install(self, app: FastAPI) -> None:
-        # Starlette calls an object as an ASGI application. GET, for streams that only listen, is not offered.
+        # Starlette treats an object as an ASGI application. There is no GET, which opens a stream for notifications.
         app.router.routes.append(Route(PATH, endpoint=self, methods=["POST"], include_in_schema=False))
 
     @asynccontextmanager
     async def running(self, services: Services) -> AsyncIterator[None]:
-        """Serve requests as long as the context is open."""
+        """Serve requests while the context is open."""
         self._services = services
         try:
             yield
@@ -52,7 +52,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         application = await self._started()
-        # The SDK compares values of headers as they are; HTTP does not count the spaces around them.
+        # The SDK compares header values literally, but in HTTP the spaces around them don't count.
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         await application({**scope, "headers": headers}, receive, send)
 
@@ -61,7 +61,7 @@ class McpEndpoint:
             if self._application is None:
                 serve = await asyncio.to_thread(_load)
                 started: asyncio.Future[ASGIApp] = asyncio.get_running_loop().create_future()
-                # In a task of its own: the SDK's task group must be left by the task that has entered it.
+                # In its own task, since the SDK's task group must be entered and left by the same task.
                 self._serving = asyncio.create_task(self._serve(serve, started))
                 self._application = await started
         return self._application

@@ -1,4 +1,4 @@
-"""What goes wrong, in the two forms that MCP has: a result of the tool, which the model reads, or a JSON-RPC error."""
+"""Errors in both forms of MCP: a tool result, which the model reads, or a JSON-RPC error."""
 
 from fastapi.exceptions import RequestValidationError
 from mcp.shared.exceptions import MCPError
@@ -10,18 +10,18 @@ from turnkeeper.models.errors import RejectedError, TaskValidationError
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 EXPECTED = (ProblemError, RejectedError, TaskValidationError, StoreUnavailableError)
-"""What services raise for a reason that callers are told. Anything else is a bug."""
+"""Errors of services that callers see. Any other is a bug."""
 
 
 def arguments_error(error: ValidationError) -> ProblemError:
-    """Return the problem that names every wrong argument, the reason and the value."""
+    """Return the problem that lists every wrong argument with reason and value."""
     details = error.errors(include_url=False, include_context=True)
     located = [{**detail, "loc": ("arguments", *detail["loc"])} for detail in details]
     return problem_of(RequestValidationError(located), is_of_task=True)
 
 
 def sentence_of(error: Exception) -> str:
-    """Return what went wrong as a tool says it, with the values of wrong arguments."""
+    """Return an error as text for a tool result, with the values of wrong arguments."""
     problem = problem_of(error, is_of_task=True).problem
     if not problem.errors:
         return problem.detail
@@ -29,8 +29,8 @@ def sentence_of(error: Exception) -> str:
     return "; ".join(fields)
 
 
-def is_passing(error: Exception) -> bool:
-    """Return whether the same request may succeed later, with nothing wrong with the work itself."""
+def is_temporary(error: Exception) -> bool:
+    """Return whether the same request may succeed later, because only the service is unavailable."""
     return problem_of(error, is_of_task=True).problem.status in (503, 504)
 
 

@@ -1,7 +1,7 @@
-"""One prompt as a task: its status, and what came of it (TSK-4, TSK-6).
+"""One prompt as a task of MCP: its status and its result (TSK-4, TSK-6).
 
-A task is a session and goes on with every message. What a client of MCP waits for is one prompt of it: that has an end,
-which stays, whatever the session does afterwards.
+Our task is a session and continues with every message. An MCP client waits for one prompt of it, whose result is final
+whatever the session does afterwards.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ FIRST_TURN_BYTES = 1_000_000
 async def read_prompt_task(services: Services, session_id: str, message_id: str | None) -> Task:
     """Return the task of a prompt; with `message_id` `None`, of the first prompt of the task `session_id`.
 
-    Raises `ProblemError`, and `StoreUnavailableError` where only the archive could say.
+    Raises `ProblemError`, and `StoreUnavailableError` if the turn is in an archive that can't be read.
     """
     if message_id is None:
         return await _task_of_first_prompt(services, session_id)
@@ -68,7 +68,7 @@ def _session_as_task(services: Services, state: ConversationState) -> Task:
 
 
 def links_of(services: Services, session_id: str) -> dict[str, Any]:
-    """Return the links of a session, as a task has them."""
+    """Return the links of a session as fields of a task."""
     links = session_links(services.settings, session_id, namespace=services.client.namespace)
     return {"url": chat_url(services.settings, session_id), "temporal_url": links.temporal}
 
@@ -81,7 +81,7 @@ def _not_started(task: Task, fate: PromptFate) -> Task:
 
 
 async def _running(services: Services, task: Task, state: ConversationState) -> Task:
-    """Return the task of the turn that runs, which is the newest one."""
+    """Return the task of the running turn, which is the newest one."""
     waits = any(sub_task.status == "input_required" for sub_task in state.session.tasks)
     newest = state.messages[-1].status if state.messages else None
     status = task_status(newest, session=state.status, waits=waits, queue_length=0)
@@ -92,7 +92,7 @@ async def _running(services: Services, task: Task, state: ConversationState) -> 
 
 
 def _ended(services: Services, task: Task, turn: ConversationMessage) -> Task:
-    """Return the task as this turn left it."""
+    """Return the task with the result of this turn."""
     result = TaskResult(
         summary=summary_of_answer(turn.agent_message or turn.error or "") or None,
         answer=turn.agent_message,
@@ -110,6 +110,6 @@ def _ended(services: Services, task: Task, turn: ConversationMessage) -> Task:
 
 
 def _changed(task: Task, **fields: object) -> Task:
-    """Return the task with `fields`, and with nothing of what it was before that."""
+    """Return the task with `fields`; its other status fields are reset."""
     none = dict.fromkeys(("status_message", "percent", "result", "error", "error_type"))
     return task.model_copy(update={**none, "approvals": 0, **fields})

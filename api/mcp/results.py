@@ -1,4 +1,4 @@
-"""Results of tools: a typed object, the same as JSON text for clients that read only text, and notes beside it."""
+"""Tool results: a typed object, the same as JSON text for clients that read only text, and notes."""
 
 from collections.abc import Sequence
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from starlette.types import ASGIApp
 
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, sentence_of
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
 from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_declared
@@ -38,12 +38,12 @@ INSTRUCTIONS = (
 )
 
 LIST_MILLIS = 3_600_000
-"""How long a client may keep the list of tools."""
+"""How long a client may cache the list of tools."""
 
 
 @asynccontextmanager
 async def serving(services: Services) -> AsyncIterator[ASGIApp]:
-    """Serve MCP over HTTP as long as the context is open: every request by itself, every answer as JSON."""
+    """Serve MCP over HTTP while the context is open: stateless, with JSON responses."""
     manager = StreamableHTTPSessionManager(
         _build_server(services), json_response=True, stateless=True, max_request_body_size=MAX_HISTORY_BYTES
     )
@@ -78,7 +78,7 @@ def _build_server(services: Services) -> Server[Any]:
 
 
 async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Answer a bug as the gateway does elsewhere. To older clients the SDK would send the exception's text."""
+    """Hide the text of unexpected exceptions, which the SDK would send to older clients."""
     try:
         return await call_next(ctx)
     except (MCPError, ValidationError):
@@ -89,7 +89,7 @@ async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 
 class ToolCalls:
-    """Calls tools. What the caller can fix is a result that says so; an unknown tool is an error of JSON-RPC."""
+    """Calls tools. Errors that the caller can fix are tool results; an unknown tool is a JSON-RPC error."""
 
     def __init__(self, services: Services, extension: TasksExtension) -> None:
         self._services = services
@@ -112,7 +112,7 @@ class ToolCalls:
             return error_result(sentence_of(error))
 
     async def _handle_of(self, work: Work, context: Context) -> dict[str, Any] | None:
-        """Return a handle of the work, for a client that knows handles, while they can be stored."""
+        """Return a handle of the work; `None` if the client does not support handles, or none can be stored."""
         if not is_declared(context):
             return None
         message = " ".join([f"{work.session_id} is working: {work.accepted.url}", *work.notes])
@@ -122,11 +122,11 @@ class ToolCalls:
             return None
 
     async def _result_of(self, work: Work) -> CallToolResult:
-        """Return the task as it is now; while no worker can say, as it was accepted."""
+        """Return the current task; if no worker answers, the task as it was accepted."""
         try:
             task = await read_prompt_task(self._services, work.session_id, work.message_id)
         except EXPECTED as error:
-            if not is_passing(error):
+            if not is_temporary(error):
                 raise
             task = work.accepted
         return task_result(task, notes=work.notes)

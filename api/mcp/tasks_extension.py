@@ -1,11 +1,11 @@
-"""The Tasks extension of MCP, `io.modelcontextprotocol/tasks`, as its schema of 2026-07-28 has it (TSK-6).
+"""The Tasks extension of MCP, `io.modelcontextprotocol/tasks`, in its schema of 2026-07-28 (TSK-6).
 
-A client that declares the extension with its request gets a handle for work that goes on, and asks for it until it has
-ended. There are `tasks/get`, `tasks/update` and `tasks/cancel`, and nothing else. The work is a workflow, and the
-handle a row in the database: neither ends with a gateway or a worker.
+A client that declares the extension in its request gets a handle for long work, and polls it. The only methods are
+`tasks/get`, `tasks/update` and `tasks/cancel`. The work is a workflow and the handle a row in the database, so both
+survive gateways and workers.
 
-What a task answers with in the end is what the tool would have answered: a turn that failed is a `completed` task whose
-result is an error. The status `failed` is for errors of JSON-RPC.
+The result of a task is what the tool would have returned: a failed turn is a `completed` task with an error as its
+result. The status `failed` is for JSON-RPC errors.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_passing, rpc_error, sentence_of
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
@@ -41,7 +41,7 @@ from turnkeeper.stores.task_handles import TaskHandle
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 POLL_MILLIS = 1_000
-"""How often a client should ask."""
+"""How often a client should poll."""
 
 MAX_HANDLE_CHARS = 200
 
@@ -56,13 +56,13 @@ class TaskParams(RequestParams):
 
 
 class UpdateParams(TaskParams):
-    """Parameters of `tasks/update`: answers to what was asked, by their keys."""
+    """Parameters of `tasks/update`: answers to elicitations, by their keys."""
 
     input_responses: dict[str, JsonValue] = Field(alias="inputResponses")
 
 
 def client_capabilities(context: Context) -> Mapping[str, Any]:
-    """Return what the client declares with this very request; an earlier one does not count."""
+    """Return the capabilities that the client declares in this request; earlier requests don't count."""
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return {}
     declared = (context.meta or {}).get(CLIENT_CAPABILITIES_META_KEY)
@@ -70,13 +70,13 @@ def client_capabilities(context: Context) -> Mapping[str, Any]:
 
 
 def is_declared(context: Context) -> bool:
-    """Return whether the client may be given a handle."""
+    """Return whether the client supports handles."""
     extensions = client_capabilities(context).get("extensions")
     return isinstance(extensions, Mapping) and isinstance(extensions.get(EXTENSION), Mapping)
 
 
 class TasksExtension:
-    """The extension, over the sessions of one gateway."""
+    """The methods of the extension."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -89,9 +89,9 @@ class TasksExtension:
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
     async def create(self, session_id: str, message_id: str | None, *, status_message: str) -> Answer:
-        """Return a new handle, as the result of the call that has started the work.
+        """Return a new handle, as the result of the call that started the work.
 
-        Raises `StoreUnavailableError`: the work goes on all the same.
+        Raises `StoreUnavailableError`; the work continues anyway.
         """
         handle = await self._handles.create(session_id, message_id, owner=LOCAL.id, now=datetime.now(UTC))
         task = _task(handle, "working", status_message=status_message, updated_at=handle.created_at)
@@ -102,7 +102,7 @@ class TasksExtension:
         try:
             task = await self._detailed(context, handle)
         except EXPECTED as error:
-            if not is_passing(error):
+            if not is_temporary(error):
                 raise rpc_error(error) from error
             # An error would end the client's wait, while the work goes on.
             task = _task(handle, "working", status_message=sentence_of(error))
@@ -116,7 +116,7 @@ class TasksExtension:
         if task.status != "input_required":
             return _task(handle, task.status, task=task)
         if "elicitation" not in client_capabilities(context):
-            # The client can't be asked; the page can, and the task goes on once a person has decided there.
+            # This client can't ask people. The task continues once a person has decided on the page.
             waits = f"A tool call waits for a decision: {task.url}"
             return _task(handle, "working", task=task, status_message=waits)
         calls = await awaiting_calls(self._services, handle.session_id)
@@ -155,7 +155,7 @@ class TasksExtension:
             if task.is_final:
                 return
         except EXPECTED as error:
-            if not is_passing(error):
+            if not is_temporary(error):
                 raise
         if handle.message_id is None:
             await services.tasks.cancel(session_id)
@@ -192,7 +192,7 @@ def _task(
     updated_at: datetime | None = None,
     **details: Any,
 ) -> Answer:
-    """Return a task as it is on the wire; `details` are what its status has beside the rest."""
+    """Return a task in its wire form; `details` are the fields of its status."""
     message = status_message or (task and (task.status_message or task.error))
     updated = updated_at or (task and task.updated_at) or handle.created_at
     return {

@@ -1,7 +1,6 @@
-"""The seven tools, each with its arguments, and what it does with the services of the gateway (TSK-6).
+"""The seven tools with their arguments and results (TSK-6).
 
-Two of them start work that goes on: a task, or a prompt. They answer with `Work`, of which the server makes a handle or
-the task as it is.
+Two of them start long work: a task or a prompt. They return `Work`, which the server turns into a handle or a task.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,26 +28,26 @@ from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
 
 MAX_TURNS = 50
-"""Turns of a conversation in one answer."""
+"""Maximum of turns in one result."""
 
 Arguments = TypeVar("Arguments", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work that has been started: a prompt of a session, or with `message_id` `None` the first one of a task."""
+    """Started work: a prompt of a session; if `message_id` is `None`, the first prompt of a task."""
 
     session_id: str
     message_id: str | None
     accepted: Task
-    """The task as far as it is known without a worker."""
+    """The task as known without a worker."""
     notes: Sequence[str] = ()
-    """What the caller should know beside it."""
+    """Further texts for the caller, such as warnings."""
 
 
 @dataclass(frozen=True)
 class Tool(Generic[Arguments]):
-    """A tool: `output` is the model of what it answers, `Work` included."""
+    """A tool. `output` is the model of its result, also of the task that `Work` becomes."""
 
     name: str
     title: str
@@ -234,7 +233,7 @@ async def send_prompt(services: Services, arguments: SendPromptArguments) -> Wor
 
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _STARTS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
-"""An agent works with tools: what it may do is for the session's tool policy to say."""
+"""An agent uses tools that the session's tool policy allows, so these hints assume any effect."""
 _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 _ALL: list[Tool[Any]] = [
@@ -310,4 +309,4 @@ _ALL: list[Tool[Any]] = [
 TOOLS = {tool.name: tool for tool in _ALL}
 
 ALIASES = {"create_real_task": "create_task"}
-"""Names that are taken and not listed."""
+"""Names that work but are not listed."""

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.prompts.prompt_fates import PromptFates
+from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
@@ -23,7 +23,7 @@ from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_QUERIES = 3
-"""Queries before a prompt is rejected: there may be room that other prompts have reserved meanwhile."""
+"""Queries before a prompt is rejected. Other prompts may take the room that a query has found."""
 
 READ_SECONDS = 0.5
 """Time for reading the end of the history before a prompt is sent. After that the gateway uses its own count."""
@@ -35,7 +35,7 @@ SEND_SECONDS = 2.7
 class PromptSender:
     """Sends prompts to sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: SessionCommands, reader: SessionReader, fates: PromptFates) -> None:
+    def __init__(self, sessions: SessionCommands, reader: SessionReader, fates: FateReader) -> None:
         self._sessions = sessions
         self._reader = reader
         self._fates = fates

@@ -20,7 +20,7 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
-from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.wire import Compact
@@ -82,7 +82,7 @@ def task_input(task: CreateTask, prepared: PreparedTask, *, task_id: str, settin
     if task.timeout is not None:
         start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})
     check_text(prepared.prompt, limits=start.limits, field="description")
-    context = TaskStart(context=prepared.context, parent=task.parent, open_seconds=None)
+    context = TaskInput(context=prepared.context, parent=task.parent, open_seconds=None)
     return start.model_copy(update={"task": context})
 
 

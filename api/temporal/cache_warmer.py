@@ -1,4 +1,4 @@
-"""Making a worker load a watched session after the worker that had it in memory has gone (API-3).
+"""Makes a worker load a watched session, once the worker that had it in memory is gone (API-3).
 
 Temporal sends a session's tasks and queries to the worker that has the session in memory: the one that completed its
 last workflow task. Once that worker is gone, each query goes to another worker with the whole history, which is
@@ -7,7 +7,7 @@ update that the session rejects is a workflow task too, and leaves no trace in t
 session in memory again. Measured at 448 events: 30 ms per query before, 4 ms after.
 
 Temporal doesn't say which worker then has the session, only which workers exist. So the session is warmed again when
-one of these has gone.
+one of them is gone.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.workflows.hosting.connection import polling_workers
 
 WORKER_LIST_SECONDS = 5.0
-"""How long the list of workers is cached. Temporal itself lists a worker that has gone for another minute."""
+"""How long the list of workers is cached. Temporal itself lists a dead worker for another minute."""
 
 REJECTED_UPDATE = "cancel_turn"
 """Without a turn's id its validator always rejects it (SES-8)."""
@@ -59,7 +59,7 @@ class CacheWarmer:
             before, present = watch.workers, await self._present_workers()
             if not present or before <= present:
                 return
-            await self._send_refused_update(workflow_id)
+            await self._send_rejected_update(workflow_id)
             if watch.workers == before:  # else there was a workflow task meanwhile
                 watch.workers = present
         except (RPCError, TimeoutError, RuntimeError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
@@ -67,7 +67,7 @@ class CacheWarmer:
         finally:
             watch.is_being_warmed = False
 
-    async def _send_refused_update(self, workflow_id: str) -> None:
+    async def _send_rejected_update(self, workflow_id: str) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
             async with asyncio.timeout(rpc_timeout().total_seconds()):

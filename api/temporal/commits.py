@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
-from turnkeeper.models.as_of import AsOf, TaskStart
+from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
@@ -87,7 +87,7 @@ class CommitChecker:
         return is_committed
 
     async def _check_once(
-        self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart], patience: float
+        self, workflow_id: str, run_id: str, tasks: Sequence[WorkflowTaskStart], patience: float
     ) -> bool | None:
         """Check what the watch has seen or sees within `patience` seconds, then the history; `None` if undecided."""
         watch = self._watches.get(workflow_id)
@@ -101,12 +101,12 @@ class CommitChecker:
             return _are_committed(watch.tasks, tasks)
         return await self._read(workflow_id, run_id, tasks)
 
-    async def _read(self, workflow_id: str, run_id: str, tasks: Sequence[TaskStart]) -> bool | None:
+    async def _read(self, workflow_id: str, run_id: str, tasks: Sequence[WorkflowTaskStart]) -> bool | None:
         since = min((task.started_at for task in tasks), default=None)
         return _are_committed(await newest_tasks(self._client, workflow_id, run_id=run_id, since=since), tasks)
 
 
-def _are_committed(history: WorkflowTasks, tasks: Sequence[TaskStart]) -> bool | None:
+def _are_committed(history: WorkflowTasks, tasks: Sequence[WorkflowTaskStart]) -> bool | None:
     """Return whether all of `tasks` were completed; `None` while that part of the history doesn't show it."""
     verdicts = [history.is_committed(task.started_at, history_length=task.history_length) for task in tasks]
     return False if False in verdicts else None if None in verdicts else True

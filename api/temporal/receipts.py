@@ -23,7 +23,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Receipt:
-    """The `position` of an accepted prompt in the queue, or its `fate`; neither while no worker answers."""
+    """Where an accepted prompt is; neither field is set while no worker answers.
+
+    `position` counts from 1 in the queue. It is 0 once the prompt has started or joined a turn; `fate` then says which.
+    """
 
     message_id: str
     position: int | None = None

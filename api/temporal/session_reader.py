@@ -40,7 +40,7 @@ from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, k
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
-from turnkeeper.models.errors import REFUSED
+from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
 from turnkeeper.models.session.messages import (
@@ -334,7 +334,7 @@ class SessionQueries:
                 if error.status not in _TEMPORARY:
                     raise
             except WorkflowQueryFailedError as error:
-                if str(error).startswith(REFUSED):
+                if str(error).startswith(REJECTION_PREFIX):
                     raise
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
                 log.warning("a worker could not answer the query %s", key.query)

@@ -24,7 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
-from turnkeeper.models.errors import REFUSED
+from turnkeeper.models.errors import REJECTION_PREFIX
 
 Answer = TypeVar("Answer")
 
@@ -60,7 +60,7 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
     except WorkflowQueryFailedError as error:
-        raise problems.invalid("request", str(error).removeprefix(REFUSED)) from error
+        raise problems.invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
@@ -130,5 +130,5 @@ def _rejection_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type in problems.REJECTIONS:
         field = cause.details[0] if cause.details else None
-        return problems.rejected(cause.type, cause.message.removeprefix(REFUSED), field=field)
+        return problems.rejected(cause.type, cause.message.removeprefix(REJECTION_PREFIX), field=field)
     return problems.invalid("request", texts.REJECTED_BY_SESSION)

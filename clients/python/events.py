@@ -59,10 +59,14 @@ class PartialEvent(Frozen):
 
 
 class ConnectionLostEvent(Frozen):
-    """The connection is lost. It is retried every few seconds; the next event means that it is back."""
+    """The connection is lost. It is retried every few seconds; the next event means that it is back.
+
+    `problem` is the name of the gateway's problem, such as `no-worker`; None if there was no response.
+    """
 
     event: Literal["lost"] = "lost"
     reason: str
+    problem: str | None = None
 
 
 Event = UpdateEvent | QueueEvent | PartialEvent | ConnectionLostEvent
@@ -104,7 +108,8 @@ async def follow(
         lost_at = clock() if lost_at is None else lost_at
         if patience is not None and clock() - lost_at > patience:
             raise error
-        yield ConnectionLostEvent(reason=str(error))
+        name = error.problem.name if isinstance(error, GatewayProblemError) else None
+        yield ConnectionLostEvent(reason=str(error), problem=name)
         await asyncio.sleep(next(pauses))
 
 
@@ -149,7 +154,8 @@ class _Stream:
                 case "partial":
                     return PartialEvent(partial=PartialGrowth.model_validate_json(sse.data))
                 case "problem":
-                    return ConnectionLostEvent(reason=Problem.model_validate_json(sse.data).detail)
+                    problem = Problem.model_validate_json(sse.data)
+                    return ConnectionLostEvent(reason=problem.detail, problem=problem.name)
                 case _:
                     return None
         except ValidationError as error:

@@ -66,7 +66,7 @@ class OneShotPrompt:
                 final = await self._after(event)
                 if final:
                     return final
-        return self._final("failed", error=texts.SESSION_OVER.format(status=self.conversation.status))
+        return self._final("failed", error=texts.session_over(self.conversation.status))
 
     async def stop(self) -> None:
         """Stop the turn, or withdraw the prompt if it has none yet. Raises `GatewayError`."""

@@ -49,7 +49,15 @@ STILL_SENDING = "Still sending your prompts. Press Ctrl-C to leave without sendi
 NO_PROMPTS_REASON = "No prompts were sent."
 SESSION_ENDED = "No prompts were sent, so the session was ended."
 SESSION_GOES_ON = "The session goes on. Resume with: {command}"
-SESSION_OVER = "The session is over ({status})."
+
+
+def session_over(status: SessionStatus | None) -> str:
+    """Return that a closed session takes no prompts.
+
+    >>> session_over("ended"), session_over("terminated")
+    ('The session has ended and is read-only.', 'The session was terminated and is read-only.')
+    """
+    return f"The session {'has' if status == 'ended' else 'was'} {status} and is read-only."
 
 
 def model(name: str | None) -> str:
@@ -92,15 +100,32 @@ MORE_PROMPTS = "and {prompts}: /queue"
 NO_ANSWER = "The model did not answer."
 TRYING_AGAIN_IN = "{reason} Trying again in {time}"
 TRYING_AGAIN_NOW = "{reason} Trying again now"
-RECONNECTING = "{reason}. Reconnecting. Everything you sent is safe."
-STILL_LOST = "{reason}; trying again"
+RECONNECTING = "{reason} Reconnecting… Everything you sent is safe."
+STILL_LOST = "{reason} Trying again…"
 RECONNECTED = "Reconnected. Nothing was lost."
+
+_CONNECTION_PROBLEMS = {
+    "no-worker": "No worker is running.",
+    "temporal-unreachable": "The server can't reach Temporal.",
+}
+
+
+def connection_problem(problem: str | None, reason: str) -> str:
+    """Return why the connection is lost, as one sentence; `problem` is the gateway's name for it.
+
+    >>> connection_problem(None, "The gateway can't be reached: nothing listens there")
+    "The gateway can't be reached: nothing listens there."
+    >>> connection_problem("no-worker", "No worker answered for session 'a'.")
+    'No worker is running.'
+    """
+    return _CONNECTION_PROBLEMS.get(problem or "", f"{reason.removesuffix('.')}.")
+
 
 # ---- turns
 
 TURN = "turn {number}"
 TURN_DETAILS = "turn {number}, details"
-INTERRUPTED = "(interrupted here)"
+INTERRUPTED = "(stopped here)"
 EXCERPT = "This is an excerpt. The full text can't be loaded now."
 RESULT_SIZE = " of {size}"
 REJECTED = "rejected"

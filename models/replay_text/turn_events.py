@@ -76,7 +76,7 @@ def _result_event(result: ToolResult | None, is_running: bool) -> ResultEvent:
         return ResultEvent(outcome=RUNNING if is_running else INTERRUPTED)
     outcome = result.outcome.replace("\n", " ")
     if result.status in ("cancelled", "outcome_unknown"):
-        # Written by the session or its worker when the turn ended; the tool has returned nothing.
+        # Written by the session or its worker when the call was lost or the turn ended; the tool has returned nothing.
         content = f"{outcome}\n{result.content}" if result.content else outcome
         return ResultEvent(outcome=INTERRUPTED, content=content)
     return ResultEvent(outcome=outcome, content=result.content)

@@ -23,8 +23,9 @@ from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.session.carried_state import Carried
 from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
-from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
 
@@ -42,7 +43,7 @@ DEFAULT_SYSTEM_PROMPT = (
 USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
 """User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
 
-_USER_PATTERN_BEFORE_RULES_3 = r"^[\w .@+~-]{1,64}$"
+_USER_PATTERN_WITHOUT_APOSTROPHES = r"^[\w .@+~-]{1,64}$"
 
 SYSTEM_PROMPT_BYTES = 100_000
 """Maximum of a system prompt, as JSON, since it is carried from run to run."""
@@ -99,7 +100,7 @@ class SessionInput(Frozen):
     """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
     first_prompt: PromptSignal | str | None = None
     """Handled like a signal at the start."""
-    task: TaskStart | None = None
+    task: TaskInput | None = None
     """Set if the session is a task; its first prompt is made from the task's context."""
     carried: Carried | None = None
 
@@ -253,9 +254,9 @@ def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput
     """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
     task = start.task and start.task.without_context
     config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
-    if default_rules < 2:
+    if default_rules < Since.LIMIT_DEFAULTS:
         config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
-    if default_rules < 3:
+    if default_rules < Since.HISTORY_DEFAULTS:
         config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
     return config
 
@@ -283,7 +284,7 @@ def read_start(raw: object, *, extra_arguments: int, allows_apostrophes: bool = 
         raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
     start = parse(SessionInput, raw)
     if start.carried is None:
-        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_BEFORE_RULES_3)
+        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_WITHOUT_APOSTROPHES)
     return start
 
 

@@ -16,9 +16,9 @@ from turnkeeper.models.ids import is_id
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput, check_start
-from turnkeeper.models.session.queue.prompt_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn

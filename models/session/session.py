@@ -20,31 +20,19 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.room import Room
+from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.session.session_tools import SessionTools
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
-from turnkeeper.models.session.turn.current_turn import CurrentTurn
 from turnkeeper.models.session.turn.running_turn import RunningTurn
+from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
-
-CURRENT_RULES = 4
-"""The rules of a run determine its behaviour where releases differ (SES-19):
-
-1   all releases before rules had a number
-2   prompts are parked, a stop waits for the unfinished answer, tools that write ask
-3   limits of tokens are learned, lists show a new title at once
-4   the present rules: sessions can start tasks
-"""
-
-
-RULES_WITH_TASKS = 4
-"""From these default rules on, a session is offered `run_task`."""
 
 
 class Session:
@@ -73,15 +61,15 @@ class Session:
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
         self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
         # A halved window is restored: rules 3 learn a limit of tokens instead (CTX-7).
-        context = state.context if rules < 3 else state.context.model_copy(update={"halved": None})
-        self.context = ModelContext(context, self.transcript, on_change=lambda: self.current_turn.publish())
+        context = state.context if rules < Since.LEARNED_LIMITS else state.context.model_copy(update={"halved": None})
+        self.context = ModelContext(context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(state.tools)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.own_task = state.task
         """What is reported of the task that this session is; replaced with every change."""
         self.sub_tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
-        self.current_turn = CurrentTurn(
-            state.running, self.transcript, self.context, on_change=self._changed, on_usage=self._count_usage
+        self.turn_slot = TurnSlot(
+            state.running, self.transcript, self.context, raise_revision=self._changed, on_usage=self._count_usage
         )
         self.room = Room(self)
         self.closed: SessionStatus | None = None
@@ -91,7 +79,7 @@ class Session:
 
     @property
     def turn(self) -> RunningTurn | None:
-        return self.current_turn.value
+        return self.turn_slot.turn
 
     @property
     def view(self) -> ModelView:
@@ -109,7 +97,7 @@ class Session:
             return "awaiting_approval"  # also while it is ending, which waits for the decision
         if self.facts.ending is not None:
             return "ending"
-        if self.current_turn.waiting_until:
+        if self.turn_slot.waiting_until:
             return "waiting_retry"
         return "processing" if self.turn else "idle"
 
@@ -135,7 +123,7 @@ class Session:
     def offered_tools(self) -> list[ToolSpec]:
         """All tools in the order the model is told of them: those of the worker, then the session's own."""
         own = []
-        if self.facts.default_rules >= RULES_WITH_TASKS and self.config.limits.max_task_depth:
+        if self.facts.default_rules >= Since.TASKS and self.config.limits.max_task_depth:
             own.append(RUN_TASK_SPEC)
         if self.config.task:
             own.append(REPORT_PROGRESS_SPEC)
@@ -144,7 +132,7 @@ class Session:
     def find_tool(self, name: str) -> ToolSpec | None:
         """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
         tool = next((tool for tool in self.offered_tools if tool.name == name), None)
-        has_tasks = self.facts.default_rules >= RULES_WITH_TASKS
+        has_tasks = self.facts.default_rules >= Since.TASKS
         return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name and has_tasks else tool
 
     # ---- prompts
@@ -217,7 +205,7 @@ class Session:
             tool_policy=self.config.tool_policy,
             now=now,
         )
-        self.current_turn.begin(turn)
+        self.turn_slot.begin(turn)
         return message
 
     def steer_turn(self, *, now: datetime) -> None:
@@ -227,12 +215,12 @@ class Session:
         """
         if not self.queue.steering:
             return
-        current = self.current_turn
+        slot = self.turn_slot
         # Half of the turn's remaining room: an answer and its results must fit too.
-        room = (self.room.turn_cap - current.running().carried_bytes) // 2
-        for prompt in self.queue.pop_steering_prompts(current.running().message.id, at=now, room=room):
-            current.change(current.running().with_prompt(prompt.id, prompt.text, now=now))
-            current.append_step_to_view(state=None)
+        room = (self.room.turn_cap - slot.running().carried_bytes) // 2
+        for prompt in self.queue.pop_steering_prompts(slot.running().message.id, at=now, room=room):
+            slot.change(slot.running().with_prompt(prompt.id, prompt.text, now=now))
+            slot.append_step_to_view(state=None)
 
     def count_request(self) -> int:
         """Count a new model request and return its number (AGT-2)."""
@@ -246,7 +234,7 @@ class Session:
             result = result.model_copy(update={"tool_changed": False})  # for the session, not for clients
         if result.cut:
             self.archive.count_cut_result()
-        self.current_turn.change(self.current_turn.running().with_result(call_id, result))
+        self.turn_slot.change(self.turn_slot.running().with_result(call_id, result))
 
     def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
         """Record a decision; repeating it changes nothing. Raises `RejectedError`."""
@@ -254,14 +242,14 @@ class Session:
         if call.awaits_approval:
             if request.decision == "allow_for_session":
                 self.tools.allow(call.name)
-            turn = self.current_turn.running()
-            self.current_turn.change(turn.with_decision(call, request.decision, reason=request.reason, now=now))
+            turn = self.turn_slot.running()
+            self.turn_slot.change(turn.with_decision(call, request.decision, reason=request.reason, now=now))
         return ApprovalReceipt(call_id=call.id, decision=request.decision)
 
     def end_turn(self, message: ConversationMessage) -> None:
         """End the running turn; `message` is the turn with its outcome."""
         self.sub_tasks.end_foreground()
-        self.current_turn.end(message)
+        self.turn_slot.end(message)
         self.queue.requeue_steering()
 
     # ---- tasks
@@ -286,7 +274,7 @@ class Session:
         return task_status(
             newest.status if newest else None,
             session=self.status,
-            waits=self.sub_tasks.await_approval,
+            waits=self.sub_tasks.has_approval_pending,
             queue_length=len(self.queue),
         )
 
@@ -359,18 +347,18 @@ class Session:
         self._stop_clock_for_tasks(now)
 
     def _stop_clock_for_tasks(self, now: datetime) -> None:
-        if self.turn and self.turn.has_blocked_task != self.sub_tasks.block_on_approval:
-            self.current_turn.change(self.turn.with_blocked_task(self.sub_tasks.block_on_approval, now=now))
+        if self.turn and self.turn.has_blocked_task != self.sub_tasks.has_blocking_approval:
+            self.turn_slot.change(self.turn.with_blocked_task(self.sub_tasks.has_blocking_approval, now=now))
 
     # ---- the archive
 
     def remove_moved(self, move: ArchiveMove, *, now: datetime) -> None:
         """Drop turns or steps that the archive has stored."""
         if move.steps_of is not None:
-            count, turn = len(move.steps), self.current_turn.running()
+            count, turn = len(move.steps), self.turn_slot.running()
             steps_before = turn.message.steps_omitted + count
             self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
-            self.current_turn.change(turn.without_oldest_steps(count))
+            self.turn_slot.change(turn.without_oldest_steps(count))
             self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
         else:
             for message in move.turns:

@@ -162,7 +162,7 @@ class Settings(BaseSettings):
     task_timeout: float = Field(4.0, ge=1, le=120)
     """Seconds until a step that a worker started but never finished moves to another one."""
     shutdown_grace: float = Field(20.0, ge=0, le=3_600)
-    """Seconds that a stopping worker waits for model and tool calls; the rest is retried elsewhere."""
+    """Seconds that a stopping worker waits for running calls; then they are retried, except at-most-once tools."""
 
     model: str | None = None
     """Model of new sessions, as `provider:name`; None: the first of Anthropic and OpenAI whose key is set

@@ -1,4 +1,4 @@
-"""What a session shows of tasks: of the task that it is itself, and of those that it has started (TSK-4, TSK-5)."""
+"""Tasks as a session shows them: the task that it is, and the tasks that it has started (TSK-4, TSK-5)."""
 
 from typing import Literal
 
@@ -7,16 +7,16 @@ from pydantic import JsonValue
 from turnkeeper.models.wire import Frozen
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
-"""`input_required`: a person is asked to decide on a tool call, of the task itself or of a task below it."""
+"""`input_required`: a tool call of the task, or of a task below it, waits for a person's decision."""
 
 FINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
 
 
 class TaskView(Frozen):
-    """The task that a session is. `percent`, `message` and `findings` are what its agent has reported last."""
+    """The task that a session is. Its agent reported `percent`, `message` and `findings`."""
 
     parent: str | None = None
-    """The session that it was started for."""
+    """The session that the task works for."""
     background: bool = False
     percent: int | None = None
     message: str | None = None
@@ -24,7 +24,7 @@ class TaskView(Frozen):
 
 
 class SubTask(Frozen):
-    """A task that a session has started with the call `call_id` of `run_task`. `task_id` is a session of its own."""
+    """A task that a session started with the `run_task` call `call_id`. `task_id` is the id of the task's session."""
 
     task_id: str
     call_id: str
@@ -33,13 +33,13 @@ class SubTask(Frozen):
     status: TaskStatus = "working"
     percent: int | None = None
     message: str | None = None
-    """One line that the task's agent has reported."""
+    """The last line that the task's agent reported."""
     turn: int = 0
-    """Of a background task, the number of the newest turn whose answer was received."""
+    """For a background task, the number of the newest turn whose answer was received."""
     is_closed: bool = False
-    """Of a background task: it takes no further prompts."""
+    """Whether a background task accepts no further prompts."""
     share: int = 0
-    """How many tasks of the session's `limits.max_tasks` it may start itself."""
+    """How many tasks it may start itself, out of the session's `limits.max_tasks`."""
 
     @property
     def is_working(self) -> bool:
@@ -47,10 +47,10 @@ class SubTask(Frozen):
 
     @property
     def blocks_its_parent(self) -> bool:
-        """A turn of its parent waits until a person has decided on a call of it."""
+        """Whether its parent's turn waits until a person decides on its tool call."""
         return self.status == "input_required" and not self.background
 
     @property
     def is_running(self) -> bool:
-        """Its session goes on: it works, or waits for further prompts."""
+        """Whether its session is open: it works, or waits for further prompts."""
         return self.is_working or (self.background and not self.is_closed)

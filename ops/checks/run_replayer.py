@@ -1,6 +1,6 @@
 """Replays one run with the current code and describes the result (OPS-9).
 
-Theory of operation. The SDK replays the run in the worker's sandbox, with the worker's converter, and fails at an event
+Theory of operation. The SDK replays the run in its own sandbox, with the worker's converter, and fails at an event
 that no command of the code matches. That is not enough. The SDK may notice only after the first command that differs,
 and it never notices commands after the last recorded one, which the session's next prompt would send. So we record the
 workflow's commands during the replay and compare them with the history (`ops/checks/first_difference.py`). If that

@@ -87,7 +87,7 @@ class WorkerProgram(Program):
         return self._activities is not None and self._activities.has_started_one
 
     async def start(self, *, keep_open: Sequence[int] = ()) -> None:
-        """Start it; from here on, the activities that it runs when it dies fail."""
+        """Start it; if it dies, its running activities are failed."""
         if self._activities is None:
             self._activities = RunningActivities().watch()
         self._activities.has_started_one = False
@@ -162,14 +162,15 @@ async def _heartbeat_details(client: Client, running: RunningActivity) -> list[A
     try:
         described = await session.describe(rpc_timeout=CALL_TIMEOUT)
         for pending in described.raw_description.pending_activities:
-            if pending.activity_id == running.activity_id and _is_last_attempt(pending):
+            if pending.activity_id == running.activity_id and _has_no_time_for_another(pending):
                 return await client.data_converter.decode(pending.heartbeat_details.payloads)
     except (RPCError, RuntimeError, ValueError) as error:
         _log.debug("cannot read the last heartbeat of a dead worker's activity: %r", error)
     return []
 
 
-def _is_last_attempt(pending: PendingActivityInfo) -> bool:
+def _has_no_time_for_another(pending: PendingActivityInfo) -> bool:
+    """Return whether the activity may have no time for another attempt; `False` if its time is not limited."""
     if not pending.HasField("expiration_time"):
         return False
     left = pending.expiration_time.ToDatetime(tzinfo=UTC) - datetime.now(UTC)
@@ -177,7 +178,7 @@ def _is_last_attempt(pending: PendingActivityInfo) -> bool:
 
 
 class RunningActivities:
-    """The open activities of a worker, as it reports them; of one worker after the other. Close it after use."""
+    """The open activities of a worker, as it reports them; reused across its restarts. Close it after use."""
 
     def __init__(self) -> None:
         """Open the pipe. The worker writes to `descriptor`, which never blocks."""

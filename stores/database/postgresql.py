@@ -1,4 +1,4 @@
-"""The store in a PostgreSQL database: pooled connections, each asked for a sign of life before it is used."""
+"""The store in a PostgreSQL database: pooled connections, each pinged before it is used."""
 
 from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
@@ -9,24 +9,24 @@ from turnkeeper.stores.database.backend import Backend
 CONNECT_SECONDS = 3.0
 
 STATEMENT_SECONDS = 5.0
-"""Bound of one statement: a server that went away without a word is noticed, and its connection dropped."""
+"""Timeout of one statement, so that the connection to a dead server is dropped."""
 
 MAX_CONNECTIONS = 8
-"""Of one process."""
+"""Per process."""
 
 _MIGRATION_LOCK = 7_236_201_715
-"""Key of the advisory lock: any number that nobody else uses in this database."""
+"""Key of the advisory lock: a number that nothing else uses in this database."""
 
 
 def postgresql_backend(url: URL) -> Backend:
-    """Return the backend at `url`; nothing is opened yet. Raises `ValueError` where `url` can't be used."""
+    """Return the backend at `url`, without connecting yet. Raises `ValueError` for an invalid `url`."""
     try:
         engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg", query=_query(url)),
             pool_size=MAX_CONNECTIONS,
             max_overflow=0,
             pool_pre_ping=True,
-            # Texts of conversations don't belong into error messages.
+            # Texts of conversations must not appear in error messages.
             hide_parameters=True,
             connect_args={"timeout": CONNECT_SECONDS, "command_timeout": STATEMENT_SECONDS},
         )
@@ -44,7 +44,7 @@ def postgresql_backend(url: URL) -> Backend:
 
 
 def _query(url: URL) -> dict[str, str]:
-    """Return the options of the URL in the driver's words: `sslmode`, as everybody else calls it, is its `ssl`."""
+    """Return the URL's options as the driver names them: `sslmode` is its `ssl`."""
     options = {"ssl" if name == "sslmode" else name: value for name, value in url.query.items()}
     if options.keys() - {"ssl"}:
         raise ValueError("The URL of a PostgreSQL store takes no options but sslmode.")
@@ -54,5 +54,5 @@ def _query(url: URL) -> dict[str, str]:
 def _explain(error: Exception) -> str:
     cause = error.orig.__cause__ or error.orig if isinstance(error, DBAPIError) and error.orig else error
     problem = "can't be reached" if isinstance(cause, OSError) else "fails"
-    # The name alone: messages can hold hosts, users and rows.
+    # Only the name, since messages may contain hosts, users and rows.
     return f"The store's database {problem} ({type(cause).__name__})."

@@ -1,4 +1,4 @@
-"""Writing rows so that a second attempt does no harm, and deleting them by session, in any of the tables."""
+"""Writes rows so that a second attempt does no harm, and deletes rows by session, in any table."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,8 +8,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from turnkeeper.stores.database.database import Database
 
-DELETED_AT_ONCE = 100
-"""Rows deleted in one transaction: it overwrites what it deletes, and has to be done in time for any session."""
+DELETE_BATCH_ROWS = 100
+"""Rows deleted in one transaction, which overwrites them and must stay short for every session."""
 
 _INSERTS: dict[str, Callable[[Table], postgresql.Insert | sqlite.Insert]] = {
     "postgresql": postgresql.insert,
@@ -18,9 +18,9 @@ _INSERTS: dict[str, Callable[[Table], postgresql.Insert | sqlite.Insert]] = {
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, object]]) -> None:
-    """Have every row in `table`; one whose key is there already stays as it is.
+    """Insert the rows whose keys are not in `table` yet.
 
-    Asking first what is there would not do: two attempts of one activity may write at the same time.
+    A check before the insert would not be enough: two attempts of one activity may write at the same time.
     """
     insert = _INSERTS[connection.dialect.name]
     connection.execute(insert(table).on_conflict_do_nothing(), rows)
@@ -29,9 +29,9 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str
 def put_rows(
     connection: Connection, table: Table, rows: Sequence[dict[str, object]], *, newest_by: str | None = None
 ) -> None:
-    """Insert every row into `table`, or put it in the place of the row with its key.
+    """Insert the rows into `table`, or replace the rows with the same keys.
 
-    With `newest_by`, a row stays whose value in that column is greater: a late second attempt undoes nothing.
+    With `newest_by`, a row with a greater value in that column stays, so a late second attempt undoes nothing.
     """
     insert = _INSERTS[connection.dialect.name](table)
     keys = [column.name for column in table.primary_key]
@@ -43,21 +43,21 @@ def put_rows(
 async def delete_rows(
     database: Database, table: Table, session_id: str, *, where: ColumnElement[bool] | None = None
 ) -> int:
-    """Have no row of the session in `table`; return how many there were. Raises `StoreUnavailableError`.
+    """Delete the session's rows in `table`; return how many were deleted. Raises `StoreUnavailableError`.
 
-    With `where`, only the rows for which it holds are deleted. If it fails half-way, the rows with the smallest keys
-    are left: turns without holes.
+    With `where`, only matching rows are deleted. After a failure half-way, the rows with the smallest keys are left, so
+    turns have no gaps.
     """
-    mine = table.c.session_id == session_id
+    matches = table.c.session_id == session_id
     if where is not None:
-        mine &= where
+        matches &= where
     deleted = 0
-    while some := await database.write(partial(_delete_last, table=table, mine=mine)):
-        deleted += some
+    while count := await database.write(partial(_delete_last, table=table, matches=matches)):
+        deleted += count
     return deleted
 
 
-def _delete_last(connection: Connection, *, table: Table, mine: ColumnElement[bool]) -> int:
+def _delete_last(connection: Connection, *, table: Table, matches: ColumnElement[bool]) -> int:
     keys = list(table.primary_key)
-    last = select(*keys).where(mine).order_by(*(key.desc() for key in keys)).limit(DELETED_AT_ONCE)
-    return connection.execute(delete(table).where(mine, tuple_(*keys).in_(last))).rowcount
+    last = select(*keys).where(matches).order_by(*(key.desc() for key in keys)).limit(DELETE_BATCH_ROWS)
+    return connection.execute(delete(table).where(matches, tuple_(*keys).in_(last))).rowcount

@@ -1,18 +1,17 @@
-"""The store in one SQLite file: what is set on every connection, and why.
+"""The store in one SQLite file: the settings of its connections, and why.
 
 Theory of operation. Worker and gateway use the file at the same time, and people copy it, move it and run out of disk.
 
-- Every use opens the file anew and closes it (`NullPool`): a file that was moved away, replaced or broken is noticed at
-  once, and one that is well again works without a restart. That costs about a millisecond.
-- It is opened for reading and writing, never created by opening: after a process has seen the tables, a missing file is
-  an error. An empty one in its place would swallow the end of a transcript.
+- Every transaction opens and closes the file (`NullPool`). So a moved, replaced or damaged file is noticed at once, and
+  a restored one works without a restart. That costs about a millisecond.
+- Opening never creates the file: once a process has seen the tables, a missing file is an error. A new, empty file
+  would hide the loss of a transcript's archived part.
 - The journal is SQLite's default, a rollback journal that is deleted at commit. A write-ahead log would let readers
-  pass a writer, which here is done within milliseconds; but it leaves two files beside this one without which it
-  can't be read from a read-only file system, must not be moved, and which keep deleted text for as long as anybody has
-  the file open.
-- `synchronous=FULL`: durable at commit. With `FULL` a power cut just after a commit can bring the deleted journal
-  back, and with it the state before; the session would have dropped the turns already.
-- `secure_delete`: what was deleted is overwritten.
+  work beside a writer, but writes take only milliseconds. It would also leave two files beside this one: without them
+  the store can't be moved or read from a read-only file system, and they contain deleted text while the file is open.
+- `synchronous=EXTRA` makes commits durable. With `FULL`, a power cut just after a commit can restore the deleted
+  journal, and with it the earlier state, although the session has already dropped the archived turns.
+- `secure_delete` overwrites deleted data.
 """
 
 import os
@@ -44,29 +43,29 @@ _REASONS = {
     "SQLITE_PERM": "can't be opened: permission denied",
     "SQLITE_READONLY": "can't be written",
 }
-"""What SQLite's error codes say of the file; an extended code begins with the name of its code."""
+"""The meaning of SQLite's error codes for the file; an extended code begins with the name of its code."""
 
 
 def sqlite_backend(path: Path) -> Backend:
-    """Return the backend that keeps everything in the file `path`; nothing is opened yet."""
+    """Return the backend of the file `path`, without opening it yet."""
     file = path.absolute()
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=file.as_uri(), query={"uri": "true", "mode": "rw"}),
         poolclass=NullPool,
-        # A connection is closed after its only transaction; that ends it too.
+        # A connection is closed after its only transaction, so it needs no reset.
         pool_reset_on_return=None,
-        # Texts of conversations don't belong into error messages.
+        # Texts of conversations must not appear in error messages.
         hide_parameters=True,
-        # Without an isolation level the driver begins no transactions by itself; it would do so only before writing.
+        # Without an isolation level the driver begins no transactions itself; it would do so only before writes.
         connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
     )
     event.listen(engine.sync_engine, "connect", _set_up)
     return Backend(
         engine=engine,
-        # Waiting for each other in the process costs less, and is fairer, than at SQLite's lock.
+        # Waiting inside the process is cheaper and fairer than waiting for SQLite's lock.
         max_writers=1,
         begin_reading="BEGIN",
-        # Two that first read and then write would wait for each other.
+        # Two transactions that first read and then write would deadlock.
         begin_writing="BEGIN IMMEDIATE",
         begin_migrating="BEGIN IMMEDIATE",
         create=lambda: _create(file),
@@ -79,9 +78,9 @@ def _set_up(connection: Any, _record: object) -> None:
 
 
 def _create(file: Path) -> None:
-    """Have the file, its owner's alone, and its folder; what is there stays as it is."""
+    """Create the file and its folder, accessible only to their owner; existing ones stay unchanged."""
     make_private_folder(file.parent)
-    # A file that is there is not even opened: closing it would undo every lock this process has on it.
+    # An existing file is not opened: closing it would release all locks that this process has on it.
     with suppress(FileExistsError):
         os.close(private_opener(str(file), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
 

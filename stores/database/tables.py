@@ -1,12 +1,12 @@
 """The tables of the store, as the newest migration leaves them (SES-15).
 
-Turns and steps are kept as JSON text, large texts as bytes. What is asked for without reading the JSON has a column.
+Turns and steps are stored as JSON text, large texts as bytes. Values that queries need have their own columns.
 """
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 MAX_ID_CHARS = 255
-"""More than any id of ours has: what is kept for a session beside its own rows may be named after it."""
+"""Longer than our own ids, since names derived from a session's id are stored too."""
 
 METADATA = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
@@ -18,7 +18,7 @@ TURNS = Table(
     Column("turn_id", String(MAX_ID_CHARS), nullable=False),
     Column("shown_bytes", Integer, nullable=False),
     Column("turn", Text, nullable=False),
-    # Not unique: a session forgets ids after 1,000 prompts, and one that is used again is another turn (SES-6).
+    # Not unique: a session forgets ids after 1,000 prompts; a reused id is another turn (SES-6).
     Index(None, "session_id", "turn_id"),
 )
 
@@ -44,7 +44,7 @@ FATES = Table(
     METADATA,
     Column("session_id", String(MAX_ID_CHARS), primary_key=True),
     Column("message_id", String(MAX_ID_CHARS), primary_key=True),
-    # Microseconds since 1970: of two fates of a rejected id that was sent again, the later one stays.
+    # Microseconds since 1970. If a rejected id is sent again, its later fate stays.
     Column("decided_at", BigInteger, nullable=False),
     Column("fate", Text, nullable=False),
 )
@@ -57,7 +57,7 @@ PARKED = Table(
     Column("message_id", String(MAX_ID_CHARS), nullable=False),
     Column("text_bytes", Integer, nullable=False),
     Column("prompt", Text, nullable=False),
-    # Not unique: a prompt that was taken back stays until it is forgotten, and its id may be used again long after.
+    # Not unique: an unparked prompt stays until it is deleted, and its id may be reused later.
     Index(None, "session_id", "message_id"),
 )
 
@@ -71,7 +71,7 @@ TASK_HANDLES = Table(
     # Microseconds since 1970.
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
-    # For deleting a session, and what has expired.
+    # For deleting by session and by expiry.
     Index(None, "session_id"),
     Index(None, "expires_at"),
 )

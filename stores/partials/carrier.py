@@ -20,35 +20,35 @@ from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTa
 from turnkeeper.stores.version_counter import VersionCounter
 
 RETRY_SECONDS = 1.0
-"""After a failure that a carrier did not foresee."""
+"""The pause after an unexpected failure of a carrier."""
 
 _log = logging.getLogger(__name__)
 
 
 class LiveSnapshot(VersionCounter):
-    """The newest snapshot of one session that has arrived here; its version counts them. Followers only read it."""
+    """The newest received snapshot of one session; its version counts them. Followers only read it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.latest: PartialOutput | None = None
-        """`None` until the first one arrives. It stays when its answer is whole: the recorded step says that."""
+        """`None` until the first one arrives. It stays when the answer is complete; the recorded step shows that."""
 
     def update(self, snapshot: PartialOutput) -> None:
-        """Replace the snapshot and wake those who wait, unless it is no newer: it came twice, or too late."""
+        """Replace the snapshot and wake all waiters, unless it is repeated or outdated."""
         if self.latest is None or snapshot.supersedes(self.latest):
             self.latest = snapshot
             self.advance()
 
 
 class FollowedSessions:
-    """The sessions that are followed here, each with one `LiveSnapshot` for all its followers.
+    """The followed sessions of this process, each with one `LiveSnapshot` for all its followers.
 
-    What keeps a session's `LiveSnapshot` new runs from its first follower's coming to its last one's leaving.
+    A task updates a session's `LiveSnapshot` from its first follower until its last one leaves.
     """
 
-    def __init__(self, keep_new: Callable[[str, LiveSnapshot], Coroutine[Any, Any, None]]) -> None:
-        """Run `keep_new` for each session, until it is cancelled; where it raises, it is begun anew."""
-        self._keep_new = keep_new
+    def __init__(self, keep_updated: Callable[[str, LiveSnapshot], Coroutine[Any, Any, None]]) -> None:
+        """Run `keep_updated` for each followed session until it is cancelled; if it raises, run it again."""
+        self._keep_updated = keep_updated
         self._lives: dict[str, LiveSnapshot] = {}
         self._followers: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -78,15 +78,15 @@ class FollowedSessions:
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
 
     async def _keep(self, workflow_id: str, live: LiveSnapshot) -> None:
-        has_told = False
+        has_logged = False
         while True:
             try:
-                return await self._keep_new(workflow_id, live)
-            except Exception as error:  # noqa: BLE001  # whatever it is: the next snapshot may be fit to be read
-                if not has_told:
+                return await self._keep_updated(workflow_id, live)
+            except Exception as error:  # noqa: BLE001  # the next snapshot may be readable
+                if not has_logged:
                     # The name alone: messages can hold what the model wrote.
-                    _log.warning("what is written can't be followed for now (%s)", type(error).__name__)
-                has_told = True
+                    _log.warning("partial output can't be followed for now (%s)", type(error).__name__)
+                has_logged = True
             await asyncio.sleep(RETRY_SECONDS)
 
     def _leave(self, workflow_id: str) -> None:
@@ -98,36 +98,39 @@ class FollowedSessions:
 
 
 class PartialCarrier(ABC):
-    """Both sides of a carrier. A worker uses one, a gateway follows through one; to be closed after use."""
+    """A carrier, used by workers to publish and by gateways to follow. Close it after use."""
 
     min_pause: float
-    """Seconds that a worker lets pass between two snapshots of an answer, at least."""
+    """Minimum seconds between two published snapshots of an answer."""
+
+    first_pause: float = 0.0
+    """Seconds from the first piece of an answer to its first snapshot."""
 
     def __init__(self) -> None:
-        self._followed_sessions = FollowedSessions(self._keep_new)
+        self._followed_sessions = FollowedSessions(self._keep_updated)
 
     @abstractmethod
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Have the snapshot carried to those who follow, in the place of those before it; returns at once.
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+        """Publish the snapshot to all followers, in place of earlier ones; returns at once.
 
-        `behind` is what heartbeats carry behind it, for carriers that use those.
+        `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.
         """
 
     @abstractmethod
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        """Let go of what was shown of the attempt `tag`: who comes from now on sees nothing of it."""
+        """Remove the published output of the attempt `tag`: later followers don't get it."""
 
     def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
-        """Return what every heartbeat of the session's model call is to carry; nothing for most carriers."""
+        """Return the details for every heartbeat of the session's model call; empty for most carriers."""
         return ()
 
     def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
-        """Give what arrives of the session for the time of the block; all who follow it here are given the same."""
+        """Follow the session during the block; all its followers in this process share one snapshot."""
         return self._followed_sessions.following(workflow_id)
 
     @abstractmethod
     async def forget(self, workflow_id: str) -> None:
-        """Let go of what a dead worker may have left of a session that was deleted; what can't be reached expires."""
+        """Remove what a dead worker may have left of a deleted session; what can't be reached expires."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,5 +139,5 @@ class PartialCarrier(ABC):
         await self._followed_sessions.close()
 
     @abstractmethod
-    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
-        """Keep `live` the newest snapshot of a session that is followed, until this is cancelled."""
+    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+        """Update `live` to the newest snapshot of the session, until this is cancelled."""

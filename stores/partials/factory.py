@@ -1,4 +1,4 @@
-"""Which carrier an installation uses: all its workers and gateways the same."""
+"""Chooses the carrier, which must be the same for all workers and gateways of an installation."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,16 @@ from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 
 def carrier_factory(settings: Settings) -> Callable[[Client], PartialCarrier]:
-    """Return what makes the carrier that the settings name, given a client of Temporal.
+    """Return a function that creates the configured carrier for a Temporal client.
 
     Raises:
-        SettingsError: `redis_url` is set, and the package for it is not installed.
+        SettingsError: `redis_url` is set, but the package `redis` is not installed.
     """
     url = settings.redis_url
     if url is None:
         return HeartbeatCarrier
     try:
-        # Here and not above: only who sets it needs the package.
+        # Imported here, since the package is optional.
         from turnkeeper.stores.partials.over_redis import RedisCarrier
     except ModuleNotFoundError as error:
         raise SettingsError("redis_url: Redis needs the package redis: install turnkeeper[redis].") from error

@@ -7,7 +7,7 @@ from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 
 class InProcessCarrier(PartialCarrier):
-    """Hands snapshots from the worker of this process to its gateway, which must be given the same carrier."""
+    """Carries snapshots in memory; worker and gateway must use the same object."""
 
     min_pause = 0.05
 
@@ -15,7 +15,7 @@ class InProcessCarrier(PartialCarrier):
         super().__init__()
         self._latest: dict[str, PartialOutput] = {}
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or snapshot.supersedes(latest):
             self._latest[workflow_id] = snapshot
@@ -30,7 +30,7 @@ class InProcessCarrier(PartialCarrier):
     async def forget(self, workflow_id: str) -> None:
         self._latest.pop(workflow_id, None)
 
-    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
-        # All later ones are handed over by `show`.
+    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+        # `publish` updates `live` from now on.
         if latest := self._latest.get(workflow_id):
             live.update(latest)

@@ -1,12 +1,12 @@
-"""Partial output by way of Redis: within milliseconds, and without asking Temporal (AGT-5).
+"""Partial output through Redis: within milliseconds, and without requests to Temporal (AGT-5).
 
-Theory of operation. The newest snapshot of a session is the value of a key that expires, for those who come later, and
-a message in a channel of the same name, for those who are there. One task of the worker sends what is new, of all its
-sessions at once; of what could not be sent the newest is sent later. A gateway has one connection for each session that
-somebody watches while it is processed.
+Theory of operation. The newest snapshot of a session is stored in a key that expires and published in a channel of the
+same name, for late and for current followers. One task of the worker sends the new snapshots of all its sessions in one
+batch; after a failure it sends the newest ones later. A gateway has one connection per session that is watched while it
+is processed.
 
-Redis may be down, restarted empty or behind a dead network at any time. Nobody waits for it but the tasks here: they
-begin anew until they are through. What it says of a failure may hold keys and texts, so only its kind is logged.
+Redis may be down, restarted empty or unreachable at any time. Only the tasks here wait for it: they retry with newer
+data. Its error messages may contain keys and texts, so only the kind of an error is logged.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTa
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 ANSWER_SECONDS = 2.0
-"""Bound of a connection's being made, and of an answer."""
+"""Timeout of connecting and of a response."""
 
 RETRY_SECONDS = 0.5
 
 QUIET_SECONDS = 15.0
-"""A channel over which nothing came for so long may be dead: it is opened anew, which costs a millisecond."""
+"""A channel that is silent for longer may be dead, so it is reopened, which takes a millisecond."""
 
 KEPT_SECONDS = 600
-"""What a worker that died has left is kept for as long as a model call may last by default."""
+"""Expiry of a dead worker's snapshots: the default time limit of a model call."""
 
 FAILURES = (RedisError, OSError, TimeoutError)
 
 _IS_LATER = """
-local held = redis.call('HMGET', KEYS[1], 'request', 'attempt')
-local request, attempt = tonumber(held[1] or 0), tonumber(held[2] or 0)
+local stored = redis.call('HMGET', KEYS[1], 'request', 'attempt')
+local request, attempt = tonumber(stored[1] or 0), tonumber(stored[2] or 0)
 local is_later = request > tonumber(ARGV[1]) or (request == tonumber(ARGV[1]) and attempt > tonumber(ARGV[2]))
 """
-"""Whether what is held is of a later answer than that of the caller, who may be a worker that was given up."""
+"""Whether the stored snapshot belongs to a later answer than the caller's; the caller may be outdated."""
 
-_SHOW = f"""{_IS_LATER}
+_PUBLISH = f"""{_IS_LATER}
 if is_later then return 0 end
 redis.call('HSET', KEYS[1], 'request', ARGV[1], 'attempt', ARGV[2], 'snapshot', ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
@@ -66,54 +66,54 @@ class RedisCarrier(PartialCarrier):
     min_pause = 0.05
 
     def __init__(self, url: str, *, namespace: str, task_queue: str) -> None:
-        """Use the server at `url`; nothing is opened yet. Installations with other names may share it."""
+        """Use the server at `url`, without connecting yet. Installations with other names may share it."""
         super().__init__()
         self._redis = Redis.from_url(
             url,
             socket_timeout=ANSWER_SECONDS,
             socket_connect_timeout=ANSWER_SECONDS,
-            # Here failures are waited out by the tasks, which then know better what to send or to read.
+            # Our tasks retry with newer data.
             retry=Retry(NoBackoff(), 0),
         )
         self._prefix = f"turnkeeper:{quote(namespace, safe='')}:{quote(task_queue, safe='')}:partial:"
         self._unsent: dict[str, PartialOutput | PartialTag] = {}
-        """The newest snapshot of each session, or the mere tag of an attempt that has ended."""
+        """The newest snapshot of each session, or only the tag of an attempt that has ended."""
         self._has_unsent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._is_failing = False
 
     async def check(self) -> None:
-        """Show something and take it back, as a worker does. Raises one of `FAILURES`; `reason_of` puts it in words."""
+        """Publish and remove a snapshot, as a worker does. Raises one of `FAILURES`; `reason_of` describes it."""
         nothing = PartialOutput(message_id="", turn=0, step=0, request=0, attempt=0)
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._send({"": nothing})
             await self._send({"": PartialTag(**dict(nothing))})
 
     async def __aexit__(self, *_: object) -> None:
-        """Send and follow nothing more; what was shown last expires."""
+        """Stop sending and following; the last snapshots expire."""
         if self._sending:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
         await super().__aexit__()
         await self._redis.aclose()
-        # A pool that still counts connections imports a module when it is collected as garbage, and that may be in the
-        # middle of a workflow, whose sandbox would load all of the package anew.
+        # A pool with open connections imports a module when it is garbage-collected. That may happen inside a workflow,
+        # whose sandbox would then load the whole package again.
         self._redis.connection_pool.reset()  # type: ignore[no-untyped-call]
 
     # ---- the worker's side
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
-        """Have the snapshot sent, in the place of one that is not sent yet."""
-        self._tell(workflow_id, snapshot)
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+        """Send the snapshot soon, in place of an unsent one."""
+        self._enqueue(workflow_id, snapshot)
 
     def end(self, workflow_id: str, tag: PartialTag) -> None:
-        self._tell(workflow_id, tag)
+        self._enqueue(workflow_id, tag)
 
-    def _tell(self, workflow_id: str, news: PartialOutput | PartialTag) -> None:
+    def _enqueue(self, workflow_id: str, item: PartialOutput | PartialTag) -> None:
         unsent = self._unsent.get(workflow_id)
-        if unsent is not None and unsent.is_later_than(news):
+        if unsent is not None and unsent.is_later_than(item):
             return
-        self._unsent[workflow_id] = news
+        self._unsent[workflow_id] = item
         self._has_unsent.set()
         self._sending = self._sending or asyncio.create_task(self._keep_sending())
 
@@ -129,25 +129,25 @@ class RedisCarrier(PartialCarrier):
                 self._note_failure(error)
                 self._put_back(batch)
                 await asyncio.sleep(RETRY_SECONDS)
-            except Exception as error:  # noqa: BLE001  # one task sends for all sessions: it has to outlive what is wrong
-                # Not put back, or it would be in the way of all that comes: a session's next snapshot has it too.
-                _log.warning("some of an answer is not shown while it is written (%s)", type(error).__name__)
+            except Exception as error:  # noqa: BLE001  # this task sends for all sessions, so it must survive
+                # Not sent again, since it may fail again; the session's next snapshot contains it too.
+                _log.warning("some partial output could not be sent (%s)", type(error).__name__)
             else:
                 self._note_success()
 
     async def _send(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
         async with self._redis.pipeline(transaction=False) as pipeline:
-            for workflow_id, news in batch.items():
-                key, order = self._prefix + workflow_id, (news.request, news.attempt)
-                if isinstance(news, PartialOutput):
-                    pipeline.eval(_SHOW, 1, key, *order, news.model_dump_json(), KEPT_SECONDS)
+            for workflow_id, item in batch.items():
+                key, order = self._prefix + workflow_id, (item.request, item.attempt)
+                if isinstance(item, PartialOutput):
+                    pipeline.eval(_PUBLISH, 1, key, *order, item.model_dump_json(), KEPT_SECONDS)
                 else:
                     pipeline.eval(_END, 1, key, *order)
             await pipeline.execute()
 
     def _put_back(self, batch: dict[str, PartialOutput | PartialTag]) -> None:
-        """Have snapshots sent later, unless there are newer ones. What has ended expires by itself."""
-        snapshots = {workflow_id: news for workflow_id, news in batch.items() if isinstance(news, PartialOutput)}
+        """Send snapshots later, unless there are newer ones. Those of ended attempts expire."""
+        snapshots = {workflow_id: item for workflow_id, item in batch.items() if isinstance(item, PartialOutput)}
         self._unsent = {**snapshots, **self._unsent}
         if self._unsent:
             self._has_unsent.set()
@@ -155,14 +155,14 @@ class RedisCarrier(PartialCarrier):
     # ---- the gateway's side
 
     async def forget(self, workflow_id: str) -> None:
-        """Have what is held of the session deleted, if Redis can be reached now; else it expires."""
+        """Delete the session's snapshot if Redis can be reached; otherwise it expires."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._redis.delete(self._prefix + workflow_id)
         except FAILURES as error:
             _log.debug("partial output is left to expire: %s", reason_of(error))
 
-    async def _keep_new(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
         while True:
             try:
                 await self._listen(self._prefix + workflow_id, live)
@@ -171,32 +171,32 @@ class RedisCarrier(PartialCarrier):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self, key: str, live: LiveSnapshot) -> None:
-        """Take what is shown, and what was before, until nothing has come for a while."""
+        """Update `live` from the channel, and from the stored snapshot, until the channel is silent for a while."""
         async with contextlib.aclosing(self._redis.pubsub()) as channel:
             await channel.subscribe(key)
             while message := await channel.get_message(timeout=QUIET_SECONDS):
                 self._note_success()
-                # Looked at once the channel is open, so that nothing falls between what was shown and what will be.
+                # The stored snapshot is read once the channel is open, so that none between them is missed.
                 is_open = message["type"] == "subscribe"
                 snapshot = await self._redis.hget(key, "snapshot") if is_open else message["data"]
                 if snapshot is not None:
                     live.update(PartialOutput.model_validate_json(snapshot))
 
-    # ---- what is logged
+    # ---- logging
 
     def _note_failure(self, error: Exception) -> None:
         if not self._is_failing:
-            _log.warning("answers are not shown while they are written: %s", reason_of(error))
+            _log.warning("partial output is not shown: %s", reason_of(error))
         self._is_failing = True
 
     def _note_success(self) -> None:
         if self._is_failing:
-            _log.info("answers are shown again while they are written")
+            _log.info("partial output is shown again")
         self._is_failing = False
 
 
 def reason_of(error: Exception) -> str:
-    """Say what is wrong with Redis, without its own words: they can hold users, keys and texts.
+    """Describe a failure of Redis without its message, which may contain users, keys and texts.
 
     >>> reason_of(AuthenticationError("invalid username-password pair or user is disabled."))
     'Redis does not accept the user or the password (AuthenticationError)'
@@ -205,9 +205,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, AuthenticationError | AuthorizationError):
         return f"Redis does not accept the user or the password ({kind})"
     if isinstance(error, ResponseError):
-        return f"Redis refuses what is needed of it ({kind})"
+        return f"Redis rejects the commands that we need ({kind})"
     if isinstance(error, TimeoutError | RedisTimeout):
         return f"Redis does not answer within {ANSWER_SECONDS:g} s"
     if isinstance(error, ValueError):
-        return "Redis holds something else than partial output"
+        return "Redis has other data in place of partial output"
     return f"Redis can't be reached ({kind})"

@@ -7,8 +7,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.failures import MAX_ATTEMPTS
-from turnkeeper.activities.llm import ModelActivities
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING
@@ -27,7 +27,7 @@ class Broken:
     def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
         return Spending(ListPrices(), model=model, unclear_answers=unclear_answers)
 
-    async def context_of(self, number: int, *, digest: str) -> Any:
+    async def request_of(self, number: int, *, digest: str) -> Any:
         raise self._error
 
 

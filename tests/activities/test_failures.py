@@ -18,7 +18,7 @@ def test_agt_9_a_passing_failure_is_retried_by_temporal_with_growing_delays(erro
     delays = []
     for attempt in range(1, 5):
         with pytest.raises(ApplicationError) as raised:
-            judge(ModelError(error_type, "later"), attempt=attempt, waits=0)
+            judge(ModelError(error_type, "later"), attempt=attempt, vendor_waits=0)
         assert not raised.value.non_retryable
         assert raised.value.type == error_type
         delays.append(raised.value.next_retry_delay)
@@ -28,37 +28,37 @@ def test_agt_9_a_passing_failure_is_retried_by_temporal_with_growing_delays(erro
 @pytest.mark.parametrize("error_type", ["auth", "not_found", "bad_request", "quota", "refusal", "too_large"])
 def test_agt_9_a_lasting_failure_is_not_retried(error_type: str) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "never", retry_after=1), attempt=1, waits=0)
+        judge(ModelError(error_type, "never", retry_after=1), attempt=1, vendor_waits=0)
     assert raised.value.non_retryable
 
 
 def test_agt_9_a_storm_is_waited_out_by_the_workflow_longer_each_time() -> None:
     error = ModelError("overloaded", "busy")
-    waits = [judge(error, attempt=5, waits=count).wait_seconds or 0 for count in range(MAX_WAITS)]
+    waits = [judge(error, attempt=5, vendor_waits=vendor_waits).wait_seconds or 0 for vendor_waits in range(MAX_WAITS)]
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (8, MAX_WAIT)
     with pytest.raises(ApplicationError) as raised:
-        judge(error, attempt=5, waits=MAX_WAITS)
+        judge(error, attempt=5, vendor_waits=MAX_WAITS)
     assert raised.value.non_retryable
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(5.1, 5.1), (30, 30), (86_400, MAX_WAIT)])
 def test_agt_9_a_long_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
-    judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), attempt=1, waits=0)
+    judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), attempt=1, vendor_waits=0)
     reason = "The model's provider is limiting requests: later."
     assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason)
 
 
 def test_agt_9_a_short_retry_after_is_temporals() -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError("rate_limited", "later", retry_after=2), attempt=4, waits=0)
+        judge(ModelError("rate_limited", "later", retry_after=2), attempt=4, vendor_waits=0)
     assert raised.value.next_retry_delay == timedelta(seconds=2)
 
 
 @pytest.mark.parametrize("retry_after", [0, 2, 5, 30])
 def test_agt_9_a_storm_is_waited_out_by_the_workflow_whatever_short_time_the_vendor_names(retry_after: float) -> None:
     error = ModelError("rate_limited", "later", retry_after=retry_after)
-    waits = [judge(error, attempt=5, waits=count).wait_seconds for count in range(3)]
+    waits = [judge(error, attempt=5, vendor_waits=vendor_waits).wait_seconds for vendor_waits in range(3)]
     assert waits == [max(8, retry_after), max(16, retry_after), max(32, retry_after)]
 
 
@@ -69,7 +69,7 @@ def test_agt_9_temporals_attempts_last_until_the_workflow_takes_over() -> None:
 @pytest.mark.parametrize("error_type", ["auth", "quota"])
 def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_vendor_says(error_type: str) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "never", should_retry=True, retry_after=1), attempt=1, waits=0)
+        judge(ModelError(error_type, "never", should_retry=True, retry_after=1), attempt=1, vendor_waits=0)
     assert raised.value.non_retryable
 
 
@@ -79,20 +79,20 @@ def test_agt_9_an_unclear_answer_is_final_after_so_many_of_its_kind_whatever_els
     attempt: int, unclear: int
 ) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError("provider_error", "odd", max_attempts=3), attempt=attempt, waits=0, unclear=unclear)
+        judge(ModelError("provider_error", "odd", max_attempts=3), attempt=attempt, vendor_waits=0, unclear=unclear)
     assert raised.value.non_retryable is (unclear >= 3)
 
 
 @pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])
 def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: str, retried: bool) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "?", should_retry=word), attempt=1, waits=0)
+        judge(ModelError(error_type, "?", should_retry=word), attempt=1, vendor_waits=0)
     assert raised.value.non_retryable is not retried
 
 
 @pytest.mark.parametrize("kind", ["context_too_long", "stale_reasoning"])
 def test_agt_9_what_a_changed_request_may_survive_is_returned_as_a_value(kind: str) -> None:
-    assert judge(ModelError(kind, "?"), attempt=1, waits=0) == ModelCallOutcome(repeat=kind)
+    assert judge(ModelError(kind, "?"), attempt=1, vendor_waits=0) == ModelCallOutcome(repeat=kind)
 
 
 def failed(cause: BaseException) -> ActivityError:
@@ -132,4 +132,4 @@ def test_ses_1_a_bug_in_an_activity_shows_no_internals() -> None:
 
 def test_ops_10_workers_that_died_make_a_vendor_s_failure_no_longer_wait() -> None:
     error = ModelError("overloaded", "busy")
-    assert judge(error, attempt=500, waits=0) == judge(error, attempt=8, waits=0)
+    assert judge(error, attempt=500, vendor_waits=0) == judge(error, attempt=8, vendor_waits=0)

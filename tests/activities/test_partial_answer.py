@@ -17,6 +17,7 @@ from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialKind, PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot
+from turnkeeper.stores.partials.heartbeats import HeartbeatCarrier
 
 TAG = PartialTag(message_id="a", turn=1, step=1, request=1, attempt=1)
 
@@ -144,11 +145,12 @@ class Carrier:
     clock: Clock
     failing: bool = False
     min_pause: float = 0.2
+    first_pause: float = 0.0
     snapshots: list[tuple[float, str]] = field(default_factory=list)
     ended: list[PartialTag] = field(default_factory=list)
     calls: int = 0
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         self.calls += 1
         if self.failing:
             raise OSError("s3cret text")
@@ -181,6 +183,21 @@ async def test_agt_5_the_first_piece_is_shown_at_once_and_later_ones_after_a_pau
             answer.grow(Delta("respond", letter))
             carrier.clock.advance(0.05)
     assert carrier.snapshots == [(0.0, "a"), (0.2, "abcd"), (0.4, "abcdefgh")]
+
+
+async def test_ops_8_heartbeats_begin_a_moment_after_the_first_piece_and_a_quick_answer_has_none() -> None:
+    carrier = Carrier(Clock(), min_pause=HeartbeatCarrier.min_pause, first_pause=HeartbeatCarrier.first_pause)
+    with answer_to(carrier) as answer:
+        answer.grow(Delta("respond", "a"))
+        carrier.clock.advance(0.14)
+        answer.grow(Delta("respond", "b"))
+    carrier.clock.advance(0.01)
+    assert carrier.snapshots == []
+    with answer_to(carrier) as answer:
+        for letter in "abcdefghij":
+            answer.grow(Delta("respond", letter))
+            carrier.clock.advance(0.05)
+    assert carrier.snapshots == [(0.3, "abc"), (0.5, "abcdefg")]
 
 
 async def test_agt_5_the_last_piece_is_shown_when_the_pause_is_over_and_nothing_twice() -> None:

@@ -1,6 +1,7 @@
 """A gateway over a real server and a real worker."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -154,8 +155,15 @@ async def unchanged(shared_env: Environment) -> DrivenSession:
 
 @pytest.fixture(scope="module")
 async def long_chat(shared_env: Environment) -> DrivenSession:
-    """A session of 30 turns, the first of which are in the archive; no test of the file changes it."""
-    return await archived_chat(shared_env, 30)
+    """A session of 15 turns, the first of which are in the archive; no test of the file changes it."""
+    return await archived_chat(shared_env, 15)
+
+
+@pytest.fixture(scope="session")
+def api_document(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The OpenAPI document, as JSON; none of the tests changes it. To make it takes a third of a second."""
+    app = create_app(Settings(state_dir=tmp_path_factory.mktemp("state")))
+    return json.loads(json.dumps(app.openapi()))
 
 
 @pytest.fixture

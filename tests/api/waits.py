@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from httpx import AsyncClient, Response
 
+from tests.harness import LONG_PAUSE
 from tests.waiting import BOUND, until
 
 
@@ -15,7 +16,7 @@ async def until_not(status: int | tuple[int, ...], ask: Callable[[], Awaitable[R
         answer = await ask()
         return None if answer.status_code in unwanted else answer
 
-    return await until(other, within=2 * BOUND)
+    return await until(other, within=2 * BOUND, max_pause=LONG_PAUSE)
 
 
 async def until_status(http: AsyncClient, session: str, status: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.protocol import CallContext
+from turnkeeper.activities.providers.protocol import CallInfo
 from turnkeeper.activities.providers.redaction import OMISSION, redact
 from turnkeeper.api import routes
 from turnkeeper.api.app import create_app
@@ -66,7 +66,7 @@ async def test_agt_9_no_vendor_repeats_a_text_of_the_request(name: str) -> None:
         ModelMessage(role="assistant", content=answer),
         ModelMessage(role="user", content="And now?"),
     ]
-    context = CallContext(session_id="s", request=1, attempt=1)
+    context = CallInfo(session_id="s", request=1, attempt=1)
     async with WIRES[name]() as wire:
         wire.script(wire.reply(Answer(text="Well.")))
         request = ModelRequest(head=RequestHead(system=system), messages=messages)

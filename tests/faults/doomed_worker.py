@@ -35,7 +35,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.activities.toolbox.configured_servers import own_tool_server
 from turnkeeper.activities.toolbox.server_connection import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
@@ -121,14 +121,12 @@ class CoursedModel:
     provider: Provider
     course: Course
 
-    async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncIterator[Delta | ModelResponse]:
+    async def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncIterator[Delta | ModelResponse]:
         count = 0
-        async for event in self.provider.stream(name, request, context):
+        async for event in self.provider.stream(name, request, info):
             yield event
             count += 1
-            await self.course.reaches(f"model call {context.request} has written {count}")
+            await self.course.reaches(f"model call {info.request} has written {count}")
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,14 @@ from typing import Any
 from uuid import uuid4
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
 
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
-from tests.harness import DrivenSession
+from tests.harness import DrivenSession, replayer
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_worker
-from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 
 async def start(
@@ -67,5 +64,4 @@ async def next_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterat
 async def check_replay(session: DrivenSession) -> None:
     """Replay the history that the workers made together."""
     await session.watches.close()
-    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
-    await replayer.replay_workflow(await session.handle.fetch_history())
+    await replayer().replay_workflow(await session.handle.fetch_history())

@@ -17,8 +17,8 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
-SESSIONS = 3
-HOGS = 2 * (os.cpu_count() or 1)
+SESSIONS = 2
+HOGS = os.cpu_count() or 1
 HOG_SECONDS = 150
 HOG = f"import time\nend = time.monotonic() + {HOG_SECONDS}\nwhile time.monotonic() < end: pass"
 

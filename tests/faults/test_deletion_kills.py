@@ -22,12 +22,11 @@ from tests.api.history.test_archive import deleted
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, environment
+from tests.processes.forked import STDOUT, ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
-from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.delete_session import DeleteSession
@@ -49,14 +48,32 @@ TIMED_OUT = (503, 504)
 
 @dataclass
 class GatewayProcess:
-    """A gateway in its own process."""
+    """A gateway in its own process, which can be killed and started again."""
 
-    program: Program
     http: AsyncClient
+    env: dict[str, str]
+    log: Path
+    process: ForkedProcess | None = None
 
-    async def until_it_listens(self) -> None:
+    async def start(self) -> None:
+        """Start it, and return once it listens."""
+        with self.log.open("ab") as log:
+            self.process = await fork(
+                *("turnkeeper.cli", "api"),
+                env=self.env,
+                cwd=self.log.parent,
+                stdout=log.fileno(),
+                stderr=STDOUT,
+            )
         async with AsyncClient(base_url=self.http.base_url, transport=AsyncHTTPTransport(retries=9)) as patient:
-            assert (await patient.get("/healthz")).status_code == 200, self.program.last_output()
+            assert (await patient.get("/healthz")).status_code == 200, self.log.read_text()
+
+    async def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal that ends it, and wait for that."""
+        if self.process:
+            self.process.send_signal(number)
+            async with asyncio.timeout(BOUND):
+                await self.process.wait()
 
 
 @asynccontextmanager
@@ -66,14 +83,13 @@ async def gateway_process(temporal: Client, settings: dict[str, Any], log: Path)
     address = temporal.service_client.config.target_host
     with reserved_port() as port:
         env = {**ours, **own, "TEMPORAL_ADDRESS": address, "TURNKEEPER_API_PORT": str(port)}
-        program = Program(own_command("api"), log=log, env=env, folder=log.parent)
         async with AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND) as http:
-            gateway = GatewayProcess(program, http)
+            gateway = GatewayProcess(http, env, log)
             try:
-                await program.start()
+                await gateway.start()
                 yield gateway
             finally:
-                await program.stop(seconds=10.0)
+                await gateway.end(signal.SIGTERM)
 
 
 async def deletion_of(temporal: Client, session_id: str) -> WorkflowExecutionDescription:
@@ -100,11 +116,10 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
         gateway_process(temporal, settings, tmp_path / "doomed.log") as doomed,
         gateway_process(temporal, settings, tmp_path / "other.log") as other,
     ):
-        await asyncio.gather(doomed.until_it_listens(), other.until_it_listens())
         # No worker: what is begun stays begun for as long as the test likes.
         asking = [asyncio.create_task(each.http.delete(f"/workflow/{session_id}")) for each in (doomed, other)]
         deletion = await deletion_of(temporal, session_id)
-        await doomed.program.kill()
+        await doomed.end()
         with pytest.raises(TransportError):
             await asking[0]
         answer = await asking[1]
@@ -122,8 +137,7 @@ async def test_api_1_two_gateways_delete_a_session_at_once_and_one_is_killed_ove
         }
         done = await deletion_of(temporal, session_id)
         assert (done.run_id, done.status) == (deletion.run_id, WorkflowExecutionStatus.COMPLETED)
-        await doomed.program.start()
-        await doomed.until_it_listens()
+        await doomed.start()
         again = await doomed.http.delete(f"/workflow/{session_id}")
         assert (again.status_code, again.json()) == (200, receipt)
     assert await is_forgotten(temporal, session_id)

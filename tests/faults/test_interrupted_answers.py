@@ -1,6 +1,7 @@
 """The worker dies in the middle of an answer, and the turn ends before there is another attempt: SES-9, OPS-10."""
 
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ async def killed_in_mid_answer(temporal: Client, folder: Path, **limits: Any) ->
 async def test_ses_9_a_stop_waits_for_no_dead_worker(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=1.5))
     session, settings = await killed_in_mid_answer(temporal, tmp_path)
     await session.prompt(id="p2", text="what time is it?", mode="interrupt")
     async with next_worker(temporal, settings):

@@ -1,6 +1,6 @@
 """A session that lives for months, in a minute: dozens of runs of turns with tools: SES-12, SES-14, SES-15, OPS-10.
 
-Runs are short, so that 70 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived,
+Runs are short, so that 64 turns need two dozen of them; the benchmarks have a session of 2,000. Turns are archived,
 while two clients poll by the rules of SES-12 and the worker is killed again and again at moments nobody chose.
 """
 
@@ -13,21 +13,18 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
 
 from tests.client import Client as PollingClient
 from tests.faults.doomed_worker import Course, Plan
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import DrivenSession
+from tests.harness import DrivenSession, replayer
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
-TURNS = 70
+TURNS = 64
 KILLS = 2
 BURST = 40
 """Prompts that wait at the same time."""
@@ -152,13 +149,11 @@ async def check_runs(session: DrivenSession) -> None:
     assert len(histories) > 20
     early, late = histories[1:11], histories[-11:-1]
     assert median(map(bytes_of_a_turn, late)) <= 1.05 * median(map(bytes_of_a_turn, early))
-    # In this mode a slow machine is no deadlock; all else is as ever.
-    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter, debug_mode=True)
     for history in histories:
         carried = history.events[0].workflow_execution_started_event_attributes.input.ByteSize()
         assert carried < 1_000_000
         if len(history.events) > 2:
-            await replayer.replay_workflow(history)
+            await replayer().replay_workflow(history)
 
 
 def bytes_of_a_turn(history: WorkflowHistory) -> float:

@@ -10,7 +10,7 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWor
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import BOUND, Environment, environment, wait_in_workflow_beyond
-from turnkeeper.activities.llm import SILENCE_SECONDS
+from turnkeeper.activities.call_model import SILENCE_SECONDS
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
@@ -48,7 +48,7 @@ def buffer() -> FullBuffer:
 
 
 @pytest.fixture(autouse=True)
-def _no_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run every activity as if in another process than its workflow task."""
     monkeypatch.setattr(REQUESTS, "get", lambda key: None)
 

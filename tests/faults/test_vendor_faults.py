@@ -1,80 +1,45 @@
-"""Every fault of every API, at either call of a turn: AGT-9, AGT-11, AGT-3, SES-10.
+"""Every fault of every API: AGT-9, AGT-11. What sessions make of faults is in `test_vendor_faults_in_sessions.py`.
 
-A turn has two model calls with a tool between them. One of the two meets a fault. Whatever happens, the tool has run
-once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
+A model call meets a fault. Whatever happens, no half answer is taken for a whole one, and the vendor was asked exactly
+as often as AGT-9 allows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from functools import partial
-from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.exceptions import ActivityError, ApplicationError
 
-from tests.harness import DrivenSession, Environment, environment, wait_in_workflow_beyond
+from tests.faults.model_attempts import PROMPT, ModelAttempts
+from tests.faults.vendor_faults import (
+    ANSWER,
+    AT_ONCE,
+    CALL,
+    HALF,
+    MIDDLE,
+    Trouble,
+    answers,
+    broken,
+    lasting,
+    outage,
+    passing,
+    refuses,
+)
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.apis import WIRES
-from tests.vendors.server import Answer, Call, Fault, Reply, VendorWire
-from tests.waiting import until
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from tests.vendors.server import Answer, Fault, Reply, VendorWire
+from turnkeeper.activities.failures import MAX_WAIT, describe_failure
+from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse
+from turnkeeper.models.transcript.trajectory import Usage
 
-AT_ONCE = {"retry-after-ms": "1"}
 NOT_AGAIN = {"x-should-retry": "false"}
-ONE_MINUTE = {"turn_timeout": 60}
-HALF = "This is"
-
-CALL = Answer(think="I look.", text="I look it up.", calls=[Call("c1", "look", {"at": "it"})])
-ANSWER = Answer(text="This is the whole answer, from its first word to its last.")
+SILENCE_SECONDS = 0.5
 
 
 def past_date() -> str:
     return format_datetime(datetime.now(UTC) - timedelta(minutes=1), usegmt=True)
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """What one model call meets: `replies`, made of the answer it would have had, in `requests` requests.
-
-    The turn ends with `error_type`, or well without.
-    """
-
-    name: str
-    replies: Callable[[VendorWire, Reply], list[Reply]]
-    requests: int
-    error_type: ErrorType | None = None
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def refuses(fault: Fault, headers: dict[str, str] | None = None, *, times: int = 1) -> Callable[..., list[Reply]]:
-    return lambda wire, whole: [wire.fault(fault, headers)] * times
-
-
-def answers(answer: Answer) -> Callable[..., list[Reply]]:
-    return lambda wire, whole: [wire.reply(answer)]
-
-
-def passing(name: str, fault: Fault, headers: dict[str, str]) -> Trouble:
-    return Trouble(name, refuses(fault, headers), requests=2)
-
-
-def lasting(fault: Fault, error_type: ErrorType, *, requests: int = 1) -> Trouble:
-    return Trouble(f"{fault} that lasts", refuses(fault, times=requests), requests=requests, error_type=error_type)
-
-
-def broken(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
-    """An answer that is broken the first time and complete the second time."""
-    return Trouble(name, lambda wire, whole: [make(wire, whole)], requests=2)
 
 
 def endless(beginning: bytes, status: int) -> Callable[..., list[Reply]]:
@@ -82,13 +47,7 @@ def endless(beginning: bytes, status: int) -> Callable[..., list[Reply]]:
     return lambda wire, whole: [Reply(chunks=(beginning, *[b"x" * 65_536] * 190), status=status)]
 
 
-def outage(wire: VendorWire, whole: Reply) -> list[Reply]:
-    """Four failures that pass at once, and one that lasts longer than the turn may."""
-    return [*[wire.fault("overloaded", AT_ONCE)] * 4, wire.fault("overloaded", {"retry-after": "90"})]
-
-
-MIDDLE = 3
-"""After this number of chunks every API has begun its answer, and none has ended it."""
+TOO_LONG = b'{"error": {"message": "prompt is too long: '
 
 TROUBLES = [
     passing("a rate limit with retry-after in milliseconds", "rate_limited", AT_ONCE),
@@ -107,19 +66,15 @@ TROUBLES = [
     lasting("not_found", "not_found"),
     lasting("bad_request", "bad_request"),
     Trouble("no quota, however worth a repetition", refuses("quota", {"x-should-retry": "true"}), 1, "quota"),
-    Trouble("a context that is too long", refuses("context_too_long"), requests=2),
-    Trouble("a context that is too long twice", refuses("context_too_long", times=2), requests=3),
-    lasting("context_too_long", "context_too_long", requests=3),
-    Trouble("stale reasoning", refuses("stale_reasoning"), requests=2),
-    lasting("stale_reasoning", "bad_request", requests=2),
-    Trouble("a storm", outage, 5, "budget"),
-    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget"),
+    Trouble("a context that is too long", refuses("context_too_long"), 1, "context_too_long"),
+    Trouble("stale reasoning", refuses("stale_reasoning"), 1, "stale_reasoning"),
+    Trouble("an outage", outage, 5, "wait"),
+    Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "wait"),
     Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"),
-    Trouble("an empty answer", answers(Answer()), 2),
-    Trouble("a blank answer", answers(Answer(text=" \n")), 2),
-    Trouble("thinking without an answer", answers(Answer(think="Hm.")), 2),
-    Trouble("an empty answer that lasts", lambda wire, whole: [wire.reply(Answer())] * 2, 2, "provider_error"),
-    Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"),
+    Trouble("an empty answer", answers(Answer()), 1, "empty_answer"),
+    Trouble("a blank answer", answers(Answer(text=" \n")), 1, "empty_answer"),
+    Trouble("thinking without an answer", answers(Answer(think="Hm.")), 1, "empty_answer"),
+    Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "max_tokens"),
     broken("an error within the answer", lambda wire, whole: wire.fault_within("overloaded")),
     broken("an internal error within the answer", lambda wire, whole: wire.fault_within("provider_error")),
     broken("a cut before the first event", lambda wire, whole: whole.cut_after(0)),
@@ -134,7 +89,7 @@ TROUBLES = [
     broken("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
     broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
     Trouble("a line without end", endless(b"data: ", 200), 1, "too_large"),
-    Trouble("an error without end", endless(b'{"error": {"message": "prompt is too long: ', 400), requests=2),
+    Trouble("an error without end", endless(TOO_LONG, 400), 1, "context_too_long"),
     Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], requests=1),
 ]  # fmt: skip
 
@@ -146,14 +101,14 @@ def _codes(code: str) -> Reply:
 HALF_CHUNK = chat_wire.chunk({"content": HALF})
 
 
-def once(name: str, reply: Reply, error_type: ErrorType) -> Trouble:
-    return Trouble(name, lambda wire, whole: [reply], 1, error_type)
+def once(name: str, reply: Reply, end: str) -> Trouble:
+    return Trouble(name, lambda wire, whole: [reply], 1, end)
 
 
-def half(end: str, requests: int, error_type: ErrorType | None = None) -> Trouble:
-    """Half an answer of Chat Completions that ends by `end`."""
-    reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, end), is_known=False)
-    return Trouble(f"half an answer that ends by {end}", lambda wire, whole: [reply], requests, error_type)
+def half(reason: str, requests: int, end: str = "answer") -> Trouble:
+    """Half an answer of Chat Completions that ends by `reason`."""
+    reply = chat_wire.stream(HALF_CHUNK, chat_wire.chunk({}, reason), is_known=False)
+    return Trouble(f"half an answer that ends by {reason}", lambda wire, whole: [reply], requests, end)
 
 
 NEVER = [
@@ -185,315 +140,196 @@ NEVER = [
         ),
     ),
     ("openai-chat", half("sensitive", 1, "refusal")),
-    ("openai-chat", half("model_length", 1, "too_large")),
+    ("openai-chat", half("model_length", 1, "max_tokens")),
 ]
-HALF_ANSWERS = [("openai-chat", half(end, 2)) for end in ("network_error", "repetition", "of next year")]
+HALF_ANSWERS = [("openai-chat", half(reason, 2)) for reason in ("network_error", "repetition", "of next year")]
 
 
-@asynccontextmanager
-async def asking(client: Client, wire: VendorWire, *, silence_timeout: float = 0.5) -> AsyncIterator[Environment]:
-    provider = wire.provider(silence_timeout=silence_timeout)
-    async with environment(client, providers=ProviderRegistry({split_model(wire.model)[0]: lambda: provider})) as env:
-        yield env
-
-
-async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
-    session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
-    await session.prompt(id="p1", text="look it up")
-    return session
-
-
-def _half_answers(turn: ConversationMessage) -> list[str]:
-    texts = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
-    return [text for text in texts if text not in ("", CALL.text, ANSWER.text, HALF)]
-
-
-async def answered_turn(session: DrivenSession, text: str) -> ConversationMessage:
-    """Return the session's next turn once it has ended."""
-    turns = (await session.state({"limit": 1})).session.turn_count
-    await session.prompt(text)
-    state = await session.until(lambda state: state.session.turn_count > turns and state.status == "idle", turns=1)
-    return state.messages[-1]
-
-
-async def struck(env: Environment, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
-    """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
-    first, last = wire.reply(CALL), wire.reply(ANSWER)
-    intact = first if position == "first" else last
-    met = trouble.replies(wire, intact)
-    whole = [] if len(met) == trouble.requests else [intact]
-    assert len(met) + len(whole) == trouble.requests
-    script = [*met, *whole] if position == "first" else [first, *met, *whole]
-    goes_on = position == "first" and trouble.error_type is None
-    wire.script(*script, *([last] if goes_on else []))
-    requests, calls = len(wire.requests), env.tools.calls
-    calls.clear()
-    turn = await answered_turn(session, "look it up")
-
-    assert turn.error_type == trouble.error_type, turn.error
-    assert turn.agent_message == (None if trouble.error_type else ANSWER.text)
-    assert _half_answers(turn) == []
-    assert len(wire.requests) - requests == trouble.requests + (position == "last" or goes_on)
-    tool_has_run = position == "last" or trouble.error_type is None
-    assert len(calls) == tool_has_run
-    assert not wire.server.problems
-
-
-PAGE = Reply.error(200, "<html>sign in</html>")
-
-
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_before(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(CALL, PAGE, PAGE, ANSWER)
-        session = await led(env, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 4)
-        wire.script(PAGE, PAGE, PAGE)
-        await session.prompt("and now?")
-        turns = await session.idle(turns=2)
-        assert (turns[-1].error_type, len(wire.requests)) == ("provider_error", 7)
-
-
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_address(
-    temporal: Client, api: str
-) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(PAGE)
-        session = await led(env, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.error_type, len(wire.requests)) == ("provider_error", 1)
-        assert "check the address of" in (turn.error or "")
-
-
-async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
-        wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
-        session = await led(env, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
-        assert [call.call_id for call in env.tools.calls] == ["1.1.0"]
-
-
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))
-        session = await led(env, wire)
-        (turn,) = await session.idle(turns=1)
-        assert turn.agent_message == ANSWER.text
-        assert turn.usage is not None
-        assert (turn.usage.input_tokens, turn.usage.output_tokens) == (200, 27)
-        assert [step.text for step in turn.steps if step.kind == "model"] == [ANSWER.text]
-
-
-Runs = Mapping[tuple[str, Trouble, str], asyncio.Future[None]]
-
-
-async def lead_through(temporal: Client, api: str, runs: Runs) -> None:
-    """Lead a session of one API through its faults, a turn each: whatever a turn meets, the next one goes on.
-
-    Where a context was too long the session sees less of it from then on: such a fault has a session of its own.
-    """
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        start = SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE})
-        shared = await env.start(start)
-        for (_, trouble, position), run in runs.items():
-            is_alone = "context" in trouble.name
-            session = await env.start(start) if is_alone else shared
-            try:
-                await struck(env, wire, session, trouble, position)
-                run.set_result(None)
-            except Exception as error:  # noqa: BLE001  # the test of this fault raises it
-                run.set_exception(error)
-                shared = shared if is_alone else await env.start(start)
-                wire.server.queue.clear()
-                wire.server.problems.clear()
-        wire.script(ANSWER)
-        assert (await answered_turn(shared, "and now?")).agent_message == ANSWER.text
-
-
-@pytest.fixture(scope="module")
-async def runs(temporal: Client, request: pytest.FixtureRequest) -> AsyncIterator[Runs]:
-    """Lead sessions through every fault that a test was selected for, all APIs at once: most of it is waiting."""
-    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    selected = [(each["api"], each["trouble"], each["position"]) for each in parameters if "trouble" in each]
-    runs = {each: asyncio.get_running_loop().create_future() for each in selected}
-    running = [
-        asyncio.create_task(lead_through(temporal, api, {each: run for each, run in runs.items() if each[0] == api}))
-        for api in {api for api, _, _ in selected}
-    ]
-    yield runs
-    if not all(run.done() for run in runs.values()):
-        for task in running:
-            task.cancel()
-    await asyncio.gather(*running)
-
-
-POSITIONS = ("first", "last")
+ANSWERS = (CALL, ANSWER)
 FAULTS = [
-    (api, trouble, POSITIONS[(row + column) % 2])
+    (api, trouble, ANSWERS[(row + column) % 2])
     for column, api in enumerate(WIRES)
     for row, trouble in enumerate(TROUBLES)
 ]
-"""Every fault of every API, at one of the two calls of a turn: at the one of one API, at the other of the next."""
-
-in_turn = partial(pytest.mark.parametrize, ("api", "trouble", "position"), ids=str)
+"""Every fault of every API, in place of a call or of an answer: of the one with one API, of the other with the next."""
 
 
-@in_turn(FAULTS)
+@pytest.fixture(scope="module")
+async def wires() -> AsyncIterator[Mapping[str, VendorWire]]:
+    """A server of each API for the whole file."""
+    async with WIRES["anthropic"]() as anthropic, WIRES["openai"]() as openai, WIRES["openai-chat"]() as chat:
+        yield {"anthropic": anthropic, "openai": openai, "openai-chat": chat}
+
+
+@pytest.fixture(scope="module")
+def shared(wires: Mapping[str, VendorWire]) -> Mapping[tuple[str, bool], ModelAttempts]:
+    """What asks each server, whether it is to give up a silent one soon or not."""
+    return {
+        (api, is_quick): ModelAttempts(wire, silence_timeout=SILENCE_SECONDS) if is_quick else ModelAttempts(wire)
+        for api, wire in wires.items()
+        for is_quick in (False, True)
+    }
+
+
+SharedAttempts = Mapping[tuple[str, bool], ModelAttempts]
+
+
+async def check(attempts: ModelAttempts, trouble: Trouble, answer: Answer) -> None:
+    """Let a model call meet `trouble` where it would have had `answer`, and check how it ends."""
+    server = attempts.wire.server
+    server.queue.clear()
+    server.problems.clear()
+    server.requests.clear()
+    trouble.script(attempts.wire, attempts.wire.reply(answer))
+    end, response = await end_of(attempts.outcome())
+    assert end == trouble.end
+    if trouble.end == "answer":
+        assert response
+        assert (response.text, len(response.calls)) == (answer.text, len(answer.calls))
+    assert len(server.requests) == trouble.requests
+    assert not server.problems
+
+
+async def end_of(call: Awaitable[ModelCallOutcome]) -> tuple[str | None, ModelResponse | None]:
+    """Return how a model call ended, as `Trouble.end` says it, and its response."""
+    try:
+        outcome = await call
+    except ApplicationError as failure:
+        return failure.type, None
+    if outcome.response:
+        is_whole = outcome.response.stop in ("end_turn", "tool_calls")
+        return "answer" if is_whole else outcome.response.stop, outcome.response
+    return outcome.repeat if outcome.wait_seconds is None else "wait", None
+
+
+@pytest.mark.parametrize(("api", "trouble", "answer"), FAULTS, ids=[f"{api}-{trouble}" for api, trouble, _ in FAULTS])
 async def test_agt_9_a_fault_ends_as_it_should_and_the_vendor_is_asked_as_often_as_allowed(
-    runs: Runs, api: str, trouble: Trouble, position: str
+    shared: SharedAttempts, api: str, trouble: Trouble, answer: Answer
 ) -> None:
-    await runs[api, trouble, position]
+    await check(shared[api, "silence" in trouble.name], trouble, answer)
 
 
-@in_turn([(*one, "first") for one in NEVER])
+@pytest.mark.parametrize(("api", "trouble"), NEVER, ids=str)
 async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(
-    runs: Runs, api: str, trouble: Trouble, position: str
+    shared: SharedAttempts, api: str, trouble: Trouble
 ) -> None:
-    await runs[api, trouble, position]
+    await check(shared[api, False], trouble, CALL)
 
 
-@in_turn([(*one, "last") for one in HALF_ANSWERS])
+@pytest.mark.parametrize(("api", "trouble"), HALF_ANSWERS, ids=str)
 async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(
-    runs: Runs, api: str, trouble: Trouble, position: str
+    shared: SharedAttempts, api: str, trouble: Trouble
 ) -> None:
-    await runs[api, trouble, position]
+    await check(shared[api, False], trouble, ANSWER)
 
 
-@pytest.mark.parametrize("api", ["anthropic", "openai"])
-async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
-    temporal: Client, api: str
-) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(CALL, wire.fault("bad_request"), ANSWER)
-        session = await led(env, wire)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.error_type, len(wire.requests)) == ("bad_request", 2)
-        await session.prompt("and now?")
-        turns = await session.idle(turns=2)
-        assert turns[-1].agent_message == ANSWER.text
-        assert [CALL.think in request.raw.decode() for request in wire.requests] == [False, True, False]
-        assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True]
+# ---- one API after the other, each with a server of its own
+
+FOR_PEOPLE: tuple[Fault, ...] = ("auth", "permission", "quota", "not_found", "bad_request")
+PAGE = Reply.error(200, "<html>sign in</html>")
 
 
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(Answer(text=ANSWER.text, output=-1), Answer(text=ANSWER.text, output=10**18))
-        session = await led(env, wire)
-        await session.prompt("and now?")
-        turns = await session.idle(turns=2)
-        assert [(turn.agent_message, turn.usage) for turn in turns] == [(ANSWER.text, None)] * 2
-        assert len(wire.requests) == 2
+@pytest.fixture(params=WIRES)
+async def attempts(request: pytest.FixtureRequest) -> AsyncIterator[ModelAttempts]:
+    """Model calls to a vendor that nobody has asked yet."""
+    async with WIRES[request.param]() as wire:
+        yield ModelAttempts(wire)
 
 
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(ANSWER)
-        async with wire.server.refusing():
-            session = await led(env, wire)
-            await session.until(lambda state: state.is_processing)
-            await _failed_once(session)
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 1)
+async def failure_of(call: Awaitable[ModelCallOutcome]) -> ApplicationError:
+    with pytest.raises(ApplicationError) as failed:
+        await call
+    return failed.value
 
 
-async def _failed_once(session: DrivenSession) -> None:
-    """Return once the model call has failed in an attempt; Temporal knows of it before the history does."""
-
-    async def has_failed() -> bool:
-        pending = (await session.handle.describe()).raw_description.pending_activities
-        return any(one.attempt > 1 for one in pending)
-
-    await until(has_failed)
-
-
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
-    temporal: Client, monkeypatch: pytest.MonkeyPatch, api: str
-) -> None:
-    wait_in_workflow_beyond(monkeypatch, 2.0)
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        wire.script(wire.fault("rate_limited", {"retry-after": "2.5"}), ANSWER)
-        session = await led(env, wire)
-        waiting = await session.until(lambda state: state.status == "waiting_retry")
-        assert waiting.waiting_until is not None
-        assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=2.6)
-        vendor = {"anthropic": "Anthropic", "openai": "OpenAI"}.get(api, "The endpoint of openai_chat.base_url")
-        assert waiting.waiting_reason == f"{vendor} is limiting requests: HTTP 429, request req_fault."
-        (turn,) = await session.idle(turns=1)
-        after = await session.until(lambda state: state.status == "idle")
-        assert (after.waiting_until, after.waiting_reason) == (None, None)
-        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
-        assert turn.processing_time_ms >= 2_500
+async def test_agt_9_a_page_in_place_of_an_answer_passes_where_there_was_one_before(attempts: ModelAttempts) -> None:
+    attempts.wire.script(CALL, PAGE, PAGE, ANSWER)
+    assert [(await end_of(attempts.outcome()))[0] for _ in range(2)] == ["answer"] * 2
+    assert len(attempts.wire.requests) == 4
+    attempts.wire.script(PAGE, PAGE, PAGE)
+    assert (await failure_of(attempts.outcome())).type == "provider_error"
+    assert len(attempts.wire.requests) == 7
 
 
-@pytest.mark.parametrize(
-    ("fault", "phrase"),
-    [("overloaded", "is overloaded"), ("provider_error", "had an error"), ("rate_limited", "limiting")],
-)
-async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(
-    temporal: Client, fault: Fault, phrase: str
-) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
-        wire.script(wire.fault(fault, {"retry-after": "90"}))
-        session = await led(env, wire, limits=ONE_MINUTE)
-        (turn,) = await session.idle(turns=1)
-        error = turn.error or ""
-        assert (turn.error_type, len(wire.requests)) == ("budget", 1)
-        assert error.startswith("Anthropic ")
-        assert phrase in error
-        assert "would have to wait 90 s" in error
-        assert "limits.turn_timeout is 60 s" in error
+async def test_agt_9_a_page_at_an_address_that_has_never_answered_is_a_wrong_address(attempts: ModelAttempts) -> None:
+    attempts.wire.script(PAGE)
+    failure = await failure_of(attempts.outcome())
+    assert (failure.type, len(attempts.wire.requests)) == ("provider_error", 1)
+    assert "check the address of" in failure.message
 
 
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(
-    temporal: Client, api: str
-) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as env:
-        wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
-        session = await led(env, wire, limits={"model_timeout": 1})
-        (turn,) = await session.idle(turns=1)
-        assert (turn.agent_message, len(wire.requests), wire.server.left) == (ANSWER.text, 2, 1)
-        (history,) = await session.histories()
-        failures = [
-            event.activity_task_started_event_attributes.last_failure.application_failure_info.type
-            for event in history.events
-            if event.activity_task_started_event_attributes.attempt > 1
-        ]
-        assert failures == ["timeout"]
+async def test_agt_10_a_count_that_is_none_is_not_kept_and_costs_no_answer(attempts: ModelAttempts) -> None:
+    for count in (-1, 10**18):
+        attempts.wire.script(Answer(text=ANSWER.text, output=count))
+        response = (await attempts.outcome()).response
+        assert response
+        assert (response.text, response.usage) == (ANSWER.text, None)
+    assert len(attempts.wire.requests) == 2
 
 
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_what_a_person_has_to_do_is_said_in_words(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
-        session, errors = await env.start(SessionInput(model=wire.model)), {}
-        for number, fault in enumerate(("auth", "permission", "quota", "not_found", "bad_request"), start=1):
-            wire.script(wire.fault(fault))
-            errors[fault] = (await answered_turn(session, "look it up")).error or ""
-            assert len(wire.requests) == number
-        assert len(set(errors.values())) == len(errors)
-        assert "check" in errors["auth"]
-        assert "permission" in errors["permission"]
-        assert "credit" in errors["quota"]
-        assert "model" in errors["not_found"]
-        assert all("HTTP 4" in sentence for sentence in errors.values())
-        assert not [sentence for sentence in errors.values() if "sk-" in sentence or "look it up" in sentence]
+async def test_agt_10_an_empty_answer_is_counted_whatever_the_api(attempts: ModelAttempts) -> None:
+    attempts.wire.script(Answer(input=100, output=7))
+    outcome = await attempts.outcome()
+    spent = outcome.spent or Usage()
+    assert (outcome.repeat, spent.input_tokens, spent.output_tokens) == ("empty_answer", 100, 7)
 
 
-@pytest.mark.parametrize("api", WIRES)
-async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire, silence_timeout=60) as env:
-        wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
-        session = await led(env, wire)
-        await wire.server.until(lambda: wire.server.silences == 1)
-        await session.update("cancel_turn", {"message_id": "p1"})
-        (turn,) = await session.idle(turns=1)
-        assert (turn.status, turn.agent_message) == ("cancelled", None)
-        await wire.server.until(lambda: wire.server.left == 1)
-        assert len(wire.requests) == 1
+async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(attempts: ModelAttempts) -> None:
+    attempts.wire.script(ANSWER)
+    async with attempts.wire.server.refusing():
+        failure = await failure_of(attempts.attempt())
+    assert (failure.type, failure.non_retryable) == ("connection", False)
+    assert (await end_of(attempts.outcome()))[0] == "answer"
+    assert len(attempts.wire.requests) == 1
+
+
+async def test_agt_9_a_long_wait_is_the_workflow_s_and_says_whom_it_is_for(attempts: ModelAttempts) -> None:
+    attempts.wire.script(attempts.wire.fault("rate_limited", {"retry-after": "90"}))
+    outcome = await attempts.outcome()
+    provider = attempts.wire.model.partition(":")[0]
+    vendor = {"anthropic": "Anthropic", "openai": "OpenAI"}.get(provider, "The endpoint of openai_chat.base_url")
+    assert outcome.wait_seconds == 90
+    assert outcome.wait_reason == f"{vendor} is limiting requests: HTTP 429, request req_fault."
+    attempts.wire.script(attempts.wire.fault("rate_limited", {"retry-after": "86400"}))
+    assert (await attempts.outcome()).wait_seconds == MAX_WAIT
+
+
+async def test_agt_9_what_a_person_has_to_do_is_said_in_words(attempts: ModelAttempts) -> None:
+    errors = {}
+    for number, fault in enumerate(FOR_PEOPLE, start=1):
+        attempts.wire.script(attempts.wire.fault(fault))
+        errors[fault] = sentence_of(await failure_of(attempts.outcome()))
+        assert len(attempts.wire.requests) == number
+    assert len(set(errors.values())) == len(errors)
+    assert "check" in errors["auth"]
+    assert "permission" in errors["permission"]
+    assert "credit" in errors["quota"]
+    assert "model" in errors["not_found"]
+    assert all("HTTP 4" in sentence for sentence in errors.values())
+    assert not [sentence for sentence in errors.values() if "sk-" in sentence or PROMPT in sentence]
+
+
+def sentence_of(failure: ApplicationError) -> str:
+    """Return what a turn says that ends by the failure."""
+    error = ActivityError(
+        "the activity failed",
+        scheduled_event_id=1,
+        started_event_id=2,
+        identity="a worker",
+        activity_type="call_model",
+        activity_id="1",
+        retry_state=None,
+    )
+    error.__cause__ = failure
+    return describe_failure(error)[1]
+
+
+async def test_agt_9_a_call_that_is_cancelled_hangs_up_and_keeps_what_was_written(attempts: ModelAttempts) -> None:
+    attempts.wire.script(attempts.wire.reply(ANSWER).silent_after(MIDDLE))
+    environment = attempts.environment()
+    attempt = asyncio.create_task(attempts.attempt(environment))
+    await attempts.wire.server.until(lambda: attempts.wire.server.silences == 1)
+    environment.cancel()
+    assert (await attempt).response is None
+    await attempts.wire.server.until(lambda: attempts.wire.server.left == 1)
+    assert len(attempts.wire.requests) == 1

@@ -26,14 +26,12 @@ from uuid import uuid4
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
 
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
-from tests.harness import BOUND, DrivenSession
+from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
 from turnkeeper.activities.model_request.model_client import ProviderSource
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.settings.settings import Settings
@@ -43,7 +41,6 @@ from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_worker
-from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,9 +153,9 @@ class RecordedModel:
     provider: Provider
     requests: list[ModelRequest]
 
-    def stream(self, name: str, request: ModelRequest, context: CallContext) -> AsyncIterator[Delta | ModelResponse]:
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncIterator[Delta | ModelResponse]:
         self.requests.append(request)
-        return self.provider.stream(name, request, context)
+        return self.provider.stream(name, request, info)
 
 
 # ---- a session and what comes of it
@@ -492,8 +489,7 @@ async def check(fault: Fault, outcomes: Outcomes) -> None:
     check_views(outcome)
     if fault.payment is not None:
         assert outcome.payment == fault.payment
-    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
-    await replayer.replay_workflow(outcome.history)
+    await replayer().replay_workflow(outcome.history)
 
 
 @pytest.mark.parametrize("fault", KILLS, ids=str)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness import BOUND, Environment, asks
 
-CASES = int(os.environ.get("FUZZ_CASES", "160"))
+CASES = int(os.environ.get("FUZZ_CASES", "64"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 IS_LONG = CASES > 1_000
 PHASES = os.environ.get("FUZZ_PHASES", "examples,coverage,fuzzing" if IS_LONG else "examples,fuzzing")

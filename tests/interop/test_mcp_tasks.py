@@ -93,14 +93,12 @@ async def test_tsk_6_a_task_outlives_gateway_and_worker_and_its_client_reads_the
         doomed_worker(plan_of(temporal, settings)) as worker,
         gateway_process(temporal, settings, tmp_path / "gateway.log") as gateway,
     ):
-        await gateway.until_it_listens()
 
         async def kill() -> None:
             worker.process.kill()
             await worker.exit_code()
-            await gateway.program.kill()
-            await gateway.program.start()
-            await gateway.until_it_listens()
+            await gateway.end()
+            await gateway.start()
 
         completing = asyncio.create_task(complete_task(str(gateway.http.base_url).rstrip("/"), kill))
         await worker.exit_code()

@@ -34,17 +34,17 @@ def send(target: Session, text: str, *, id: str | None = None, mode: str = "enqu
 
 def answer_turn(target: Session, text: str = "ok", *, seconds: float = 1) -> None:
     target.begin_turn(now=at(seconds))
-    target.current_turn.add_response(says(text), [], now=at(seconds + 1))
-    target.current_turn.append_step_to_view(state=None)
+    target.turn_slot.add_response(says(text), [], now=at(seconds + 1))
+    target.turn_slot.append_step_to_view(state=None)
     complete_turn(target, text, now=at(seconds + 1))
 
 
 def complete_turn(target: Session, answer: str, *, now: datetime) -> None:
-    target.end_turn(target.current_turn.running().completed(answer, now=now))
+    target.end_turn(target.turn_slot.running().completed(answer, now=now))
 
 
 def fail_turn(target: Session, error_type: ErrorType, error: str, *, now: datetime) -> None:
-    target.end_turn(target.current_turn.running().failed(error_type, error, now=now))
+    target.end_turn(target.turn_slot.running().failed(error_type, error, now=now))
 
 
 def evict(target: Session) -> None:

@@ -22,6 +22,7 @@ from typing import TypedDict
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
+    "tests.faults.campaign.campaign",
     "tests.faults.doomed_worker",
     "turnkeeper.api.app",
     "turnkeeper.api.http.server",

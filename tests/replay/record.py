@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
-from turnkeeper.models.session.session import CURRENT_RULES
+from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.workflows import search_attributes
 
 HISTORIES = Path(__file__).with_name("histories")

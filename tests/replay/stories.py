@@ -8,8 +8,8 @@ from uuid import uuid4
 from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
+from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
@@ -161,8 +161,8 @@ async def steps_archived(env: Environment) -> DrivenSession:
         return ToolResult(outcome="looked", content="x" * 300)
 
     env.tools.run = look
-    env.vendor.script = [asks(("look", {"n": number})) for number in range(40)]
-    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 40_000}}))
+    env.vendor.script = [asks(("look", {"n": number})) for number in range(32)]
+    session = await env.start(SessionInput.model_validate({"limits": {"max_state_bytes": 32_000}}))
     await session.prompt("look for a very long time")
     (turn,) = await session.idle(turns=1)
     assert turn.steps_omitted > 0
@@ -282,7 +282,7 @@ async def tools_renewed(env: Environment, *, turns: int = 6) -> DrivenSession:
 
 async def tools_fresh_for_turns(env: Environment) -> DrivenSession:
     """Segments begin every few turns, and the tools are read again once."""
-    return await tools_renewed(env, turns=FRESH_TURNS + 4)
+    return await tools_renewed(env, turns=session_tools.FRESH_TURNS + 4)
 
 
 async def tools_read_again(env: Environment) -> DrivenSession:
@@ -365,10 +365,10 @@ async def summarised_by_default(env: Environment) -> DrivenSession:
     session_id = f"s-{uuid4()}"
     session = env.adopt(await env.client.start_workflow("AgenticAIWorkflow", id=session_id, task_queue=env.task_queue))
     await session.update("configure", {"history": {"summarize_on_trim": True}})
-    for number in range(60):
+    for number in range(10):
+        env.vendor.script = [asks(*[("nothing", {})] * 12)]  # a tool that isn't there costs no activity
         await session.prompt(f"turn {number}")
-        if number % 10 == 9:
-            await session.idle(turns=number + 1)
+        await session.idle(turns=number + 1)
     assert (await session.context()).summary is not None
     return session
 

@@ -3,12 +3,14 @@
 import shutil
 import subprocess
 import sys
-import venv
 
 import pytest
 
 TIME = "mcp-server-time==2026.10.19"
 """Anthropic's reference server of the time, in Python, by the SDK we use too: the newest protocol."""
+
+BESIDE_TIME = ["tzdata==2026.6", "tzlocal==5.4.5"]
+"""What it needs and we don't. The rest of it is the SDK, which we have."""
 
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 """The reference server of all that MCP has, in TypeScript: another SDK, an older protocol, stdio and HTTP."""
@@ -16,15 +18,14 @@ EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 FETCH_SECONDS = 120
 
 
-def time_server(cache: pytest.Cache) -> list[str]:
-    """Return the command of the server of the time, in an environment of its own."""
-    folder = cache.mkdir("mcp-server-time-2026.10.19")
+def time_server(cache: pytest.Cache) -> dict[str, object]:
+    """Return the entry of the server of the time in `mcp.json`: its program, and where what it needs is."""
+    folder = cache.mkdir("mcp-server-time-2026.10.19-alone")
     program = folder / "bin" / "mcp-server-time"
     if not program.exists():
-        venv.create(folder, clear=True)
-        installer = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-        _fetch([*installer, "install", "--quiet", "--no-compile", TIME], TIME)
-    return [str(program)]
+        installer = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--upgrade"]
+        _fetch([*installer, "--target", str(folder), TIME, *BESIDE_TIME], TIME)
+    return {"command": sys.executable, "args": [str(program)], "env": {"PYTHONPATH": str(folder)}}
 
 
 def everything_server(cache: pytest.Cache) -> list[str]:

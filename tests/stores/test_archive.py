@@ -194,7 +194,7 @@ async def test_ses_15_a_step_of_another_kind_than_we_know_is_said_to_be_one(arch
 
 
 async def test_ses_15_deleting_takes_all_of_a_session_and_of_no_other(archive: Archive, monkeypatch):
-    monkeypatch.setattr(rows, "DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(rows, "DELETE_BATCH_ROWS", 3)
     for session in ("s1", "s2"):
         await archive.put_turns(session, turns(1, 10))
         await archive.put_steps(session, 1, 0, steps(0, 9))

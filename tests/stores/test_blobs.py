@@ -49,7 +49,7 @@ async def test_ses_15_many_that_keep_the_same_texts_at_once_all_succeed(blobs: B
 
 
 async def test_ses_15_deleting_takes_all_texts_of_a_session_and_of_no_other(blobs: Blobs, monkeypatch):
-    monkeypatch.setattr(rows, "DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(rows, "DELETE_BATCH_ROWS", 3)
     for session in ("s1", "s2"):
         await blobs.put(session, map(str, range(10)))
     assert await blobs.delete("s1") == 10

@@ -283,7 +283,7 @@ async def test_ctx_8_the_account_says_of_each_turn_what_the_model_sees(env: Envi
     assert view.summary is not None
     assert (view.summary.text, view.summary.turns) == ("They counted.", [(1, 6)])
     assert view.segment == 2
-    assert "before the model; one a summary of turns 1 to 6" in await details(session)
+    assert "in the model's context; one a summary of turns 1 to 6" in await details(session)
 
 
 async def test_ctx_6_where_the_vendor_reports_tokens_the_account_counts_on_from_there(env: Environment) -> None:

@@ -156,7 +156,7 @@ def handed_over(message_id: str) -> SessionInput:
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
     before.offer_tools([])
-    before.current_turn.change(before.current_turn.running().with_next_step())
+    before.turn_slot.change(before.turn_slot.running().with_next_step())
     return before.carry()
 
 

@@ -1,5 +1,6 @@
 """No caller can block a session with messages that are refused (SES-10)."""
 
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -7,14 +8,20 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHistory,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, Environment, environment
 from tests.models.builders import NOW, answer_turn, at, send, session
 from tests.replay.record import HISTORIES
-from tests.replay.test_replay import RECORDED, history
+from tests.replay.test_replay import RECORDED
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
@@ -114,14 +121,16 @@ def refusal_by(read: Callable[[Any], object], argument: Any) -> RejectedError | 
     return None
 
 
-UPDATES = ["withdraw_prompt", "cancel_turn", "resolve_approval", "configure", "end_session"]
-HOSTILE_UPDATES = [MANY, {"limits": MANY}, {"history": MANY}, {"tool_policy": MANY}, {"reason": "x" * 1_900_000}]
+HOSTILE_UPDATES: list[tuple[str, Any]] = [
+    *((name, MANY) for name in ("withdraw_prompt", "cancel_turn", "resolve_approval", "configure")),
+    *(("configure", {field: MANY}) for field in ("limits", "history", "tool_policy")),
+    ("end_session", {"reason": "x" * 1_900_000}),
+]
 
 
-@pytest.mark.parametrize("update", UPDATES)
-async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(env: Environment, update: str) -> None:
+async def test_ses_10_a_refused_update_is_told_at_most_2_kb_and_wedges_nothing(env: Environment) -> None:
     driven = await env.start()
-    for argument in HOSTILE_UPDATES:
+    for update, argument in HOSTILE_UPDATES:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await driven.update(update, argument)
         cause = refused.value.cause
@@ -292,7 +301,8 @@ async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(env: En
 
 async def test_ses_10_every_state_that_a_run_has_carried_is_accepted() -> None:
     for path in [path for path in RECORDED if path.name.count(".") == 2]:
-        started = history(path).events[0]
+        first = json.loads(path.read_text())["events"][0]
+        started = WorkflowHistory.from_json("recorded", {"events": [first]}).events[0]
         attributes = started.workflow_execution_started_event_attributes
         (carried,) = await pydantic_data_converter.decode(attributes.input.payloads, [SessionInput])
         assert carried.carried is not None, path

@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import WorkflowQueryFailedError
 
 from tests.harness import UNASKED, DrivenSession, Environment, asks
-from turnkeeper.models.context import (
+from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     ReplayEvent,
     RespondEvent,
@@ -15,8 +15,8 @@ from turnkeeper.models.context import (
     ThinkEvent,
     UserEvent,
     parse_replay,
-    replay_events,
 )
+from turnkeeper.models.replay_text.turn_events import replay_events
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult

@@ -41,7 +41,7 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: E
         "**User:** alice",
         "**Model:** `offline:`",
         "**Tools:** look, pay",
-        "**Conversation:** 1 messages (~5 tokens) before the model",
+        "**Conversation:** 1 messages (~5 tokens) in the model's context",
         "[Open the conversation](http://127.0.0.1:8080/",
         "**Turn 1** · step 2",
         "- `look`: running",

@@ -1,8 +1,8 @@
-"""How any process reaches Temporal, and what it needs to find there (OPS-2, OPS-8, SES-17).
+"""Connects to Temporal, and prepares its namespace (OPS-2, OPS-8, SES-17).
 
-An address in `TEMPORAL_*` or `temporal.toml` is used as it is, with its namespace, TLS and API key. Without one the
-embedded server is meant: it writes where it listens into `temporal.json` in the state directory, and until then it is
-looked for at `temporal_port`.
+An address in `TEMPORAL_*` or `temporal.toml` is used as it is, with its namespace, TLS and API key. Without one, the
+embedded server is used. It writes its address to `temporal.json` in the state directory; until then `temporal_port` is
+tried.
 """
 
 import asyncio
@@ -46,31 +46,31 @@ DEFAULT_NAMESPACE = "default"
 RETENTION_DAYS = 30
 
 CONNECT_SECONDS = 5.0
-"""Bound of one attempt: the SDK itself waits for ever for an address that swallows packets."""
+"""Timeout of one attempt: the SDK itself waits for ever if the network drops packets."""
 
 POLL_SECONDS = 70.0
-"""A worker asks for work at least once a minute; Temporal lists one for 5 minutes after its last question."""
+"""A worker polls at least once a minute; Temporal lists it for 5 minutes after its last poll."""
 
 RETRY_SECONDS = 0.2
 WAIT_NOTICE_SECONDS = 1.0
-"""A connection that takes longer is noted in the log."""
+"""If connecting takes longer, the log says so."""
 CANCEL_SECONDS = 0.5
 HEALTH_SECONDS = 2.0
-"""Between two looks whether a server answers a lazy client at last."""
+"""Interval of health checks, until the server answers a lazy client."""
 CALL_TIMEOUT = timedelta(seconds=10)
 
 KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
-"""A connection cut without a word is noticed within 20 s. Temporal drops clients that ask more than every 10 s."""
+"""A dead connection is noticed within 20 s. Temporal disconnects clients that ping more often than every 10 s."""
 
 COMPRESSION = {"none": GrpcCompression.NONE, "gzip": GrpcCompression.GZIP}
 
 
 class TemporalAccessError(TurnkeeperError):
-    """Temporal can't be used. The message says why, and how to fix it."""
+    """Temporal can't be used. The message says why and what to do."""
 
 
 class EmbeddedServer(Frozen):
-    """Where the embedded server listens, as it wrote into the state directory."""
+    """The addresses of the embedded server, as it wrote them to the state directory."""
 
     address: str
     ui_url: str | None
@@ -82,7 +82,7 @@ class EmbeddedServer(Frozen):
 
     @classmethod
     def recorded(cls, state_dir: Path) -> "EmbeddedServer | None":
-        """Read what the last server wrote; it may have died since. None: none was started, or it was stopped."""
+        """Return what the last server wrote; it may have died since. `None`: none was started, or it was stopped."""
         try:
             return cls.model_validate_json(cls.file(state_dir).read_text())
         except (OSError, ValidationError):
@@ -91,20 +91,20 @@ class EmbeddedServer(Frozen):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server and a namespace in it. `embedded`: our own server is meant, nobody named another."""
+    """A server and a namespace in it. `embedded`: no other server is configured."""
 
     address: str
     namespace: str
     embedded: bool
     access: Mapping[str, Any]
-    """TLS, API key and headers as Temporal's own configuration has them."""
+    """TLS, API key and headers from Temporal's own configuration."""
 
 
 def find_endpoint(settings: Settings) -> Endpoint:
-    """Say where Temporal is, without calling it.
+    """Return the configured server, without connecting to it.
 
     Raises:
-        TemporalAccessError: Temporal's own configuration is unreadable, or has keys to a server it does not name.
+        TemporalAccessError: Temporal's own configuration is unreadable, or has credentials but no address.
     """
     try:
         access: dict[str, Any] = {**ClientConfigProfile.load().to_client_connect_config()}
@@ -120,13 +120,13 @@ def find_endpoint(settings: Settings) -> Endpoint:
 
 
 async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0.0) -> Client:
-    """Return a client of the server that is meant, connected unless `lazy`.
+    """Return a client of the configured server, connected unless `lazy`.
 
-    A lazy client connects at its first call, and every call fails with `RuntimeError` as long as that fails; no
-    worker can use one. Otherwise a server that is just starting is waited for, for `patience` seconds; 0: one attempt.
+    A lazy client connects at its first call; until that succeeds, every call fails with `RuntimeError`. A worker can't
+    use a lazy client. Otherwise connecting is retried for `patience` seconds; 0: one attempt.
 
     Raises:
-        TemporalAccessError: The server cannot be reached, or its address is not known.
+        TemporalAccessError: The server can't be reached, or `find_endpoint` failed.
     """
     endpoint = find_endpoint(settings)
     deadline = asyncio.get_running_loop().time() + patience
@@ -142,18 +142,18 @@ async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0
 
 @asynccontextmanager
 async def outage_logged(client: Client, settings: Settings) -> AsyncIterator[None]:
-    """Until the server answers a lazy `client`, have the log say why it does not, each reason once.
+    """Log why the server does not answer a lazy `client`, until it does; each reason once.
 
     Raises:
         TemporalAccessError: As `find_endpoint` does.
     """
-    asking = asyncio.create_task(_log_until_reachable(client, find_endpoint(settings)))
+    checking = asyncio.create_task(_log_until_reachable(client, find_endpoint(settings)))
     try:
         yield
     finally:
-        while not asking.done():
-            asking.cancel()  # a cancellation that comes in one moment with an answer is lost
-            await asyncio.wait([asking], timeout=CANCEL_SECONDS)
+        while not checking.done():
+            checking.cancel()  # a cancellation that coincides with an answer is lost
+            await asyncio.wait([checking], timeout=CANCEL_SECONDS)
 
 
 async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
@@ -175,10 +175,10 @@ async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
 
 
 async def prepare(client: Client) -> None:
-    """Have the search attributes of sessions registered; safe to repeat, and from many processes at once.
+    """Register the search attributes of sessions; safe to repeat, also from several processes at once.
 
     Raises:
-        TemporalAccessError: The server refuses, or has an attribute of that name and another type.
+        TemporalAccessError: The server denies it, or an attribute of this name has another type.
     """
     missing = await missing_search_attributes(client)
     if not missing:
@@ -189,34 +189,34 @@ async def prepare(client: Client) -> None:
     try:
         await client.operator_service.add_search_attributes(request, timeout=CALL_TIMEOUT)
     except RPCError as error:
-        # Another process may have been quicker.
+        # Another process may have registered them meanwhile.
         if await missing_search_attributes(client):
             raise _unprepared(client, missing, error) from error
 
 
 async def missing_search_attributes(client: Client) -> Sequence[SearchAttributeKey[Any]]:
-    """List the search attributes of sessions that the namespace does not have.
+    """Return the search attributes of sessions that the namespace lacks.
 
     Raises:
-        TemporalAccessError: The server refuses to say, or has an attribute of that name and another type.
+        TemporalAccessError: The server denies the request, or an attribute of this name has another type.
     """
     request = ListSearchAttributesRequest(namespace=client.namespace)
     try:
         answer = await client.operator_service.list_search_attributes(request, timeout=CALL_TIMEOUT)
     except RPCError as error:
         raise _unprepared(client, search_attributes.ALL, error) from error
-    there = answer.custom_attributes
+    registered = answer.custom_attributes
     for key in search_attributes.ALL:
-        if key.name in there and there[key.name] != _wire_type(key):
+        if key.name in registered and registered[key.name] != _wire_type(key):
             raise TemporalAccessError(
                 f"The namespace {client.namespace!r} has a search attribute {key.name} of another type than "
                 f"{_type_name(key)}: remove it there, or use another namespace."
             )
-    return [key for key in search_attributes.ALL if key.name not in there]
+    return [key for key in search_attributes.ALL if key.name not in registered]
 
 
 async def set_retention(client: Client, *, days: int = RETENTION_DAYS) -> None:
-    """Have ended sessions kept for `days`; a dev server's own default is one. For the embedded server only."""
+    """Retain ended sessions for `days`, on the embedded server only; a dev server's default is one day."""
     if await retention(client) == timedelta(days=days):
         return
     ttl = Duration()
@@ -233,7 +233,7 @@ async def retention(client: Client) -> timedelta:
 
 
 async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
-    """List the workers that have asked `task_queue` for work lately, by their identities. Raises `RPCError`."""
+    """Return the identities of the workers that poll `task_queue`. Raises `RPCError`."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=task_queue),
@@ -246,7 +246,7 @@ async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
 
 @contextmanager
 def _logged_wait(endpoint: Endpoint) -> Iterator[None]:
-    """Note in the log that the server is waited for, if the block takes long."""
+    """Log that we wait for the server, if the block takes long."""
     loop = asyncio.get_running_loop()
     notice = loop.call_later(WAIT_NOTICE_SECONDS, _log.warning, "Waiting for Temporal at %s …", endpoint.address)
     try:
@@ -273,7 +273,7 @@ def _embedded_address(settings: Settings) -> str:
 
 
 def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
-    # The SDK says it in the words of its Rust core; the operating system's own are in the middle of them.
+    # The SDK wraps the operating system's message in text of its Rust core.
     reasons = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
     up = f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS"
     hint = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"

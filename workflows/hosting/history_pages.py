@@ -1,4 +1,4 @@
-"""A run's history from its end, page by page: what has become of a session is among its newest events."""
+"""Reads a run's history newest first: the latest state is usually on the first page."""
 
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
@@ -9,10 +9,10 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client
 
 PAGE_EVENTS = 20
-"""What has become of a session's last task is among its newest few events, but for a burst of signals."""
+"""Enough for the outcome of the last workflow task, unless many signals followed it."""
 
 LATER_PAGE_EVENTS = 500
-"""Where the first page is not enough, all of a run is read in a page or two."""
+"""Large, so that one or two further pages have the rest of a run."""
 
 READ_SECONDS = 2.0
 
@@ -20,7 +20,7 @@ READ_SECONDS = 2.0
 async def newest_pages(
     client: Client, workflow_id: str, *, run_id: str = "", first_page_events: int = PAGE_EVENTS
 ) -> AsyncGenerator[Sequence[HistoryEvent], None]:
-    """Yield all events of a run in pages, the newest first; without `run_id`, of the newest run. Raises `RPCError`."""
+    """Yield all events of a run in pages, newest first; without `run_id`, of the newest run. Raises `RPCError`."""
     token = b""
     while True:
         page = await client.workflow_service.get_workflow_execution_history_reverse(

@@ -1,1 +1,1 @@
-"""Tasks as workflows: those that a session starts, and what a session that is a task tells its parent (TSK-5)."""
+"""Tasks as workflows: starting the tasks of a session, and signalling a task's parent (TSK-5)."""

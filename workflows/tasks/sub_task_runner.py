@@ -1,7 +1,7 @@
-"""Starting a session's tasks as child workflows, waiting for them and cancelling them (TSK-5).
+"""Starts a session's tasks as child workflows, and cancels them (TSK-5).
 
-A task in the foreground is an ordinary child: its result is that of the tool call, and it is cancelled with the turn.
-One in the background outlives the run that has started it. Its parent's later runs know it by its signals alone.
+A foreground task is an ordinary child: its result becomes the result of the tool call, and it is cancelled with the
+turn. A background task outlives the run that started it; later runs of its parent only get its signals.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ SubTaskHandle = workflow.ChildWorkflowHandle[Any, SessionEnd]
 
 
 class SubTaskRunner:
-    """The tasks of one session, as workflows."""
+    """Runs the tasks of one session as workflows."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self, new: NewSubTask) -> SubTaskHandle:
-        """Start a task; it is there when this returns. Raises `WorkflowAlreadyStartedError`."""
+        """Start a task; returns once it has started. Raises `WorkflowAlreadyStartedError`."""
         start = new.start
         handle: SubTaskHandle = await workflow.start_child_workflow(
             WORKFLOW,
@@ -51,21 +51,21 @@ class SubTaskRunner:
             search_attributes=initial_attributes(start),
             priority=Priority(priority_key=new.priority),
         )
-        # The SDK logs the failure of a handle that is never awaited, such as that of a task cancelled with its turn.
+        # Otherwise the SDK logs the failure of a handle that is never awaited, as for a task cancelled with its turn.
         handle.add_done_callback(lambda done: done.cancelled() or done.exception())
         if new.task.background:
             self._watch(new.task.task_id, handle)
         return handle
 
     async def cancel_all(self) -> None:
-        """Cancel the tasks whose sessions go on; one that has ended by itself is no failure."""
+        """Cancel all running tasks; errors for ended ones are ignored."""
         cancels = [
             workflow.get_external_workflow_handle(task.task_id).cancel() for task in self._session.sub_tasks.running
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
 
     def _watch(self, task_id: str, handle: SubTaskHandle) -> None:
-        """Note that a background task was terminated, as long as this run lasts; it says itself how else it ends."""
+        """While this run lasts, record a background task's termination; every other end it signals itself."""
 
         async def watch() -> None:
             with suppress(ChildWorkflowError):

@@ -1,4 +1,4 @@
-"""Large texts of tasks: what a workflow can't read or store by itself, done by activities (SES-15, TSK-5)."""
+"""Activities that read and store the large texts of tasks, which a workflow can't do itself (SES-15, TSK-5)."""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -9,11 +9,11 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.large_texts import cut_result
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.turn.turn_context import check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import check_cancelled
 
 
 async def read_text(ref: BlobRef) -> str | None:
-    """Return a text of this session that is kept by reference; `None` where it can't be read now."""
+    """Return a text of this session that is stored by reference; `None` if it can't be read now."""
     try:
         text: str | None = await workflow.execute_activity_method(
             TaskTextActivities.read_large_text,
@@ -30,7 +30,7 @@ async def read_text(ref: BlobRef) -> str | None:
 
 
 async def keep_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
-    """Return the result, its content by reference if it is over `inline_bytes`; cut where the store is down."""
+    """Return the result, with content over `inline_bytes` by reference. While the store is down, content is cut."""
     try:
         return await workflow.execute_activity_method(
             TaskTextActivities.keep_large_result,
@@ -46,7 +46,7 @@ async def keep_result(result: ToolResult, *, inline_bytes: int) -> ToolResult:
 
 
 async def with_whole_answer(outcome: TaskOutcome) -> TaskOutcome:
-    """Return the outcome with its answer whole, as far as the store can be read and a result carries it."""
+    """Return the outcome with its whole answer; if the store can't be read, with the excerpt."""
     if outcome.answer_blob is None:
         return outcome
     answer = await read_text(outcome.answer_blob)

@@ -14,15 +14,15 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import ToolCall
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
 class Approvals:
     """The approvals of a turn's newest step."""
 
-    def __init__(self, context: TurnContext) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._expiry: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -30,8 +30,8 @@ class Approvals:
         """Request approvals of `calls`, unless requested before; inside the block, pending ones expire."""
         new = [call.id for call in calls if call.approval is None]
         if new:
-            self._session.current_turn.change(self._context.turn.with_approvals_asked(new, now=workflow.now()))
-            self._context.on_change()
+            self._session.turn_slot.change(self._scope.turn.with_approvals_asked(new, now=workflow.now()))
+            self._scope.refresh_ui()
         self._expiry = asyncio.create_task(self._expire())
         try:
             yield
@@ -46,23 +46,23 @@ class Approvals:
 
     def _may_go_on(self, call_id: str) -> bool:
         is_over = self._expiry is not None and self._expiry.done()
-        return is_over or not self._is_awaited(call_id) or self._context.is_due_for_new_run()
+        return is_over or not self._is_awaited(call_id) or self._scope.is_due_for_new_run()
 
     def _is_awaited(self, call_id: str) -> bool:
-        return self._context.turn.call(call_id).awaits_approval
+        return self._scope.turn.call(call_id).awaits_approval
 
     async def _expire(self) -> None:
         """Expire pending approvals at their time; all were requested at the same moment."""
         while self._session.awaits_approval:
-            awaiting = [call for call in self._context.turn.newest_step.tool_calls if call.awaits_approval]
+            awaiting = [call for call in self._scope.turn.newest_step.tool_calls if call.awaits_approval]
             until = min(call.approval.expires_at for call in awaiting if call.approval)
             seconds = max(0.0, (until - workflow.now()).total_seconds())
             await workflow.sleep(seconds, summary=self._summary(awaiting))
-            self._session.current_turn.change(self._context.turn.with_approvals_expired(workflow.now()))
-            self._context.on_change()
+            self._session.turn_slot.change(self._scope.turn.with_approvals_expired(workflow.now()))
+            self._scope.refresh_ui()
 
     def _summary(self, awaiting: list[ToolCall]) -> str:
         """Return the timer's summary for the Web UI, within Temporal's length limit."""
         distinct = ", ".join(dict.fromkeys(call.name for call in awaiting))
         names = distinct if len(distinct) <= 80 else f"{len(awaiting)} tool calls"
-        return f"approval of {names} · turn {self._session.turn_count} · step {self._context.turn.steps}"
+        return f"approval of {names} · turn {self._session.turn_count} · step {self._scope.turn.step_count}"

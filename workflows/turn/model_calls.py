@@ -1,4 +1,4 @@
-"""The model calls of a turn: requests, repetitions, and waits for the vendor (AGT-2, AGT-9)."""
+"""The model calls of a turn: requests, resends, and waits for the vendor (AGT-2, AGT-9)."""
 
 from collections import Counter
 from contextlib import suppress
@@ -9,26 +9,27 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
-    from turnkeeper.activities.llm import ModelActivities
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from turnkeeper.models.transcript.trajectory import Usage
     from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
-    from turnkeeper.workflows.turn.tool_list import ToolList
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
-_MAX_REPEATS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
-"""How often a model call is repeated, by cause (AGT-9, CTX-7)."""
+_MAX_RESENDS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
+"""How often a changed request is sent, by cause (AGT-9, CTX-7)."""
 
-_NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
+_NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
     "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
-    "digest_mismatch": ("internal", "The model's context could not be handed over unchanged; see the worker's log."),
+    "digest_mismatch": ("internal", "The model's context changed on its way to the worker; see the worker's log."),
     "empty_answer": ("provider_error", "The model gave an empty answer."),
 }
 
@@ -36,13 +37,13 @@ _NOT_REPEATED: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, context: TurnContext, slot: RequestSlot, tools: ToolList) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope, slot: RequestSlot, tools: OfferedTools) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._slot = slot
         self._tools = tools
-        self._summaries = Summaries(context, slot)
-        self._repeats_empty = False
+        self._summaries = Summaries(scope, slot)
+        self._resends_empty = False
         self.segment = 0
         """The segment of the latest request."""
         self.unfinished: ModelResponse | None = None
@@ -53,12 +54,12 @@ class ModelCalls:
         """Usage of failed attempts at the last answer (AGT-9)."""
 
     async def ask(self) -> ModelResponse:
-        """Return the model's response, after waits and repetitions as `activities/failures.py` decides (AGT-9)."""
-        repeats, limit = Counter[str](), self._session.context.limit
+        """Return the model's response, after waits and resends as `activities/failures.py` decides (AGT-9)."""
+        resends, limit = Counter[str](), self._session.context.limit
         self.spent = None
         while True:
-            # Only runs under rules 3 ask for it: workers of earlier releases do not know this `repeat`.
-            self._repeats_empty = self._session.rules >= 3 and not repeats["empty_answer"]
+            # Runs under rules 1 and 2 do not ask for it: workers of earlier releases do not know this `repeat`.
+            self._resends_empty = self._session.rules >= Since.EMPTY_ANSWERS and not resends["empty_answer"]
             request = await self._open_new_request()
             outcome = await self._outcome_or_new_segment(request)
             if outcome.response is not None:
@@ -67,25 +68,25 @@ class ModelCalls:
                 self.usage = outcome.response.usage
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
-            repeats[cause] += 1
-            if repeats[cause] > _MAX_REPEATS[cause] or not self._may_repeat(cause):
+            resends[cause] += 1
+            if resends[cause] > _MAX_RESENDS[cause] or not self._may_resend(cause):
                 if cause == "context_too_long":
                     # Too long even at a quarter of its size: this tells nothing about the model's limit.
                     self._session.context.restore_limit(limit)
-                fail(*_NOT_REPEATED[cause])
+                fail(*_NOT_RESENT[cause])
             if cause == "stale_reasoning":
                 self._session.view.open_segment()
             elif cause == "context_too_long":
                 self._halve()
 
-    def _may_repeat(self, cause: str) -> bool:
+    def _may_resend(self, cause: str) -> bool:
         # Runs of earlier releases end the turn at once.
         return cause != "context_too_long" or workflow.patched("halve-the-window")
 
     def _halve(self) -> None:
         """Halve the size of requests from now on (CTX-7)."""
-        session, turn = self._session, self._context.turn
-        if session.rules < 3:
+        session, turn = self._session, self._scope.turn
+        if session.rules < Since.LEARNED_LIMITS:
             session.context.halve(turn.history, model=turn.model)
             return
         session.context.learn_limit(turn.history, model=turn.model, head=session.head)
@@ -95,9 +96,9 @@ class ModelCalls:
         )
 
     def _note_size(self, request: OpenRequest) -> None:
-        if self._session.rules < 3:
+        if self._session.rules < Since.LEARNED_LIMITS:
             return
-        turn, tokens = self._context.turn, head_tokens(request.request.head) + request.estimated_tokens
+        turn, tokens = self._scope.turn, head_tokens(request.model_request.head) + request.estimated_tokens
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
     async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
@@ -109,7 +110,7 @@ class ModelCalls:
         try:
             return await self._outcome(request)
         except TurnFailedError as failure:
-            if failure.error_type == "bad_request" and any(message.state for message in request.request.messages):
+            if failure.error_type == "bad_request" and any(message.state for message in request.model_request.messages):
                 self._session.view.open_segment()
             raise
 
@@ -118,11 +119,11 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            if self._session.rules >= 3:
-                self._context.turn.budgets.check_spent()
+            if self._session.rules >= Since.SPENT_USAGE:
+                self._scope.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             waits += 1
-            # Temporal retries after short delays by itself, so a short wait here is for the session, which was silent.
+            # Temporal itself retries after short delays, so a short wait here is for the session, which was silent.
             silences += outcome.wait_seconds <= MAX_RETRY_DELAY
             outcome = await self._call_model(request, waits, silences=silences, unclear_answers=outcome.unclear_answers)
         return outcome
@@ -131,14 +132,14 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        self._context.turn.budgets.check_spent()  # a summary may have used up the rest
+        self._scope.turn.budgets.check_spent()  # a summary may have used up the rest
         await self._tools.reload_if_due()
         self.segment = session.view.segment
-        session.current_turn.note_request()
+        session.turn_slot.note_request()
         return self._slot.open(
             OpenRequest(
                 number=session.count_request(),
-                request=session.view.request(session.head),
+                model_request=session.view.request(session.head),
                 digest=session.view.digest(session.head),
                 estimated_tokens=session.view.estimated_tokens,
             )
@@ -146,7 +147,7 @@ class ModelCalls:
 
     async def _evict(self) -> None:
         """Keep the model view within its window: evict messages, and summarise them (CTX-4, CTX-5)."""
-        history, model = self._context.turn.history, self._context.turn.model
+        history, model = self._scope.turn.history, self._scope.turn.model
         session, log = self._session, workflow.logger
         context = session.context
         window = context.window(history, model=model)
@@ -170,14 +171,14 @@ class ModelCalls:
         self, request: OpenRequest, waits: int, *, silences: int = 0, unclear_answers: int = 0
     ) -> ModelCallOutcome:
         session = self._session
-        self._context.check_stop()
-        turn = self._context.turn
-        self._slot.hand_over()
+        self._scope.check_stop()
+        turn = self._scope.turn
+        self._slot.cache_for_activity()
         call = workflow.start_activity_method(
             ModelActivities.call_model,
             ModelCall(
                 turn=session.turn_count,
-                step=turn.steps,
+                step=turn.step_count,
                 request=request.number,
                 model=turn.model,
                 digest=request.digest,
@@ -185,26 +186,26 @@ class ModelCalls:
                 silences=silences,
                 round=waits,
                 unclear_answers=unclear_answers,
-                repeats_empty=self._repeats_empty,
+                repeats_empty=self._resends_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
-                **(turn.budgets.remaining() if session.rules >= 3 else {}),
+                **(turn.budgets.remaining() if session.rules >= Since.SPENT_USAGE else {}),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
-            schedule_to_close_timeout=self._context.time_left(),
+            schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=activity_options.MODEL_RETRIES,
             cancellation_type=(
                 ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-                if session.rules >= 2
+                if session.rules >= Since.UNFINISHED_ANSWERS
                 else ActivityCancellationType.TRY_CANCEL
             ),
             summary=self._summary(request),
         )
         try:
-            return await (self._finished(call) if session.rules >= 2 else call)
+            return await (self._finished(call) if session.rules >= Since.UNFINISHED_ANSWERS else call)
         except ActivityError as error:
-            self._context.fail_with(error)
+            self._scope.fail_with(error)
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
         """Return the outcome of a call; keep the written part of an incomplete answer (SES-9).
@@ -212,28 +213,28 @@ class ModelCalls:
         A stop cancels the call and waits briefly for that part. Raises `ActivityError`, and `TurnStoppedError` if the
         turn was stopped before the answer was complete.
         """
-        context = self._context
+        scope = self._scope
         # Without this, `stop` would cancel the task, and an answer that arrives at the same moment would be lost. If
         # the task is cancelled here, `handles_stop` stays set: that was an eviction, not a stop.
-        context.handles_stop = True
-        await workflow.wait_condition(lambda: call.done() or context.stop_reason is not None)
+        scope.handles_stop = True
+        await workflow.wait_condition(lambda: call.done() or scope.stop_reason is not None)
         if not call.done():
             await self._cancel(call)
-        context.handles_stop = False
+        scope.handles_stop = False
         if not call.done():
-            context.check_stop()
+            scope.check_stop()
         try:
             outcome = await call
         except ActivityError as error:
-            max_bytes = context.turn.max_answer_bytes(self._session.room.turn_cap)
-            self.unfinished = unfinished_of(error, model=context.turn.model, max_bytes=max_bytes)
+            max_bytes = scope.turn.max_answer_bytes(self._session.room.turn_cap)
+            self.unfinished = unfinished_of(error, model=scope.turn.model, max_bytes=max_bytes)
             self._count_spent(spent_of(error))
-            context.check_stop()
+            scope.check_stop()
             raise
         self.unfinished = outcome.unfinished
         self._count_spent(outcome.spent)
         if outcome.response is None:
-            context.check_stop()
+            scope.check_stop()
         return outcome
 
     def _count_spent(self, spent: Usage | None) -> None:
@@ -241,8 +242,8 @@ class ModelCalls:
 
         Runs under rules 1 and 2 do not count it: their replay must make the same decisions.
         """
-        if spent and self._session.rules >= 3:
-            self._session.current_turn.add_usage(spent)
+        if spent and self._session.rules >= Since.SPENT_USAGE:
+            self._session.turn_slot.add_usage(spent)
             self.spent = (self.spent or Usage()) + spent
 
     async def _cancel(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> None:
@@ -257,26 +258,27 @@ class ModelCalls:
         call.add_done_callback(lambda late: late.cancelled() or late.exception())
 
     def _summary(self, request: OpenRequest) -> str:
-        model = self._context.turn.model
+        turn = self._scope.turn
+        name = turn.model.partition(":")[2] or turn.model
         return (
-            f"{model.partition(':')[2] or model} · turn {self._session.turn_count} · step {self._context.turn.steps} · "
+            f"{name} · turn {self._session.turn_count} · step {turn.step_count} · "
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, seconds: float, *, reason: str) -> None:
         """Sleep until the model can be asked again, with status `waiting_retry` and the `reason` (AGT-9)."""
-        turn, until = self._context.turn, workflow.now() + timedelta(seconds=seconds)
+        turn, until = self._scope.turn, workflow.now() + timedelta(seconds=seconds)
         if until >= turn.deadline_at(workflow.now()):
             turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
-        self._context.check_stop()
-        self._session.current_turn.wait_until(until, reason=reason)
-        self._context.on_change()
+        self._scope.check_stop()
+        self._session.turn_slot.wait_until(until, reason=reason)
+        self._scope.refresh_ui()
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")
         finally:
             # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
-            self._session.current_turn.stop_waiting()
-        self._context.on_change()
+            self._session.turn_slot.stop_waiting()
+        self._scope.refresh_ui()
 
 
 def _short(tokens: int) -> str:

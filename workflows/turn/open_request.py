@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
     from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
 
 
@@ -14,25 +14,25 @@ class OpenRequest:
     """A model request without an answer; it does not change when the model view does."""
 
     number: int
-    request: ModelRequest
+    model_request: ModelRequest
     digest: str
     estimated_tokens: int
 
     @property
     def message_count(self) -> int:
-        return len(self.request.messages)
+        return len(self.model_request.messages)
 
     def page(self, offset: int, *, page_bytes: int) -> ModelRequestPage:
         """Return the messages from `offset` on that fit in a page."""
         end, room = offset, page_bytes
         while end < self.message_count:
-            room -= len(self.request.messages[end].model_dump_json().encode())
+            room -= len(self.model_request.messages[end].model_dump_json().encode())
             if room < 0 and end > offset:
                 break
             end += 1
         return ModelRequestPage(
-            head=self.request.head if offset == 0 else None,
-            messages=self.request.messages[offset:end],
+            head=self.model_request.head if offset == 0 else None,
+            messages=self.model_request.messages[offset:end],
             next_offset=end if end < self.message_count else None,
             digest=self.digest,
         )
@@ -49,11 +49,11 @@ class RequestSlot:
         self.request = request
         return request
 
-    def hand_over(self) -> None:
+    def cache_for_activity(self) -> None:
         """Cache the open request for an activity in this process."""
         # Write only, and not during replay: the workflow must not depend on this process.
         if self.request and not workflow.unsafe.is_replaying():
-            REQUESTS.put(_key(self.request), self.request.request, size=4 * self.request.estimated_tokens)
+            REQUESTS.put(_key(self.request), self.request.model_request, size=4 * self.request.estimated_tokens)
 
     def close(self) -> None:
         if self.request and not workflow.unsafe.is_replaying():
@@ -61,5 +61,5 @@ class RequestSlot:
         self.request = None
 
 
-def _key(request: OpenRequest) -> ContextKey:
-    return ContextKey(workflow.info().run_id, request.number, request.digest)
+def _key(request: OpenRequest) -> CacheKey:
+    return CacheKey(workflow.info().run_id, request.number, request.digest)

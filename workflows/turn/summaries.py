@@ -7,20 +7,21 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
-    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of
 
 
 class Summaries:
     """The summaries of a turn."""
 
-    def __init__(self, context: TurnContext, slot: RequestSlot) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._slot = slot
 
     async def make_if_due(self) -> None:
@@ -28,16 +29,16 @@ class Summaries:
 
         If it fails, the session continues without it, and its messages wait for the next one.
         """
-        session, history = self._session, self._context.turn.history
+        session, history = self._session, self._scope.turn.history
         if not session.context.is_summary_due(history):
             return
         request = self._open_request()
         evicted = session.context.begin_summary()
         outcome = await self._outcome(request)
         self._slot.close()
-        session.current_turn.add_usage(outcome.usage)
-        if session.rules >= 3:
-            session.current_turn.add_usage(outcome.spent)
+        session.turn_slot.add_usage(outcome.usage)
+        if session.rules >= Since.SPENT_USAGE:
+            session.turn_slot.add_usage(outcome.spent)
         if outcome.trouble:
             session.context.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
@@ -50,28 +51,28 @@ class Summaries:
         request = ModelRequest(head=session.head, messages=session.context.messages_to_summarise())
         pending = OpenRequest(
             number=session.count_request(),
-            request=request,
+            model_request=request,
             digest=digest_of(request),
             estimated_tokens=estimate_tokens(request.messages),
         )
         return self._slot.open(pending)
 
     async def _outcome(self, request: OpenRequest) -> SummaryOutcome:
-        context, session = self._context, self._session
-        context.check_stop()
-        self._slot.hand_over()
+        scope, session = self._scope, self._session
+        scope.check_stop()
+        self._slot.cache_for_activity()
         try:
             return await workflow.execute_activity_method(
                 SummaryActivities.summarise,
                 SummaryCall(
                     turn=session.turn_count,
                     request=request.number,
-                    model=context.turn.model,
+                    model=scope.turn.model,
                     digest=request.digest,
                     has_earlier=session.view.summary is not None,
                 ),
                 start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
-                schedule_to_close_timeout=min(context.time_left(), activity_options.SUMMARY_PATIENCE),
+                schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
                 summary=f"summary · turn {session.turn_count} · of {request.message_count} messages",

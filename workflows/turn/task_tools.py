@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd
-    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, new_sub_task
+    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, record_sub_task
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, TASK_TOOLS
@@ -24,28 +24,28 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
     from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
-    from turnkeeper.workflows.turn.turn_context import TurnContext
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
 class TaskTools:
     """The tools of a turn that need no activity."""
 
-    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
-        self._context = context
-        self._session = context.session
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+        self._scope = scope
+        self._session = scope.session
         self._runner = runner
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; sessions of earlier rules may have another tool of that name."""
+        """Return whether `name` is one of these tools; in sessions under earlier rules it may be another tool."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
-        """Run a call of one of these tools; an error in its arguments is a result."""
+        """Run a call of one of these tools. Wrong arguments give an error result."""
         started_at = workflow.now()
         try:
             result = await self._result(call, inline_bytes)
-        except RejectedError as refusal:
-            result = ToolResult(outcome=f"{call.name}: {refusal.message}", status="error")
+        except RejectedError as rejection:
+            result = ToolResult(outcome=f"{call.name}: {rejection.message}", status="error")
         except TaskValidationError as error:
             result = ToolResult(outcome=f"{call.name}: {error} (got {error.value})", status="error")
         duration = round((workflow.now() - started_at).total_seconds() * 1000)
@@ -55,15 +55,15 @@ class TaskTools:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
             self._session.report_progress(read_progress(args))
-            self._context.on_change()
+            self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.sub_tasks.refusal(self._context.turn.limits)
+        reason = self._session.sub_tasks.rejection(self._scope.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
-        seconds_left = self._context.time_left().total_seconds()
-        new = new_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
-        self._context.on_change()
+        seconds_left = self._scope.time_left().total_seconds()
+        new = record_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
+        self._scope.refresh_ui()
         return await self._run_task(new, inline_bytes)
 
     async def _arguments(self, call: ToolCall) -> object:
@@ -90,7 +90,7 @@ class TaskTools:
             text = "\n".join([*new.notes, "Its answer will come as a message."])
             return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
         outcome = await self._outcome(new, handle)
-        limits = self._context.turn.limits
+        limits = self._scope.turn.limits
         result = tool_result_of(task, outcome, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES)
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
@@ -101,7 +101,7 @@ class TaskTools:
                 # The turn's clock stands still while people decide, so there may be more time than before.
                 with suppress(asyncio.TimeoutError):
                     await workflow.wait_condition(
-                        handle.done, timeout=self._context.time_left(), timeout_summary=f"time of {new.task.task_id}"
+                        handle.done, timeout=self._scope.time_left(), timeout_summary=f"time of {new.task.task_id}"
                     )
             outcome = _outcome_of(handle.result())
         except ChildWorkflowError as error:

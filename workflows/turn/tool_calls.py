@@ -4,14 +4,16 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.failures import WORKER_DIED
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import rejection_result
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.transcript.large_texts import bound_result
     from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
@@ -20,25 +22,25 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
-    from turnkeeper.workflows.turn.turn_context import TurnContext, check_cancelled
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
-RULES_ASKING_BEFORE_WRITES = 2
-"""From these default rules on, built-in tools that write need approval too (AGT-8)."""
+_QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
+"""Timeouts that can end an activity before a worker has it."""
 
 
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, context: TurnContext, runner: SubTaskRunner) -> None:
-        self._context = context
-        self._task_tools = TaskTools(context, runner)
-        self._session = context.session
-        self._approvals = Approvals(context)
-        self._started: set[str] = set()
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+        self._scope = scope
+        self._task_tools = TaskTools(scope, runner)
+        self._session = scope.session
+        self._approvals = Approvals(scope)
+        self._scheduled: set[str] = set()
 
     def check(self, step: ModelStep) -> None:
         """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
-        turn = self._context.turn
+        turn = self._scope.turn
         turn.budgets.check_calls(turn.calls)
         asks = any(map(self._needs_approval, step.tool_calls))
         turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.room.turn_cap)
@@ -48,12 +50,12 @@ class ToolCalls:
 
         If continue-as-new is due, some may stay without a result. No activity is running afterwards.
         """
-        pending = self._context.turn.pending_calls
+        pending = self._scope.turn.pending_calls
         async with self._approvals.requested([call for call in pending if self._needs_approval(call)]):
             await self._run_all(pending)
 
     async def _run_all(self, calls: list[ToolCall]) -> None:
-        turn = self._context.turn
+        turn = self._scope.turn
         gate = asyncio.Semaphore(turn.limits.max_parallel_tools)
         inline_bytes = turn.result_inline_bytes(len(calls))
         running = [asyncio.create_task(self._run_tool(call, gate, inline_bytes)) for call in calls]
@@ -68,7 +70,7 @@ class ToolCalls:
 
     def answer_unanswered(self) -> None:
         """Give every call without a result a truthful one, so that the model's next request is valid (SES-9)."""
-        for call in self._context.turn.pending_calls:
+        for call in self._scope.turn.pending_calls:
             self._session.add_result(call.id, self._unanswered(call))
 
     async def _run_tool(self, call: ToolCall, gate: asyncio.Semaphore, inline_bytes: int) -> None:
@@ -76,19 +78,19 @@ class ToolCalls:
         rejection = self._reject_call(call)
         if rejection is None and self._needs_approval(call):
             await self._approvals.wait_for_decision(call.id)
-            call = self._context.turn.call(call.id)
+            call = self._scope.turn.call(call.id)
             if call.awaits_approval:
                 return
             rejection = rejection_result(call)
         if rejection:
-            result = bound_result(rejection, max_bytes=self._context.turn.limits.small_text_bytes)
+            result = bound_result(rejection, max_bytes=self._scope.turn.limits.small_text_bytes)
         else:
             async with gate:
-                if self._context.is_due_to_pause():
+                if self._scope.is_due_to_pause():
                     return
                 result = await self._execute(call, inline_bytes)
         self._session.add_result(call.id, result)
-        self._context.on_change()
+        self._scope.refresh_ui()
 
     def _reject_call(self, call: ToolCall) -> ToolResult | None:
         """Return the result of a call that can't run: unknown, malformed or denied; else `None` (AGT-7, AGT-8)."""
@@ -98,7 +100,7 @@ class ToolCalls:
             return ToolResult(outcome=f"Unknown tool {call.name!r}", content=f"Tools: {names}", status="error")
         if isinstance(call.args, str):
             return ToolResult(
-                outcome=f"The arguments of {call.name} are no JSON object", content=call.args, status="error"
+                outcome=f"The arguments of {call.name} are not a JSON object", content=call.args, status="error"
             )
         if self._decide(tool) == "deny":
             return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
@@ -106,27 +108,29 @@ class ToolCalls:
 
     def _needs_approval(self, call: ToolCall) -> bool:
         """Return whether a call needs a person's approval; this stays true after it was requested."""
-        if call.approval is not None or self._reject_call(call):
-            return call.approval is not None
+        if call.approval is not None:
+            return True
+        if self._reject_call(call):
+            return False
         tool = self._session.find_tool(call.name)
         return tool is not None and self._decide(tool) == "ask"
 
     def _decide(self, tool: ToolSpec) -> ToolDecision:
         session = self._session
         return decide(
-            self._context.turn.tool_policy,
+            self._scope.turn.tool_policy,
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
-            trusts_built_in=session.facts.default_rules < RULES_ASKING_BEFORE_WRITES,
+            trusts_built_in=session.facts.default_rules < Since.ASKING_BEFORE_WRITES,
         )
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
-        self._context.check_stop()
+        self._scope.check_stop()
         if self._task_tools.has(call.name):
             return await self._task_tools.run(call, inline_bytes=inline_bytes)
-        turn, time_left = self._context.turn, self._context.time_left()
-        self._started.add(call.id)
+        turn, time_left = self._scope.turn, self._scope.time_left()
+        self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
         tool = self._session.find_tool(call.name)
         try:
@@ -151,15 +155,15 @@ class ToolCalls:
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
                 ),
-                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.steps}",
+                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.step_count}",
             )
         except ActivityError as error:
             check_cancelled(error)
             return _result_of_failure(call.name, error, repeatable=repeatable)
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
-        if call.id in self._started and not self._is_repeatable(call.name):
-            return _outcome_unknown(call.name, "the turn ended first")
+        if call.id in self._scheduled and not self._is_repeatable(call.name):
+            return _outcome_unknown(f"the turn ended before {call.name} returned")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
 
     def _is_repeatable(self, name: str) -> bool:
@@ -168,16 +172,32 @@ class ToolCalls:
 
 
 def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> ToolResult:
-    timed_out = isinstance(error.cause, ActivityTimeout)
-    why = "it did not finish in time" if timed_out else "the worker failed while it ran"
-    if not repeatable:
-        return _outcome_unknown(name, why)
-    return ToolResult(outcome=f"{name} failed: {why}", status="error")
+    if repeatable:
+        return ToolResult(outcome=f"{name} failed: {_reason_of(error)}", status="error")
+    if not _has_started(error):
+        return ToolResult(outcome=f"{name} was not started: no worker was free in time", status="error")
+    return _outcome_unknown(f"{name} was started, but {_reason_of(error)}")
 
 
-def _outcome_unknown(name: str, why: str) -> ToolResult:
+def _reason_of(error: ActivityError) -> str:
+    cause = error.cause
+    if isinstance(cause, ActivityTimeout):
+        # Without heartbeats the worker is dead or can't be reached.
+        return "its worker died while it ran" if cause.type == TimeoutType.HEARTBEAT else "it did not finish in time"
+    has_died = isinstance(cause, ApplicationError) and cause.type == WORKER_DIED
+    return "its worker died while it ran" if has_died else "the worker failed while it ran"
+
+
+def _has_started(error: ActivityError) -> bool:
+    """Return whether Temporal gave the last attempt to a worker. Only a timeout of the queue says that it did not."""
+    cause = error.cause
+    may_have_waited = isinstance(cause, ActivityTimeout) and cause.type in _QUEUE_TIMEOUTS
+    return not may_have_waited or error.started_event_id != 0
+
+
+def _outcome_unknown(why: str) -> ToolResult:
     return ToolResult(
-        outcome=f"Outcome unknown: {name} was started, and {why}",
+        outcome=f"Outcome unknown: {why}",
         content="It may have had its effect. It is not repeated by itself.",
         status="outcome_unknown",
     )

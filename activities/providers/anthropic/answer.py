@@ -36,7 +36,7 @@ from turnkeeper.models.transcript.trajectory import StopReason, Usage
 _SHOWN_AS: dict[str, Literal["think", "respond"]] = {"thinking": "think", "text": "respond"}
 
 
-class StreamAccumulator:
+class AnthropicAccumulator:
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:

@@ -5,10 +5,10 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
+from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import encode
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -29,12 +29,12 @@ class AnthropicProvider:
         self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'anthropic:claude-sonnet-5-5'")
         stream = self._transport.request(PATH, encode(request, name=name))
-        async with aclosing(stream_answer(stream, StreamAccumulator(name), meter=context.meter)) as answer:
+        async with aclosing(stream_answer(stream, AnthropicAccumulator(name), meter=info.meter)) as answer:
             async for piece in answer:
                 yield piece
 

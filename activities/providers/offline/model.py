@@ -15,7 +15,7 @@ from turnkeeper.activities.providers.offline.handlers import run_intents
 from turnkeeper.activities.providers.offline.intents import find_intents
 from turnkeeper.activities.providers.offline.summary import summary_of
 from turnkeeper.activities.providers.offline.text import shorten
-from turnkeeper.activities.providers.protocol import CallContext, Delta
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of
 from turnkeeper.models.transcript.model_call import (
@@ -43,10 +43,10 @@ class OfflineModel:
         self._pause = 1 / words_per_second if words_per_second > 0 else 0.0
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Yield the answer word by word, thinking first, then the whole response."""
-        response = answer(request, number=context.request)
+        response = answer(request, number=info.request)
         async for delta in deltas_of(response.parts, pause=self._pause):
             yield delta
         yield response

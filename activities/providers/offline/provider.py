@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 
@@ -13,10 +13,8 @@ class OfflineProvider:
         self._model = model
         self._scripted = scripted
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._model_for(name).stream(name, request, context)
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
+        return self._model_for(name).stream(name, request, info)
 
     def _model_for(self, name: str) -> Provider:
         if not name:

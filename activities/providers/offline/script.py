@@ -3,7 +3,7 @@
 A script is a JSON file in the worker's script folder. The session's first model request gets the first response, the
 second the second, and so on, including requests for summaries. The response depends only on the request's number, so a
 retry after a crash, even by another worker, gets the same response. Whether its fault still occurs depends on the
-number of attempts and waits in the context, so nothing is counted here.
+number of attempts and waits in the `CallInfo`, so nothing is counted here.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, ValidationError
 
 from turnkeeper.activities.providers.offline.model import deltas_of, respond
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.session.queue.prompts import sentence_for
 from turnkeeper.models.transcript.model_call import (
@@ -98,18 +98,18 @@ class ScriptedModel:
         self._cache: dict[Path, tuple[tuple[int, int] | None, Script]] = {}
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         """Play the response to this request. Raises `ModelError` if the script says so, or there is no response."""
         path = self._path_of(name)
         script = await self._script(path)
-        response = script.response_to(context.request)
+        response = script.response_to(info.request)
         if response is None:
             raise ModelError("bad_request", f"the script {path.name!r} is at its end after {len(script.responses)}")
         await asyncio.sleep(response.delay)
-        parts = _parts_of(response, request, context)
+        parts = _parts_of(response, request, info)
         fault = response.fault
-        if fault and not fault.fails(attempt=context.attempt, waits=context.waits):
+        if fault and not fault.fails(attempt=info.attempt, waits=info.waits):
             fault = None
         chunks = 0
         async for delta in deltas_of(parts, pause=response.chunk_delay):
@@ -120,7 +120,7 @@ class ScriptedModel:
         if fault:
             raise ModelError(fault.error_type, fault.message, retry_after=fault.retry_after)
         if not response.cut:
-            yield respond(request, parts, model=name, number=context.request)
+            yield respond(request, parts, model=name, number=info.request)
 
     def _path_of(self, name: str) -> Path:
         # The pattern also prevents access to files outside the folder.
@@ -159,12 +159,12 @@ def _load(path: Path) -> Script:
         raise ModelError("bad_request", f"the script {path.name!r} is malformed: {sentence_for(error)}") from error
 
 
-def _parts_of(response: ScriptedResponse, request: ModelRequest, context: CallContext) -> list[Part]:
+def _parts_of(response: ScriptedResponse, request: ModelRequest, info: CallInfo) -> list[Part]:
     newest = next((message.content for message in reversed(request.messages) if message.role == "user"), "")
 
     def fill(text: str) -> str:
         # The user's words are filled in last, so that a placeholder in them is not replaced.
-        return text.replace("{request}", str(context.request)).replace("{last_user}", newest)
+        return text.replace("{request}", str(info.request)).replace("{last_user}", newest)
 
     parts: list[Part] = []
     if response.think is not None:
@@ -172,6 +172,6 @@ def _parts_of(response: ScriptedResponse, request: ModelRequest, context: CallCo
     if response.text is not None:
         parts.append(RespondPart(kind="respond", text=fill(response.text)))
     for index, call in enumerate(response.calls):
-        call_id = call.id or f"call_{context.request}_{index}"
+        call_id = call.id or f"call_{info.request}_{index}"
         parts.append(CallPart(kind="call", id=call_id, name=call.name, args=call.args))
     return parts

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.openai.chat_answer import StreamAccumulator, TextStreamAccumulator
+from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     OPTIONAL,
     REASONING_ROOM,
@@ -23,7 +23,7 @@ from turnkeeper.activities.providers.openai.chat_request import (
 )
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
 from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
@@ -68,24 +68,24 @@ class OpenAIChatProvider:
         self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'openai-chat:qwen3'")
         encode_request, accumulator = (
-            (encode_text, TextStreamAccumulator) if self._protocol == "text" else (encode, StreamAccumulator)
+            (encode_text, TextChatAccumulator) if self._protocol == "text" else (encode, ChatAccumulator)
         )
         if self._protocol == "native":
             self._omitted_tools.warn_once(request.head.tools)
-        session = (name, context.session_id)
+        session = (name, info.session_id)
         extra_without: set[str] = set()
         while True:
             without = self._of_models.of(name) | self._of_sessions.of(session) | extra_without
             body = encode_request(request, name=name, without=without, required=self._of_sessions.required_of(session))
             try:
-                stream_request, answer = self._transport.request(PATH, body), accumulator(name, request=context.request)
+                stream_request, answer = self._transport.request(PATH, body), accumulator(name, request=info.request)
                 async with aclosing(
-                    stream_answer(stream_request, answer, run_out=USAGE_WAIT, meter=context.meter)
+                    stream_answer(stream_request, answer, run_out=USAGE_WAIT, meter=info.meter)
                 ) as pieces:
                     async for piece in pieces:
                         yield piece

@@ -73,7 +73,7 @@ class _Call:
         return bool(self.arguments) and isinstance(arguments_of(join_pieces(self.arguments)), dict)
 
 
-class StreamAccumulator:
+class ChatAccumulator:
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str, *, request: int) -> None:
@@ -205,7 +205,7 @@ class StreamAccumulator:
         return ProviderState(api=API, model=self._name, items=items)
 
 
-class TextStreamAccumulator(StreamAccumulator):
+class TextChatAccumulator(ChatAccumulator):
     """An answer by the protocol `text`, whose text is in the grammar of the replay text (CTX-13)."""
 
     def __init__(self, name: str, *, request: int) -> None:

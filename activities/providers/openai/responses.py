@@ -6,11 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
-from turnkeeper.activities.providers.openai.responses_answer import StreamAccumulator
+from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
 from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
 from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -33,18 +33,18 @@ class OpenAIProvider:
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
         self._omitted_tools.warn_once(request.head.tools)
         while True:
             unsupported = self._unsupported.of(name)
-            body = encode(request, name=name, session_id=context.session_id, without=unsupported)
+            body = encode(request, name=name, session_id=info.session_id, without=unsupported)
             try:
                 stream_request = self._transport.request(PATH, body)
                 async with aclosing(
-                    stream_answer(stream_request, StreamAccumulator(name), meter=context.meter)
+                    stream_answer(stream_request, ResponsesAccumulator(name), meter=info.meter)
                 ) as answer:
                     async for piece in answer:
                         yield piece

@@ -41,7 +41,7 @@ _HALF = ("incomplete", "in_progress")
 """Statuses of an incomplete item."""
 
 
-class StreamAccumulator:
+class ResponsesAccumulator:
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:

@@ -5,7 +5,7 @@ The SDK provides credentials, addresses, HTTP and event streams. Its types, retr
 generated alike, so one class serves both.
 
 This module handles what an SDK doesn't. Its own retries are switched off, since Temporal retries. An HTML page with
-status 200 is no stream without events. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
+status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
 `UnicodeDecodeError` and the exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but
 before its last event is an error: the provider, which knows the last event, raises it.
 

@@ -8,7 +8,7 @@
  */
 
 import { eventsOf } from "./event_stream.js";
-import { GatewayError, openEvents } from "./gateway.js";
+import { GatewayError, errorOfProblem, openEvents } from "./gateway.js";
 
 const MIN_PAUSE_MS = 250;
 const MAX_PAUSE_MS = 5_000;
@@ -148,7 +148,8 @@ export class Events {
 
   /** @param {string} name @param {any} data */
   #dispatch(name, data) {
-    this.#listener.onConnection("live", null);
+    // A problem means that the session can't be read now; the stream continues.
+    this.#listener.onConnection("live", name === "problem" ? errorOfProblem(data) : null);
     if (name === "update") this.#listener.onUpdate(data);
     else if (name === "queue") this.#listener.onQueue(data);
     else if (name === "partial") this.#listener.onPartial(data);

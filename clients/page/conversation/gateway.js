@@ -65,9 +65,16 @@ async function orUnreachable(answer) {
 /** @param {Response} response @returns {Promise<GatewayError>} */
 async function errorOf(response) {
   const problem = await response.json().catch(() => ({}));
-  const type = String(problem.type ?? "").replace("urn:turnkeeper:problem:", "");
-  const detail = problem.detail ?? unexpectedStatus(response.status);
-  return new GatewayError(response.status, type, detail, Number(response.headers.get("retry-after")) || null);
+  return errorOfProblem({ ...problem, status: response.status }, Number(response.headers.get("retry-after")) || null);
+}
+
+/**
+ * @param {{status: number, type?: string, detail?: string}} problem @param {number | null} [retryAfter] seconds
+ * @returns {GatewayError}
+ */
+export function errorOfProblem({ status, type, detail }, retryAfter = null) {
+  const name = String(type ?? "").replace("urn:turnkeeper:problem:", "");
+  return new GatewayError(status, name, detail ?? unexpectedStatus(status), retryAfter);
 }
 
 /** @param {string} method @param {string} url @param {unknown} [body] */

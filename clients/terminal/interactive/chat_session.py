@@ -53,9 +53,10 @@ class ChatSession:
     def apply(self, event: Event) -> bool:
         """Apply an event and print what is new; return whether a turn has ended."""
         if isinstance(event, ConnectionLostEvent):
+            reason = texts.connection_problem(event.problem, event.reason)
             if self.state.connection_error is None:
-                self.error(texts.RECONNECTING.format(reason=event.reason.removesuffix(".")))
-            self.state.connection_error = event.reason
+                self.error(texts.RECONNECTING.format(reason=reason))
+            self.state.connection_error = reason
             return False
         if self.state.connection_error is not None:
             self.state.connection_error = None

@@ -102,7 +102,7 @@ class Interactive:
                         if page:
                             session.open_at(page)
                     await self._show_questions()
-            session.note(texts.SESSION_OVER.format(status=session.conversation.status))
+            session.note(texts.session_over(session.conversation.status))
         except GatewayError as error:
             self._has_failed = True
             session.error(str(error))

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
+from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.transcript import carried_size
@@ -28,7 +29,7 @@ def next_step_move(session: Session, *, max_bytes: int) -> ArchiveMove | None:
 
     The newest step always stays, since its calls may be pending.
     """
-    turn = session.current_turn.running()
+    turn = session.turn_slot.running()
     steps, message = turn.oldest_steps(keep_bytes=max_bytes), turn.message
     if not steps:
         return None
@@ -62,7 +63,7 @@ def final_moves(session: Session) -> Iterator[ArchiveMove]:
     turns, first = session.transcript.turns, session.transcript.archived + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])
-    if session.rules >= 2:
+    if session.rules >= Since.PARKING:
         yield from _final_fates(session)
 
 

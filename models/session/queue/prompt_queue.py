@@ -2,7 +2,7 @@
 
 An accepted prompt waits in a row (`prompt_row.py`), part of which may be parked in the archive. Its id is remembered
 (`taken_ids.py`), so that the same prompt sent again is not a second one. It leaves the row with exactly one fate
-(`prompt_fates.py`).
+(`recent_fates.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,10 +12,11 @@ from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
-from turnkeeper.models.session.queue.prompt_fates import PromptFates
 from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_bytes, text_bytes
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
+from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
+from turnkeeper.models.session.rules import Since
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 ACCEPTED_TIMES = 10
@@ -54,7 +55,7 @@ class PromptQueue:
         self._on_change = on_change
         self.row = PromptRow(state.row, rules=rules)
         self.taken_ids = TakenIds(state.taken_ids, max_bytes=limits.ids_bytes)
-        self._fates = PromptFates(state.fates, state.leaving, max_bytes=limits.fates_bytes, rules=rules)
+        self._fates = RecentFates(state.fates, state.leaving, max_bytes=limits.fates_bytes, rules=rules)
 
     @property
     def state(self) -> QueueState:
@@ -88,7 +89,7 @@ class PromptQueue:
 
     def is_duplicate(self, message_id: str) -> bool:
         """Return whether this id was accepted before (SES-6)."""
-        return message_id in self.taken_ids or (self._rules >= 2 and message_id in self.row)
+        return message_id in self.taken_ids or (self._rules >= Since.PARKING and message_id in self.row)
 
     # ---- its limits
 
@@ -105,7 +106,7 @@ class PromptQueue:
                 f"The waiting prompts would hold {self.row.text_bytes + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}{one}.",
             )
-        if self._rules >= 2 and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
+        if self._rules >= Since.PARKING and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
             raise RejectedError(
                 "queue_full",
                 f"The ids of the {len(self):,} waiting prompts take {self.row.id_bytes:,} bytes; "
@@ -121,7 +122,7 @@ class PromptQueue:
 
     @property
     def _times(self) -> int:
-        return ACCEPTED_TIMES if self._rules >= 2 else 1
+        return ACCEPTED_TIMES if self._rules >= Since.PARKING else 1
 
     def carried_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full queue with the present ids and fates."""
@@ -275,7 +276,7 @@ class PromptQueue:
         reason: str | None = None,
         refusal: RejectionReason | None = None,
     ) -> None:
-        if self._rules >= 2 and fate != "rejected":
+        if self._rules >= Since.PARKING and fate != "rejected":
             self.taken_ids.add(message_id)  # it may have been forgotten while the prompt waited
         sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
         self._fates.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))

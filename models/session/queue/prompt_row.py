@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt
+from turnkeeper.models.session.rules import Since
 from turnkeeper.models.wire import Compact, Items
 
 QUEUED_PROMPT_BYTES = 300
@@ -67,7 +68,7 @@ class PromptRow:
     def state(self) -> RowState:
         """The carried state; under rules 2, prompts that dropped out of the row come first in it."""
         waiting = self.waiting
-        if self._rules < 3:
+        if self._rules < Since.PARKING_WITHOUT_GAPS:
             row = {item.id for item in self}
             lost = [item for item in self._items.values() if isinstance(item, Prompt) and item.id not in row]
             waiting = [*lost, *waiting]
@@ -198,7 +199,7 @@ class PromptRow:
             prompt.id: number
             for number, prompt in enumerate(prompts, start=first)
             # The id may belong to another prompt now: a rejected id can be sent again.
-            if (item := self._items.get(prompt.id)) and (item is prompt or self._rules < 3)
+            if (item := self._items.get(prompt.id)) and (item is prompt or self._rules < Since.PARKING_WITHOUT_GAPS)
         }
         row = list(islice(self, len(self.steering), None))
         start, stop = self._parked_part([isinstance(item, ParkedPrompt) or item.id in numbers for item in row])
@@ -216,7 +217,7 @@ class PromptRow:
         places = [place for place, is_so in enumerate(is_parked) if is_so]
         if not places:
             return len(is_parked), len(is_parked)
-        if self._rules < 3:
+        if self._rules < Since.PARKING_WITHOUT_GAPS:
             return places[0], places[-1] + 1  # prompts in a gap drop out of the row until the next run
         start = stop = len(self.waiting) if self.parked else places[-1]
         while start and is_parked[start - 1]:
@@ -283,7 +284,7 @@ class PromptRow:
 
     def carried_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full row, with the references to prompts that are parked or will be."""
-        if self._rules < 2:
+        if self._rules < Since.PARKING:
             return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self)
         parked = self.id_bytes if self.parked or not self.fits(limits) else 0
         return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(self), limits.max_queued_prompts) + parked

@@ -1,4 +1,4 @@
-"""What a task that a session starts is started with (TSK-5)."""
+"""The input of a sub-task (TSK-5)."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,7 +7,7 @@ from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
 from turnkeeper.models.session.tasks.task_arguments import RunTask
-from turnkeeper.models.session.tasks.task_start import TaskStart
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.transcript.task_view import SubTask
 
@@ -17,7 +17,7 @@ BACKGROUND_OPEN_SECONDS = 3_600.0
 
 @dataclass(frozen=True)
 class NewSubTask:
-    """A task that is recorded and about to be started. `notes`: what was changed of the history that it was given."""
+    """A recorded sub-task that is about to be started. `notes` says how its inherited history was changed."""
 
     task: SubTask
     start: SessionInput
@@ -25,13 +25,15 @@ class NewSubTask:
     notes: list[str]
 
 
-def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datetime, seconds_left: float) -> NewSubTask:
-    """Record a task of the session's running turn, for which `SubTasks.refusal` has no reason.
+def record_sub_task(
+    session: Session, request: RunTask, *, call_id: str, now: datetime, seconds_left: float
+) -> NewSubTask:
+    """Record a task of the running turn, and return its input. Call it only if `SubTasks.rejection` is `None`.
 
-    It has the turn's model, tools and limits, no more time than the turn has left, and a share of the allowance.
+    The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
     Raises `TaskValidationError`.
     """
-    turn = session.current_turn.running()
+    turn = session.turn_slot.running()
     inherited = None
     if request.inherits_history:
         inherited = Inheritance(request.history_policy).with_older(
@@ -55,7 +57,7 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
             "limits": limits,
             "tool_policy": turn.tool_policy,
             "chat_url": chat_url_of(session, task),
-            "task": TaskStart(
+            "task": TaskInput(
                 context=prepared.context,
                 parent=session.id,
                 reports=True,
@@ -69,6 +71,6 @@ def new_sub_task(session: Session, request: RunTask, *, call_id: str, now: datet
 
 
 def chat_url_of(session: Session, task: SubTask) -> str | None:
-    """Return where people can watch a task; `None` where they can't watch the session itself."""
+    """Return the URL of a task's page; `None` if the session has none."""
     url = session.config.chat_url
     return url and task.task_id.join(url.rsplit(session.id, 1))

@@ -1,4 +1,4 @@
-"""What came of a task: the result of its workflow, and what its parent makes of it (TSK-4, TSK-5)."""
+"""The outcome of a task, as its workflow's result and as its parent's model reads it (TSK-4, TSK-5)."""
 
 from pydantic import JsonValue
 from pydantic_core import to_json
@@ -12,7 +12,7 @@ from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult, ToolSta
 from turnkeeper.models.wire import Compact
 
 SIGNALLED_ANSWER_CHARS = 8_000
-"""Most characters of an answer that reaches the parent as a prompt; what is cut is marked."""
+"""Maximum characters of an answer that reaches the parent as a prompt; a mark shows where it was cut."""
 
 SIGNALLED_ANSWER_BYTES = 16_000
 
@@ -22,10 +22,10 @@ _RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": 
 
 
 class TaskOutcome(Compact):
-    """What came of a task, in the result of its workflow.
+    """The outcome of a task, in the result of its workflow.
 
-    `tasks_started` counts the tasks below it. With an `answer_blob`, `answer` is an excerpt: the store of large texts
-    could not be read at the end.
+    `tasks_started` counts the tasks below it. With an `answer_blob`, `answer` is only an excerpt, because the store of
+    large texts could not be read at the end.
     """
 
     status: TaskStatus
@@ -39,7 +39,7 @@ class TaskOutcome(Compact):
 
 
 def tool_result_of(task: SubTask, outcome: TaskOutcome, *, max_chars: int, max_bytes: int) -> ToolResult:
-    """Return what the model is told of a task that it waited for, cut where it is too long."""
+    """Return the tool result for a task in the foreground, with a long answer cut."""
     parts = [outcome.answer or outcome.error or "The task gave no answer."]
     if outcome.findings is not None:
         parts.append(f"Findings: {to_json(outcome.findings).decode()}")
@@ -53,13 +53,13 @@ def tool_result_of(task: SubTask, outcome: TaskOutcome, *, max_chars: int, max_b
 
 
 def result_prompt(task: SubTask, change: TaskChange) -> str:
-    """Return the prompt by which the parent's model learns what came of a background task."""
+    """Return the prompt that gives the parent's model the answer of a background task."""
     text = change.answer or change.error or "It gave no answer."
     return f"[Task “{task.title}” ({task.task_id}) {change.status}.]\n\n{text}"
 
 
 def bound_answer(text: str | None) -> str | None:
-    """Return as much of an answer as a signal carries."""
+    """Return an answer, cut to the size that a signal may have."""
     return text and bound_text(text, SIGNALLED_ANSWER_CHARS, SIGNALLED_ANSWER_BYTES)
 
 

@@ -1,7 +1,7 @@
 """The tasks that a session has started, and how many more it may start (TSK-5).
 
-The allowance is divided: a task is started with a share of its parent's `limits.max_tasks`, and gives back what it has
-not used when it ends. So the limit holds for the whole tree, however many sessions start tasks at the same time.
+The allowance is divided: a task starts with a share of its parent's `limits.max_tasks`, and returns the unused part
+when it ends. So the limit holds for the whole tree, however many sessions start tasks at the same time.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus
 from turnkeeper.models.wire import Compact, Items
 
 MAX_ENDED = 50
-"""How many ended tasks a session remembers, the newest."""
+"""How many ended tasks a session remembers; it forgets the oldest first."""
 
 MAX_ID_CHARS = 128
 
 
 class SubTasksState(Compact):
-    """What is carried of the tasks that a session has started."""
+    """The carried state of the tasks that a session has started."""
 
     started: int = 0
-    """How many there were: the number of the newest."""
+    """Number of tasks started so far; the newest task has this number."""
     spent: int = 0
-    """How much of `limits.max_tasks` is spent, the shares of working tasks included."""
+    """The spent part of `limits.max_tasks`, including the shares of working tasks."""
     is_closed: bool = False
-    """The rest of the allowance was given back to the parent."""
+    """Whether the rest of the allowance was returned to the parent."""
     tasks: Items[SubTask] = []
-    """All that are running and the newest of the others, oldest first."""
+    """All running tasks and the newest of the others, oldest first."""
 
 
 class SubTasks:
@@ -38,7 +38,7 @@ class SubTasks:
 
     def __init__(self, state: SubTasksState, *, session_id: str, on_change: Callable[[], object]) -> None:
         self.state = state
-        """What the next run is handed; replaced with every change."""
+        """The state that the next run gets; replaced with every change."""
         self._session_id = session_id
         self._on_change = on_change
 
@@ -48,25 +48,25 @@ class SubTasks:
 
     @property
     def running(self) -> list[SubTask]:
-        """Those whose sessions go on, also those that have answered."""
+        """The tasks whose sessions are open, including tasks that have answered."""
         return [task for task in self.state.tasks if task.is_running]
 
     @property
-    def await_approval(self) -> bool:
-        """A person is asked to decide on a call of a task."""
+    def has_approval_pending(self) -> bool:
+        """Whether a tool call of any task waits for a person's decision."""
         return any(task.status == "input_required" for task in self.state.tasks)
 
     @property
-    def block_on_approval(self) -> bool:
-        """The same of a task that the running turn waits for."""
+    def has_blocking_approval(self) -> bool:
+        """Whether a tool call of a foreground task, which the running turn waits for, needs a decision."""
         return any(task.blocks_its_parent for task in self.state.tasks)
 
     @property
     def carried_bytes(self) -> int:
         return len(to_json(self.state.tasks)) if self.state.tasks else 0
 
-    def refusal(self, limits: Limits) -> str | None:
-        """Return why no further task may be started now, if so; a sentence for the model."""
+    def rejection(self, limits: Limits) -> str | None:
+        """Return why no further task may be started now, as a sentence for the model; `None` if one may."""
         if limits.max_task_depth < 1:
             return "No task was started: tasks may not be nested deeper (limits.max_task_depth)."
         if self.state.is_closed or self.state.spent >= limits.max_tasks:
@@ -82,7 +82,7 @@ class SubTasks:
         return None
 
     def start(self, *, call_id: str, title: str, background: bool, limits: Limits) -> SubTask:
-        """Record a task as started and return it. `refusal` has nothing against it."""
+        """Record a task as started and return it. Call it only if `rejection` is `None`."""
         free = limits.max_tasks - self.state.spent - 1
         share = free // limits.max_tasks_at_once if limits.max_task_depth > 1 else 0
         number = self.state.started + 1
@@ -99,7 +99,7 @@ class SubTasks:
         return task
 
     def change(self, change: TaskChange) -> SubTask | None:
-        """Record how a task goes on. Return it as it was before; `None`: it is unknown, or nothing has changed."""
+        """Record a change of a task. Return the earlier version; `None` if the task is unknown or nothing changed."""
         before = next((task for task in self.state.tasks if task.task_id == change.task_id), None)
         if before is None:
             return None
@@ -112,18 +112,18 @@ class SubTasks:
                 "is_closed": before.is_closed or change.is_closed,
             }
         )
-        given_back = 0
+        returned = 0
         if change.status in FINAL and before.share:
-            given_back = max(0, before.share - change.tasks_started)
+            returned = max(0, before.share - change.tasks_started)
             after = after.model_copy(update={"share": 0})
         if after == before:
             return None
         tasks = [after if task is before else task for task in self.state.tasks]
-        self._update(spent=self.state.spent - given_back, tasks=_without_oldest(tasks))
+        self._update(spent=self.state.spent - returned, tasks=_without_oldest(tasks))
         return before
 
     def end(self, task_id: str, status: TaskStatus, *, tasks_started: int = 0) -> None:
-        """Record that the session of a task has ended, and with which status of the task."""
+        """Record that the session of a task has ended, with the final status of the task."""
         earlier = next((task for task in self.state.tasks if task.task_id == task_id), None)
         if earlier is not None:
             self.change(
@@ -138,19 +138,19 @@ class SubTasks:
             )
 
     def close_task(self, task_id: str) -> None:
-        """Record that the session of a background task has ended; without a word of it, it was terminated."""
+        """Record that the session of a background task has ended; a task that was still working was terminated."""
         task = next((task for task in self.running if task.task_id == task_id), None)
         if task is not None:
             self.end(task_id, "cancelled" if task.is_working else task.status)
 
     def end_foreground(self) -> None:
-        """Record that the tasks that the running turn has waited for are cancelled: it has ended."""
+        """Record the foreground tasks as cancelled, because their turn has ended."""
         for task in self.working:
             if not task.background:
                 self.end(task.task_id, "cancelled")
 
     def close(self) -> None:
-        """Start no further tasks: the rest of the allowance is the parent's again."""
+        """Allow no further tasks: the parent gets the rest of the allowance."""
         if not self.state.is_closed:
             self._update(is_closed=True)
 
@@ -160,7 +160,7 @@ class SubTasks:
 
 
 def sub_task_id(session_id: str, number: int | str) -> str:
-    """Return the id of a session's task, as a session of its own (TSK-5); a long one is cut and made unique.
+    """Return the id of a session's task (TSK-5). A long one is cut and made unique by a digest.
 
     >>> sub_task_id("s1", 2)
     's1.task-2'

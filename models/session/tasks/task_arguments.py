@@ -1,4 +1,4 @@
-"""What the model passes to the tools that a session runs itself (TSK-4, TSK-5)."""
+"""The arguments of `run_task` and `report_progress` (TSK-4, TSK-5)."""
 
 from pydantic import ValidationError
 
@@ -9,13 +9,13 @@ from turnkeeper.models.session.tasks.task_state import ProgressReport
 
 
 class RunTask(TaskRequest):
-    """Arguments of `run_task`. `background`: the caller does not wait for the answer."""
+    """Arguments of `run_task`. With `background`, the caller does not wait for the answer."""
 
     background: bool = False
 
 
 def read_run_task(args: object) -> RunTask:
-    """Read the arguments of a call of `run_task`. Raises `RejectedError` naming the field."""
+    """Validate the arguments of `run_task`. Raises `RejectedError`, which names the field."""
     try:
         return RunTask.model_validate(args)
     except ValidationError as error:
@@ -23,7 +23,7 @@ def read_run_task(args: object) -> RunTask:
 
 
 def read_progress(args: object) -> ProgressReport:
-    """Read the arguments of a call of `report_progress`. Raises `RejectedError` naming the field."""
+    """Validate the arguments of `report_progress`. Raises `RejectedError`, which names the field."""
     try:
         report = ProgressReport.model_validate(args)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The tools that a session runs itself, without an activity, as the model sees them (TSK-4, TSK-5)."""
+"""The specs of the tools that a session runs without an activity (TSK-4, TSK-5)."""
 
 from turnkeeper.models.session.tasks.task_state import FINDINGS_BYTES, MESSAGE_CHARS
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -36,7 +36,7 @@ RUN_TASK_SPEC = ToolSpec(
         "required": ["description"],
         "additionalProperties": False,
     },
-    effect="read",  # by itself it changes nothing: people are asked about the calls of the task
+    effect="read",  # it changes nothing itself; the calls of the task ask for approval
     built_in=True,
 )
 

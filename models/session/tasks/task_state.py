@@ -1,4 +1,4 @@
-"""How far a task is: what its agent reports of it, and what its parent is told (TSK-4, TSK-5)."""
+"""The progress of a task: reported by its agent, signalled to its parent (TSK-4, TSK-5)."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from turnkeeper.models.wire import Compact, Strict
 
 MESSAGE_CHARS = 200
 FINDINGS_BYTES = 8_192
-"""Most JSON bytes of structured findings; they are carried from run to run."""
+"""Maximum JSON bytes of structured findings, which are carried from run to run."""
 
 
 def _one_line(text: str) -> str:
@@ -30,7 +30,7 @@ def _carriable(findings: dict[str, JsonValue]) -> Any:
 
 
 class ProgressReport(Strict):
-    """Arguments of `report_progress`: what changes; the rest stays as it was reported before."""
+    """Arguments of `report_progress`. A missing field keeps its last reported value."""
 
     message: Annotated[str, Field(min_length=1, max_length=MESSAGE_CHARS), AfterValidator(_one_line)] | None = None
     percent: int | None = Field(None, ge=0, le=100)
@@ -38,10 +38,10 @@ class ProgressReport(Strict):
 
 
 class TaskChange(Compact):
-    """Argument of the signal `task_changed`: the progress of one of the session's tasks.
+    """Argument of the signal `task_changed`: the state of one of the session's tasks.
 
-    `turn` numbers the task's newest turn. Of a background task that has answered, `answer` or `error` says what came
-    of it; `tasks_started` counts the tasks below it.
+    `turn` numbers the task's newest turn. `answer` or `error` is set for a background task that has answered.
+    `tasks_started` counts the tasks below it.
     """
 
     task_id: str
@@ -53,17 +53,17 @@ class TaskChange(Compact):
     error: str | None = None
     tasks_started: int = 0
     is_closed: bool = False
-    """The task's session has ended."""
+    """Whether the task's session has ended."""
 
 
 class TaskState(Compact):
-    """What is carried of the task that a session is."""
+    """The carried state of a session that is a task."""
 
     percent: int | None = None
     message: str | None = None
     findings: dict[str, JsonValue] | None = None
     reported: TaskChange | None = None
-    """What the parent was told last, without answer and error; `None`: nothing yet."""
+    """The last change signalled to the parent, without answer and error; `None`: none yet."""
 
     @property
     def carried_bytes(self) -> int:
@@ -77,9 +77,9 @@ class TaskState(Compact):
 def task_status(
     newest_turn: TurnStatus | None, *, session: SessionStatus, waits: bool, queue_length: int
 ) -> TaskStatus:
-    """Return a task's status: that of its newest turn, while no prompt waits (TSK-4).
+    """Return a task's status: the status of its newest turn, or `working` while a prompt waits (TSK-4).
 
-    `waits`: a person is asked to decide on a call of a task below it.
+    `waits`: a tool call of a task below it waits for a person's decision.
 
     >>> task_status("completed", session="idle", waits=False, queue_length=0)
     'completed'

@@ -1,6 +1,6 @@
 """The running turn as a value, with its rules (AGT-1, SES-14).
 
-Every change returns the next version of the turn, with which `CurrentTurn` replaces the present one. Times are
+Every change returns the next version of the turn, with which `TurnSlot` replaces the present one. Times are
 arguments: this module does not depend on Temporal.
 """
 
@@ -80,6 +80,11 @@ class RunningTurn(CarriedTurn):
     carried_bytes: int = Field(exclude=True)
     """JSON bytes of the message as it is carried; updated with each step."""
 
+    @property
+    def step_count(self) -> int:
+        """Return the number of model steps begun; `message.steps` also has steering prompts, but no archived steps."""
+        return self.steps
+
     @classmethod
     def begin(
         cls,
@@ -137,7 +142,7 @@ class RunningTurn(CarriedTurn):
     def with_next_step(self) -> Self:
         return self.model_copy(update={"steps": self.steps + 1})
 
-    def with_calls(self, count: int) -> Self:
+    def with_more_calls(self, count: int) -> Self:
         return self.model_copy(update={"calls": self.calls + count})
 
     def with_usage(self, usage: Usage | None) -> Self:
@@ -216,7 +221,7 @@ class RunningTurn(CarriedTurn):
         """Return the calls of an answer with our own ids."""
         return [
             ToolCall(
-                id=ids.call_id(turn_number, self.steps, index),
+                id=ids.call_id(turn_number, self.step_count, index),
                 name=part.name,
                 args=part.args,
                 args_blob=part.blob,
@@ -263,7 +268,7 @@ class RunningTurn(CarriedTurn):
 
     def with_result(self, call_id: str, result: ToolResult) -> Self:
         calls = self.newest_step.tool_calls
-        return self._with_calls(
+        return self._with_tool_calls(
             call.model_copy(update={"result": result}) if call.id == call_id else call for call in calls
         )._with_bytes(_bytes_of(result))
 
@@ -286,7 +291,7 @@ class RunningTurn(CarriedTurn):
         timeout = self.limits.approval_timeout
         calls = self.newest_step.tool_calls
         return (
-            self._with_calls(
+            self._with_tool_calls(
                 ask_for_approval(call, now=now, timeout=timeout) if call.id in call_ids else call for call in calls
             )
             ._with_bytes(len(call_ids) * APPROVAL_BYTES)
@@ -298,7 +303,7 @@ class RunningTurn(CarriedTurn):
     ) -> Self:
         """Record a decision on a call; `allow_for_session` applies to all pending calls of the tool."""
         for_all = decision == "allow_for_session"
-        return self._with_calls(
+        return self._with_tool_calls(
             record_decision(call, decision, reason=reason, now=now)
             if call.awaits_approval and (call.id == on.id or (for_all and call.name == on.name))
             else call
@@ -307,7 +312,9 @@ class RunningTurn(CarriedTurn):
 
     def with_approvals_expired(self, now: datetime) -> Self:
         """Expire the pending approvals whose time is over."""
-        return self._with_calls(expire_approval(call, now=now) for call in self.newest_step.tool_calls)._with_clock(now)
+        return self._with_tool_calls(
+            expire_approval(call, now=now) for call in self.newest_step.tool_calls
+        )._with_clock(now)
 
     def with_blocked_task(self, is_blocked: bool, *, now: datetime) -> Self:  # reads as a sentence
         return self.model_copy(update={"has_blocked_task": is_blocked})._with_clock(now)
@@ -337,7 +344,7 @@ class RunningTurn(CarriedTurn):
         trajectory = ReasoningTrajectory(steps=[*self.message.steps, step])
         return self.with_message(reasoning_trajectory=trajectory)._with_bytes(_bytes_of(step))
 
-    def _with_calls(self, calls: Iterable[ToolCall]) -> Self:
+    def _with_tool_calls(self, calls: Iterable[ToolCall]) -> Self:
         step = self.newest_step.model_copy(update={"tool_calls": list(calls)})
         awaits = any(call.awaits_approval for call in step.tool_calls)
         return self.with_message(

@@ -1,10 +1,8 @@
 """What is sent to Anthropic's Messages API, and what is made of its stream: AGT-3, AGT-4, AGT-10."""
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +10,7 @@ from anthropic.types import Model
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes.forked import PIPE, ROOT, fork
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.anthropic_wire import (
     MODEL,
@@ -27,7 +26,7 @@ from tests.vendors.anthropic_wire import (
 )
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.anthropic.answer import StreamAccumulator
+from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import ANSWER_TOKENS, GO_ON, encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.request_encoding import OPENING
@@ -310,7 +309,7 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
-    answer = StreamAccumulator(MODEL)
+    answer = AnthropicAccumulator(MODEL)
     deltas = [delta for event in events for delta in answer.add(event)]
     assert answer.is_complete
     return deltas, answer.response(request_id=request_id)
@@ -590,7 +589,7 @@ def test_agt_3_events_of_next_year_are_passed_over() -> None:
 # ---- the SDK
 
 
-def test_agt_4_no_vendor_s_sdk_is_loaded_before_a_model_of_it_is_asked() -> None:
+async def test_agt_4_no_vendor_s_sdk_is_loaded_before_a_model_of_it_is_asked() -> None:
     script = """if True:
         import sys, worker
         from turnkeeper.models.settings.settings import Settings
@@ -600,6 +599,7 @@ def test_agt_4_no_vendor_s_sdk_is_loaded_before_a_model_of_it_is_asked() -> None
             print(type(provider).__name__, name)
         print([sdk for sdk in ("anthropic", "openai", "genai_prices") if sdk in sys.modules])
     """
-    root = Path(__file__).parents[3]
-    loaded = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
-    assert loaded.stdout.splitlines() == ["AnthropicProvider m", "OpenAIProvider m", "OpenAIChatProvider m", "[]"]
+    process = await fork("tests.processes.script", script, env=os.environ, cwd=ROOT, stdout=PIPE)
+    loaded, _ = await process.communicate()
+    lines = ["AnthropicProvider m", "OpenAIProvider m", "OpenAIChatProvider m", "[]"]
+    assert loaded.decode().splitlines() == lines

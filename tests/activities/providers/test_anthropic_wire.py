@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, sse, stream
 from tests.vendors.server import BOUND, Answer, Call, Fault, Received, Reply
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.providers.wire.bounded_body import MAX_EVENT_BYTES, MAX_STREAM_BYTES
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead, ToolSpec
 
@@ -45,7 +45,7 @@ async def ask(provider: Provider, model_request: ModelRequest | None = None) -> 
     return [delta for delta in deltas if isinstance(delta, Delta)], response
 
 
-CONTEXT = CallContext(session_id="s", request=1, attempt=1)
+CONTEXT = CallInfo(session_id="s", request=1, attempt=1)
 
 
 async def failure(provider: Provider) -> ModelError:

@@ -8,7 +8,7 @@ import pytest
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Reply
 from turnkeeper.activities.providers.meter import Meter
-from turnkeeper.activities.providers.protocol import CallContext, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, ModelError
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import Usage
 
@@ -20,8 +20,8 @@ async def failed(wire: Any, reply: Reply) -> Meter:
     """Return the meter of a request that is answered by `reply`, and fails."""
     wire.script(reply)
     meter = Meter()
-    context = CallContext(session_id="s", request=1, attempt=1, meter=meter)
-    async with aclosing(wire.provider(silence_timeout=0.5).stream("claude-x", REQUEST, context)) as answer:
+    info = CallInfo(session_id="s", request=1, attempt=1, meter=meter)
+    async with aclosing(wire.provider(silence_timeout=0.5).stream("claude-x", REQUEST, info)) as answer:
         with pytest.raises(ModelError):
             [_ async for _ in answer]
     return meter

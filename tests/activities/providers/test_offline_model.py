@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.intents import MAX_CHARS
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
-from turnkeeper.activities.providers.protocol import CallContext, Delta
+from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -322,7 +322,7 @@ def test_agt_10_usage_is_estimated_from_the_text_that_was_sent_and_all_that_was_
     assert response.usage.output_tokens > response.usage.reasoning_tokens
 
 
-CONTEXT = CallContext(session_id="s", request=3, attempt=1)
+CONTEXT = CallInfo(session_id="s", request=3, attempt=1)
 
 
 async def streamed(model: OfflineModel, request: ModelRequest) -> list[Delta | ModelResponse]:

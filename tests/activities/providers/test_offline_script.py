@@ -12,15 +12,15 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from turnkeeper.activities.llm import ModelActivities
+from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, ContextKey
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel
 from turnkeeper.activities.providers.offline.provider import OfflineProvider
 from turnkeeper.activities.providers.offline.script import ScriptedModel
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
@@ -61,7 +61,7 @@ class Player:
         """Return everything that is streamed; `partial_events` also has what came before an error."""
         events = [] if partial_events is None else partial_events
         messages = [ModelMessage(role="user", content=prompt)]
-        context = CallContext(session_id="s", request=request, attempt=attempt, waits=waits)
+        context = CallInfo(session_id="s", request=request, attempt=attempt, waits=waits)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
@@ -168,7 +168,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     request = ModelRequest(head=RequestHead(), messages=[])
     call = ModelCall(turn=1, step=1, request=1, model="offline:script", digest=digest_of(request))
     activity = ActivityEnvironment()
-    key = ContextKey(activity.info.workflow_run_id or "", call.request, call.digest)
+    key = CacheKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
     providers, texts = ProviderRegistry({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
     asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())

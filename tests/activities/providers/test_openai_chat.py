@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.openai.chat_answer import StreamAccumulator, TextStreamAccumulator
+from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     REASONING_ROOM,
     REASONING_TOKENS,
@@ -207,9 +207,7 @@ DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def folded(
-    *chunks: dict[str, Any], fold: type[StreamAccumulator] = StreamAccumulator
-) -> tuple[list[Delta], ModelResponse]:
+def folded(*chunks: dict[str, Any], fold: type[ChatAccumulator] = ChatAccumulator) -> tuple[list[Delta], ModelResponse]:
     answer = fold(MODEL, request=7)
     deltas = [delta for each in chunks for delta in answer.add(each)]
     assert answer.is_complete
@@ -218,7 +216,7 @@ def folded(
 
 
 def of_deltas(
-    *deltas: dict[str, Any], finish: str = "stop", fold: type[StreamAccumulator] = StreamAccumulator
+    *deltas: dict[str, Any], finish: str = "stop", fold: type[ChatAccumulator] = ChatAccumulator
 ) -> ModelResponse:
     return folded(*map(chunk, deltas), chunk({}, finish), fold=fold)[1]
 
@@ -271,7 +269,7 @@ def choice(index: Any, delta: dict[str, Any], finish: str | None = None) -> dict
 def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own_end():
     other = choice(1, {"content": "No."}, "stop")
     together = {**chunk({}), "choices": [other, choice(0, {"content": "s."}, "stop")]}
-    answer = StreamAccumulator(MODEL, request=1)
+    answer = ChatAccumulator(MODEL, request=1)
     for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
         answer.add(event)
     assert not answer.is_complete
@@ -454,7 +452,7 @@ def test_agt_3_an_answer_that_was_cut_has_no_calls_and_no_state():
         ({"content": "I wi"}, "of next year", "provider_error"),
     ],
 )
-@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
+@pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
 def test_agt_9_a_refusal_or_a_failure_is_no_answer(delta, finish, error_type, fold):
     with pytest.raises(ModelError) as failed:
         of_deltas(delta, finish=finish, fold=fold)
@@ -483,7 +481,7 @@ def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_ne
 
 
 def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
-    answer = StreamAccumulator(MODEL, request=1)
+    answer = ChatAccumulator(MODEL, request=1)
     for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
         answer.add(each)
     assert not answer.is_complete
@@ -529,7 +527,7 @@ UNDERSTOOD = (KeyError, IndexError, TypeError, AttributeError, ValueError, Model
 
 
 @given(st.lists(st.dictionaries(KEYS, ODD, max_size=4) | st.builds(chunk, st.dictionaries(KEYS, ODD)), max_size=4))
-@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
+@pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
 def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(fold, events):
     answer = fold(MODEL, request=1)
     try:
@@ -541,10 +539,10 @@ def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_tha
     assert ModelResponse.model_validate_json(response.model_dump_json()) == response
 
 
-@pytest.mark.parametrize("fold", [StreamAccumulator, TextStreamAccumulator])
+@pytest.mark.parametrize("fold", [ChatAccumulator, TextChatAccumulator])
 @pytest.mark.parametrize("size", [1, 3, 1_000])
 def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_stood(fold, size):
-    mark = "§respond: " if fold is TextStreamAccumulator else ""
+    mark = "§respond: " if fold is TextChatAccumulator else ""
     text = f"<think>\nIs a < b?\n</think>\n\n{mark}Hi </think> there"
     pieces = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
     deltas, response = folded(*pieces, chunk({}, "stop"), fold=fold)
@@ -554,7 +552,7 @@ def test_ctx_13_thinking_that_leads_the_text_is_thinking_and_goes_back_where_it_
     ]
     assert "".join(delta.text for delta in deltas if delta.kind == "think").strip() == "Is a < b?"
     assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "Hi </think> there"
-    if fold is StreamAccumulator:
+    if fold is ChatAccumulator:
         again = encoded(user("?"), ModelMessage(role="assistant", content=response.text, state=response.state))
         assert again["messages"][2] == {"role": "assistant", "content": text}
 
@@ -597,7 +595,7 @@ def test_agt_10_odd_details_are_none(odd):
 
 @pytest.mark.parametrize("odd", [7, ["m"], {}, None])
 def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
-    answer = StreamAccumulator(MODEL, request=1)
+    answer = ChatAccumulator(MODEL, request=1)
     answer.add({**chunk({"content": "So."}, "stop"), "model": odd, "id": odd})
     response = answer.response(request_id=None)
     assert (response.text, response.model, response.request_id) == ("So.", MODEL, None)
@@ -609,7 +607,7 @@ def test_agt_3_a_name_that_is_none_costs_no_answer(odd):
 def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_without_it():
     text = '§think: The clock.\n\n§respond: I look.\n\n§call: {"name": "now", "args": {"at": "é"}}\n§result: noon'
     pieces = [chunk({"content": text[at : at + 5]}) for at in range(0, len(text), 5)]
-    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextStreamAccumulator)
+    deltas, response = folded(*pieces, chunk({}, "stop"), fold=TextChatAccumulator)
     assert response.parts == [
         ThinkPart(kind="think", text="The clock."),
         RespondPart(kind="respond", text="I look."),
@@ -625,7 +623,7 @@ def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
         {"reasoning_content": "hm"},
         {"content": "§respond: So. \ud83d"},
         {"content": "\ude00"},
-        fold=TextStreamAccumulator,
+        fold=TextChatAccumulator,
     )
     assert response.parts == [ThinkPart(kind="think", text="hm"), RespondPart(kind="respond", text="So. \U0001f600")]
     assert (response.stop, response.state) == ("end_turn", None)
@@ -633,7 +631,7 @@ def test_ctx_13_a_models_own_thinking_comes_before_what_it_writes():
 
 def test_ctx_13_a_call_of_an_answer_that_was_cut_is_not_taken_up():
     response = of_deltas(
-        {"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextStreamAccumulator
+        {"content": 'So.\n§call: {"name": "pay", "args": {}}'}, finish="length", fold=TextChatAccumulator
     )
     assert (response.stop, response.text, response.calls) == ("max_tokens", "So.", [])
 

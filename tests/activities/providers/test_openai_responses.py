@@ -22,7 +22,7 @@ from tests.vendors.responses_wire import (
     refusal,
 )
 from tests.vendors.server import Answer, Call
-from turnkeeper.activities.providers.openai.responses_answer import StreamAccumulator
+from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
 from turnkeeper.activities.providers.openai.responses_request import encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.model_call import (
@@ -267,7 +267,7 @@ def test_agt_4_the_least_bound_of_an_answer_is_the_apis():
 
 
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
-    answer = StreamAccumulator(MODEL)
+    answer = ResponsesAccumulator(MODEL)
     deltas = [delta for event in events for delta in answer.add(event)]
     assert answer.is_complete
     assert answer.failure is None
@@ -395,7 +395,7 @@ def test_agt_3_a_response_that_was_cut_is_cut_by_whatever_name_its_last_event_ha
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event_has(status):
-    answer, error = StreamAccumulator(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
+    answer, error = ResponsesAccumulator(MODEL), {"code": "rate_limit_exceeded", "message": "?"}
     *_, end = events_of([message("So.")])
     for error_field, failure in ((error, error), (None, {"type": "server_error"})):
         answer.add({**end, "response": {**end["response"], "status": status, "error": error_field}})
@@ -497,7 +497,7 @@ DONE = st.builds(
 
 @given(st.lists(st.dictionaries(KEYS, ODD, max_size=5) | DONE, max_size=4), st.dictionaries(KEYS, ODD))
 def test_agt_11_whatever_a_server_sends_is_an_answer_that_can_be_kept_or_one_that_cant_be_read(events, end):
-    answer = StreamAccumulator(MODEL)
+    answer = ResponsesAccumulator(MODEL)
     try:
         for event in [*events, {"type": "response.completed", "response": end}]:
             answer.add(event)

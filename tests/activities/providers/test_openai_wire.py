@@ -20,7 +20,7 @@ from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -35,7 +35,7 @@ from turnkeeper.worker import build_providers
 WHOLE = Answer(
     text="There is a chair.", think="Where is it?", calls=[Call("call_1", "look", {"at": "left"})], reasoning=5
 )
-CONTEXT = CallContext(session_id="s", request=1, attempt=1)
+CONTEXT = CallInfo(session_id="s", request=1, attempt=1)
 MAKERS: dict[str, Callable[[], VendorWire]] = {
     "responses": ResponsesWire,
     "chat": ChatWire,
@@ -67,10 +67,10 @@ def asking(*messages: ModelMessage, max_tokens: int | None = None) -> ModelReque
 
 
 async def ask(
-    provider: Provider, model_request: ModelRequest | None = None, context: CallContext = CONTEXT
+    provider: Provider, model_request: ModelRequest | None = None, info: CallInfo = CONTEXT
 ) -> tuple[list[Delta], ModelResponse]:
     items: list[Delta | ModelResponse] = []
-    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", model_request or asking(), context)) as events:
+    async with asyncio.timeout(BOUND), aclosing(provider.stream("m", model_request or asking(), info)) as events:
         async for event in events:
             items.append(event)
     *deltas, response = items
@@ -304,7 +304,7 @@ async def test_agt_4_an_endpoint_that_wants_no_thinking_back_is_sent_none(chat, 
     assert has_reasoning == [False, True, False]
 
 
-OTHER_SESSION = CallContext(session_id="other", request=1, attempt=1)
+OTHER_SESSION = CallInfo(session_id="other", request=1, attempt=1)
 DEMANDS = [
     "The `reasoning_content` in the thinking mode must be passed back to the API.",
     "Missing `reasoning_content` field in the assistant message at message index 1. For more information, please refer "

@@ -204,7 +204,7 @@ async def test_agt_6_a_server_that_cannot_be_started_takes_no_other_s_tools_away
         assert (await call(toolbox, "echo", text="hello")).outcome == "hello"
         unknown = await call(toolbox, "broken__tool")
     assert (unknown.status, unknown.outcome) == ("error", "There is no tool 'broken__tool'")
-    assert "Not known are the tools of servers that can't be reached now: broken" in unknown.content
+    assert "Unknown, because unreachable: the tools of broken" in unknown.content
 
 
 # Hanging

@@ -427,7 +427,7 @@ async def test_agt_6_a_schema_that_a_vendor_would_refuse_is_told_as_text_and_the
     assert spec.input_schema == {"type": "object"}
     assert spec.description.startswith("Does it.\n\nIts arguments, in its server's words: {")
     assert len(spec.description) <= 4_000
-    assert "vendors would refuse 't' with its schema" in caplog.text
+    assert "vendors would reject the schema of 't'" in caplog.text
     async with Toolbox([ToolServer("foreign", serving(schema, "Does it."))]) as toolbox:
         result = await toolbox.call(invocation("t", {"a": 1}, server="foreign", tool_digest=spec.digest))
     assert (result.status, result.outcome) == ("ok", '{"a": 1}')

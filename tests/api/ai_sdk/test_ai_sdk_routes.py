@@ -102,29 +102,29 @@ async def test_api_1_a_stream_that_waits_is_kept_alive(
             raise AssertionError("the stream ended")
 
 
-async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_example(http: AsyncClient) -> None:
-    described = (await http.get("/openapi.json")).json()
+async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_example(
+    http: AsyncClient, api_document: Any
+) -> None:
     for operation in (
-        described["paths"]["/api/chat"]["post"],
-        described["paths"]["/api/chat/{id}/stream"]["get"],
+        api_document["paths"]["/api/chat"]["post"],
+        api_document["paths"]["/api/chat/{id}/stream"]["get"],
     ):
         stream = operation["responses"]["200"]["content"]["text/event-stream"]
         schemas = stream["itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
         names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
-        types = [described["components"]["schemas"][name]["properties"]["type"] for name in names]
+        types = [api_document["components"]["schemas"][name]["properties"]["type"] for name in names]
         described_types = [value for one in types for value in one.get("enum", [one.get("const")])]
         assert len(described_types) == len(set(described_types)) == 23
         reader = Reader().read(chunks_in(stream["example"]))
         assert (reader.finish_reason, reader.parts[-1]["text"]) == ("stop", "It is noon.")
-    example = described["components"]["schemas"]["PostChat"]["examples"][0]
+    example = api_document["components"]["schemas"]["PostChat"]["examples"][0]
     assert (await http.post("/api/chat", json={**example, "id": f"s-{uuid4()}"})).status_code == 200
 
 
-async def test_api_7_every_route_that_the_documentation_names_exists(http: AsyncClient) -> None:
+def test_api_7_every_route_that_the_documentation_names_exists(api_document: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "ai-sdk.md").read_text()
     named = set(re.findall(r"`(GET|POST) (/[^`]*)`", page))
-    described = (await http.get("/openapi.json")).json()["paths"]
-    routes = {(method.upper(), path) for path, methods in described.items() for method in methods}
+    routes = {(method.upper(), path) for path, methods in api_document["paths"].items() for method in methods}
     assert len(named) >= 4
     assert named <= routes
 
@@ -352,4 +352,4 @@ async def _until_archived(http: AsyncClient, env: Environment, session: DrivenSe
     env.vendor.answer = lambda _: says("x" * 6_000)
     async with asyncio.timeout(2 * BOUND):
         while not (await session.state()).archived_count:
-            await http.post(f"/workflow/{session.handle.id}/prompt?wait=10", json={"message": "more"})
+            await http.post(f"/workflow/{session.handle.id}/prompt?wait=10", json={"message": "more " + "m" * 4_000})

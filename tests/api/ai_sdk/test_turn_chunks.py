@@ -98,7 +98,7 @@ class Story:
             ToolCall(id=call_id(1, self.steps, index), name=part.name, args=part.args)
             for index, part in enumerate(model_response.calls)
         ]
-        self.session.current_turn.add_response(model_response, calls, now=at(self.steps))
+        self.session.turn_slot.add_response(model_response, calls, now=at(self.steps))
         self.see()
         return calls
 
@@ -108,12 +108,12 @@ class Story:
         self.see()
 
     def ask(self, calls: Sequence[ToolCall]) -> None:
-        turn = self.session.current_turn.running().with_approvals_asked([call.id for call in calls], now=at(self.steps))
-        self.session.current_turn.change(turn)
+        turn = self.session.turn_slot.running().with_approvals_asked([call.id for call in calls], now=at(self.steps))
+        self.session.turn_slot.change(turn)
         self.see()
 
     def decide(self, call: ToolCall, decision: str) -> None:
-        step = self.session.current_turn.running().newest_step
+        step = self.session.turn_slot.running().newest_step
         recorded = next(recorded for recorded in step.tool_calls if recorded.id == call.id)
         assert recorded.approval is not None
         request = {"call_id": call.id, "args_digest": recorded.approval.args_digest, "decision": decision}
@@ -238,7 +238,7 @@ def _draw_calls(draw: st.DrawFn, story: Story, calls: Sequence[ToolCall]) -> Non
 
 
 def _draw_result(draw: st.DrawFn, story: Story, call: ToolCall) -> None:
-    step = story.session.current_turn.running().newest_step
+    step = story.session.turn_slot.running().newest_step
     recorded = next(recorded for recorded in step.tool_calls if recorded.id == call.id)
     rejected = recorded.approval is not None and recorded.approval.decision == "reject"
     is_approval_given = recorded.approval is not None and recorded.approval.is_given
@@ -441,7 +441,7 @@ def test_ses_9_what_was_written_of_an_interrupted_answer_is_settled_and_nothing_
     story.write([("think", "Hm."), ("respond", "Once upon"), ("call", "pay")], pieces=1)
     model_response = response([("think", "Hm."), ("respond", "Once upon a"), ("call", "pay")])
     result = ToolResult(outcome="pay was not called", status="cancelled")
-    story.session.current_turn.add_response(
+    story.session.turn_slot.add_response(
         model_response, [ToolCall(id=call_id(1, 1, 0), name="pay", args={}, result=result)], now=at(1), interrupted=True
     )
     story.fail("cancelled", "Cancelled: Stopped by the user.")
@@ -458,7 +458,7 @@ def test_api_1_the_end_says_what_the_turn_took() -> None:
     story = Story()
     answer = response([("respond", "Hi.")])
     usage = Usage(input_tokens=7, output_tokens=2, cached_tokens=4, cost=0.01)
-    story.session.current_turn.add_response(answer.model_copy(update={"usage": usage}), [], now=at(1))
+    story.session.turn_slot.add_response(answer.model_copy(update={"usage": usage}), [], now=at(1))
     story.complete("Hi.")
     assert TurnChunks("s1", TURN).on_turn(story.turn)[-1] == {
         "type": "finish",

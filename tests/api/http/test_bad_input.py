@@ -253,22 +253,20 @@ async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http:
     assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
 
 
-@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "chunked"])
-@pytest.mark.parametrize(("path", "size"), [("/chat", 3_000_000), ("/tasks/preview", 12_000_000)])
-async def test_api_2_a_client_that_sends_a_large_body_whole_before_it_reads_can_read_the_413(
-    url: str, path: str, size: int, is_announced: bool
-) -> None:
+async def test_api_2_a_client_that_sends_a_large_body_whole_before_it_reads_can_read_the_413(url: str) -> None:
     address = urlsplit(url)
-    head = f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    body = b"x" * size
-    if is_announced:
-        request = f"{head}Content-Length: {size}\r\n\r\n".encode() + body
-    else:
-        request = f"{head}Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
-    answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"application/problem+json" in answer
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:turnkeeper:problem:too-large"
+    for path, size in (("/chat", 3_000_000), ("/tasks/preview", 12_000_000)):
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        )
+        body = b"x" * size
+        announced = f"{head}Content-Length: {size}\r\n\r\n".encode() + body
+        chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+        for request in (announced, chunked):
+            answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"application/problem+json" in answer
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "urn:turnkeeper:problem:too-large"
 
 
 def sent_whole(host: str, port: int, request: bytes) -> bytes:
@@ -281,23 +279,22 @@ def sent_whole(host: str, port: int, request: bytes) -> bytes:
     return answer
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"HELLO\r\n\r\n",
-        b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST /chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    ],
-    ids=["no method", "version", "two lengths", "bad chunk"],
-)
-async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url: str, request_bytes: bytes) -> None:
+MALFORMED_REQUESTS = {
+    "no method": b"HELLO\r\n\r\n",
+    "version": b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    "two lengths": b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    "bad chunk": b"POST /chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url: str) -> None:
     address = urlsplit(url)
-    answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request_bytes)
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"content-type: application/problem+json" in head
-    assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request"
+    for what, request in MALFORMED_REQUESTS.items():
+        answer = await asyncio.to_thread(sent_whole, address.hostname, address.port, request)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 "), what
+        assert b"content-type: application/problem+json" in head, what
+        assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request", what
 
 
 async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: AsyncClient) -> None:
@@ -331,11 +328,13 @@ async def test_api_2_a_path_says_all_its_methods(http_nowhere: AsyncClient, path
     assert (await http_nowhere.options("/nowhere")).status_code == 404
 
 
-async def test_api_7_head_is_wherever_get_is(shared_http: AsyncClient, shared_env: Environment) -> None:
+async def test_api_7_head_is_wherever_get_is(
+    shared_http: AsyncClient, shared_env: Environment, api_document: Any
+) -> None:
     session = await shared_env.start()
     await session.prompt("hi")
     await session.idle(turns=1)
-    for path, operations in (await shared_http.get("/openapi.json")).json()["paths"].items():
+    for path, operations in api_document["paths"].items():
         concrete = path.replace("{id}", session.handle.id).replace("{message_id}", "p1").replace("{hash}", "a" * 64)
         head = await shared_http.head(concrete)
         assert head.content == b""
@@ -445,12 +444,11 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     await env.client.get_workflow_handle(session).terminate()
 
 
-async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_nowhere: AsyncClient) -> None:
-    described = (await http_nowhere.get("/openapi.json")).json()
-    assert described["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
+def test_api_2_every_error_of_every_route_is_described_as_a_problem(api_document: Any) -> None:
+    assert api_document["paths"]["/workflow/{id}/blobs/{hash}"]["get"]["responses"]["200"]["content"].keys() == {
         "text/plain"
     }
-    for path, operations in described["paths"].items():
+    for path, operations in api_document["paths"].items():
         for operation in operations.values():
             errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
             assert "422" in errors, path
@@ -460,8 +458,8 @@ async def test_api_2_every_error_of_every_route_is_described_as_a_problem(http_n
                 }
 
 
-async def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(http_nowhere: AsyncClient) -> None:
-    paths = (await http_nowhere.get("/openapi.json")).json()["paths"]
+def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_document: Any) -> None:
+    paths = api_document["paths"]
 
     def errors(method: str, path: str) -> str:
         return " ".join(status for status in sorted(paths[path][method]["responses"]) if status >= "400")
@@ -477,13 +475,10 @@ async def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_other
     assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
 
 
-async def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(
-    http_nowhere: AsyncClient,
-) -> None:
-    document = (await http_nowhere.get("/openapi.json")).json()
-    tags = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
-    assert tags == {tag["name"] for tag in document["tags"] if tag["description"]}
-    schemas = document["components"]["schemas"]
+def test_api_7_every_tag_is_described_and_the_bodies_that_people_write_have_examples(api_document: Any) -> None:
+    tags = {tag for path in api_document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    assert tags == {tag["name"] for tag in api_document["tags"] if tag["description"]}
+    schemas = api_document["components"]["schemas"]
     for name in ("StartSession", "SendPrompt", "Chat", "Decision", "PostChat", "Problem"):
         assert schemas[name]["examples"], name
 
@@ -529,16 +524,16 @@ def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second
         assert time.process_time() - began < 0.5
 
 
-@pytest.mark.parametrize("field", ["limits", "history", "tool_policy"])
-@pytest.mark.parametrize(("method", "path"), [("POST", "/workflow"), ("PATCH", "/workflow/{}")])
 async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(
-    shared_http: AsyncClient, shared_env: Environment, method: str, path: str, field: str
+    shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     session = await shared_env.start()
-    body = {field: {f"k{number}": 1 for number in range(80_000)}}
-    answer = await shared_http.request(method, path.format(session.handle.id), json=body)
-    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
-    assert answer.json()["errors"] == [{"field": field, "reason": "has 80,000 keys; 200 are allowed"}]
+    keys = {f"k{number}": 1 for number in range(80_000)}
+    for method, path in (("POST", "/workflow"), ("PATCH", f"/workflow/{session.handle.id}")):
+        for field in ("limits", "history", "tool_policy"):
+            answer = await shared_http.request(method, path, json={field: keys})
+            assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+            assert answer.json()["errors"] == [{"field": field, "reason": "has 80,000 keys; 200 are allowed"}]
     await session.prompt("hello")
     await session.idle(turns=1)
 

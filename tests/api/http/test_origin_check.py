@@ -26,6 +26,12 @@ def app_of(tmp_path: Path, **settings: Any) -> FastAPI:
     return create_app(Settings(state_dir=tmp_path, **settings))
 
 
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+    """A gateway as it is without settings, for all tests: none of them leaves anything in it."""
+    return app_of(tmp_path_factory.mktemp("state"))
+
+
 def client_of(app: FastAPI, *, at: str = HERE) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url=at)
 
@@ -63,8 +69,7 @@ FOREIGN_PAGES: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_api_4_a_foreign_host_is_refused_on_every_route(tmp_path: Path, host: str) -> None:
-    app = app_of(tmp_path)
+async def test_api_4_a_foreign_host_is_refused_on_every_route(app: FastAPI, host: str) -> None:
     async with client_of(app) as http:
         for method, path in operations(app):
             answer = await http.request(method, path, headers={"Host": host})
@@ -76,8 +81,7 @@ async def test_api_4_a_foreign_host_is_refused_on_every_route(tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("headers", FOREIGN_PAGES, ids=str)
-async def test_api_4_a_foreign_page_changes_nothing_on_any_route(tmp_path: Path, headers: dict[str, str]) -> None:
-    app = app_of(tmp_path)
+async def test_api_4_a_foreign_page_changes_nothing_on_any_route(app: FastAPI, headers: dict[str, str]) -> None:
     async with client_of(app) as http:
         for method, path in operations(app):
             answer = await http.request(method, path, headers=headers)
@@ -103,17 +107,16 @@ async def test_api_4_a_foreign_page_changes_nothing_on_any_route(tmp_path: Path,
     ids=str,
 )
 async def test_api_4_programs_and_the_page_itself_get_through_on_every_route(
-    tmp_path: Path, headers: dict[str, str]
+    app: FastAPI, headers: dict[str, str]
 ) -> None:
-    app = app_of(tmp_path)
     async with client_of(app) as http:
         for method, path in operations(app):
             answer = await http.request(method, path, headers=headers)
             assert answer.status_code != 403, (method, path)
 
 
-async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(tmp_path: Path) -> None:
-    async with client_of(app_of(tmp_path)) as http:
+async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(app: FastAPI) -> None:
+    async with client_of(app) as http:
         for kind in ("empty", "image", "script", "style", "iframe", "object"):
             headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": kind}
             answer = await http.get("/openapi.json", headers=headers)
@@ -122,8 +125,8 @@ async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(tmp_
         assert (await http.get("/", headers=headers)).status_code == 200
 
 
-async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(tmp_path: Path) -> None:
-    async with client_of(app_of(tmp_path)) as http:
+async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(app: FastAPI) -> None:
+    async with client_of(app) as http:
         host = (await http.get("/", headers={"Host": "<script>" + "x" * 5_000})).json()["detail"]
         origin = (await http.post("/workflow", headers={"Origin": "http://" + "x" * 5_000})).json()["detail"]
     assert "allowed_hosts" in host
@@ -164,8 +167,7 @@ async def test_api_4_the_page_at_the_public_url_may_send_through_a_proxy(tmp_pat
             assert answer.status_code == 403, origin
 
 
-async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(tmp_path: Path) -> None:
-    app = app_of(tmp_path)
+async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(app: FastAPI) -> None:
     for host, origin in (("rebind.example", "http://rebind.example"), ("127.0.0.1:8080", "http://evil.example")):
         messages: list[Message] = []
 
@@ -181,35 +183,35 @@ async def test_api_4_a_web_socket_of_a_foreign_page_is_refused(tmp_path: Path) -
         assert messages == [{"type": "websocket.close", "code": 1008, "reason": ""}]
 
 
-@pytest.mark.parametrize(
-    ("request_text", "status"),
-    [
-        ("GET / HTTP/1.1\r\nHost: localhost\r\n", 200),
-        ("GET / HTTP/1.0\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: rebind.example\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost: rebind.example\r\nHost: localhost\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost:\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost: user@localhost\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost: localhost, rebind.example\r\n", 403),
-        ("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: rebind.example\r\n", 200),
-        ("GET / HTTP/1.1\r\nHost: rebind.example\r\nX-Forwarded-Host: localhost\r\n", 403),
-        ("GET http://localhost/ HTTP/1.1\r\nHost: rebind.example\r\n", 403),
-        (
-            "POST /workflow HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nOrigin: http://evil.example\r\n",
-            403,
-        ),
-        ("GET //rebind.example/healthz HTTP/1.1\r\nHost: rebind.example\r\n", 403),
-        ("GET /healthz/../workflow HTTP/1.1\r\nHost: rebind.example\r\n", 403),
-        ("GET /healthz HTTP/1.1\r\nHost: 10.1.2.3:8080\r\n", 200),
-    ],
-)
-async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path, request_text: str, status: int) -> None:
+WIRE_REQUESTS = [
+    ("GET / HTTP/1.1\r\nHost: localhost\r\n", 200),
+    ("GET / HTTP/1.0\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: rebind.example\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost: rebind.example\r\nHost: localhost\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost:\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost: user@localhost\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost: localhost, rebind.example\r\n", 403),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: rebind.example\r\n", 200),
+    ("GET / HTTP/1.1\r\nHost: rebind.example\r\nX-Forwarded-Host: localhost\r\n", 403),
+    ("GET http://localhost/ HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+    (
+        "POST /workflow HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nOrigin: http://evil.example\r\n",
+        403,
+    ),
+    ("GET //rebind.example/healthz HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+    ("GET /healthz/../workflow HTTP/1.1\r\nHost: rebind.example\r\n", 403),
+    ("GET /healthz HTTP/1.1\r\nHost: 10.1.2.3:8080\r\n", 200),
+]
+
+
+async def test_api_4_what_is_odd_on_the_wire_is_no_way_in(tmp_path: Path) -> None:
     async with served(None, Settings(state_dir=tmp_path)) as url, asyncio.timeout(BOUND):
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        writer.write(f"{request_text}Connection: close\r\n\r\n".encode())
-        answer = await reader.read()
-        writer.close()
-    assert int(answer.split(b" ")[1]) == status
+        for request_text, status in WIRE_REQUESTS:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(f"{request_text}Connection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            assert int(answer.split(b" ")[1]) == status, request_text
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", None])

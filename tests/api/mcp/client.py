@@ -10,6 +10,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp_types import CallToolResult, ElicitResult, Request, RequestParams, Result
 from pydantic import Field, JsonValue
 
+from tests.harness import LONG_PAUSE
 from tests.waiting import until
 
 Opened = TypeVar("Opened")
@@ -107,7 +108,7 @@ class McpClient:
             task = await self.task(task_id)
             return task if task["status"] in statuses else None
 
-        return await until(with_status)
+        return await until(with_status, max_pause=LONG_PAUSE)
 
 
 async def _no_answer(*_: Any) -> ElicitResult:

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from tests.api.mcp.client import McpClient, mcp_client
-from tests.harness import Environment, asks, says
+from tests.harness import LONG_PAUSE, Environment, asks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.tasks.task_reader import TaskReader
@@ -75,7 +75,9 @@ async def test_tsk_6_a_task_is_created_and_waited_for(url: str, env: Environment
         assert task["title"] == "Counting"
 
 
-async def test_tsk_6_create_real_task_is_taken_with_seed_1s_own_call_and_not_listed(url: str, env: Environment):
+async def test_tsk_6_create_real_task_is_taken_with_the_call_of_the_original_design_and_not_listed(
+    url: str, env: Environment
+):
     env.vendor.script = [says("Done.")]
     async with mcp_client(url) as client:
         created = await client.answer(
@@ -114,26 +116,24 @@ async def test_tsk_6_a_history_that_was_changed_is_told_beside_the_task(url: str
         assert result.content[1].text.startswith("Warning: conversation_history[1]")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentences"),
-    [
-        ({}, ["description: is required"]),
-        ({"description": "  "}, ["description: is blank"]),
-        ({"description": "x", "priority": "P9"}, ["priority: must be", "given: 'P9'"]),
-        ({"description": "x", "colour": "red"}, ["colour: unknown field (allowed: description"]),
-        ({"description": "x", "conversation_history": [{"role": "god", "content": "x"}]}, ["conversation_history[0]"]),
-        ({"description": "x", "conversation_history": "inherit"}, ["parent: is needed"]),
-        ({"description": "x", "parent": "nobody"}, ["There is no session 'nobody'"]),
-    ],
-)
-async def test_tsk_6_wrong_arguments_are_a_result_that_names_field_reason_and_value(
-    url: str, arguments: dict[str, Any], sentences: list[str]
-):
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["description: is required"]),
+    ({"description": "  "}, ["description: is blank"]),
+    ({"description": "x", "priority": "P9"}, ["priority: must be", "given: 'P9'"]),
+    ({"description": "x", "colour": "red"}, ["colour: unknown field (allowed: description"]),
+    ({"description": "x", "conversation_history": [{"role": "god", "content": "x"}]}, ["conversation_history[0]"]),
+    ({"description": "x", "conversation_history": "inherit"}, ["parent: is needed"]),
+    ({"description": "x", "parent": "nobody"}, ["There is no session 'nobody'"]),
+]
+
+
+async def test_tsk_6_wrong_arguments_are_a_result_that_names_field_reason_and_value(url: str):
     async with mcp_client(url) as client:
-        result = await client.call("create_task", **arguments)
-        assert result.is_error
-        for sentence in sentences:
-            assert sentence in result.content[0].text
+        for arguments, sentences in WRONG_ARGUMENTS:
+            result = await client.call("create_task", **arguments)
+            assert result.is_error
+            for sentence in sentences:
+                assert sentence in result.content[0].text
 
 
 async def test_tsk_6_unknown_tools_and_methods_are_json_rpc_errors(url: str):
@@ -191,14 +191,14 @@ async def test_tsk_6_a_task_is_listed_and_cancelled(url: str, env: Environment):
             page = await checked(client, "list_tasks")
             return task_id in [task["task_id"] for task in page["tasks"]]
 
-        await until(listed)
+        await until(listed, max_pause=LONG_PAUSE)
         cancelled = await checked(client, "cancel_task", task_id=task_id, reason="No need.")
         assert cancelled["task_id"] == task_id
 
         async def is_cancelled() -> bool:
             return (await client.answer("get_task", task_id=task_id))["status"] == "cancelled"
 
-        await until(is_cancelled)
+        await until(is_cancelled, max_pause=LONG_PAUSE)
 
 
 async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str, env: Environment):
@@ -212,7 +212,7 @@ async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str,
             again = await checked(client, "send_prompt", **arguments)
             return again if again["status"] == "completed" else None
 
-        assert (await until(answered))["result"]["answer"] == "Hello."
+        assert (await until(answered, max_pause=LONG_PAUSE))["result"]["answer"] == "Hello."
         (turn,) = (await client.answer("get_conversation", workflow_id="mcp-1"))["turns"]
         assert (turn["id"], turn["agent_message"]) == ("m1", "Hello.")
         unknown = await client.call("send_prompt", workflow_id="nobody", message="hi")
@@ -263,15 +263,14 @@ async def test_tsk_6_the_page_on_mcp_names_every_tool_and_its_example_runs(
     assert capsys.readouterr().out == "Two files.\n"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}],
-)
-async def test_tsk_6_the_gateways_own_check_of_hosts_and_origins_stands_before_it(url: str, headers: dict[str, str]):
+async def test_tsk_6_the_gateways_own_check_of_hosts_and_origins_stands_before_it(url: str):
     async with httpx2.AsyncClient() as client:
-        answer = await client.post(f"{url}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers)
-    assert answer.status_code == 403
-    assert answer.headers["content-type"] == "application/problem+json"
+        for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            answer = await client.post(
+                f"{url}/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers
+            )
+            assert answer.status_code == 403, headers
+            assert answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
@@ -292,7 +291,7 @@ async def test_tsk_6_a_body_over_the_gateways_limit_is_413(url: str, version: st
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
-async def test_tsk_6_only_post_is_taken(http: AsyncClient, method: str):
-    answer = await http.request(method, "/mcp", headers={"accept": "text/event-stream"})
-    assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
+async def test_tsk_6_only_post_is_taken(http_nowhere: AsyncClient):
+    for method in ("GET", "DELETE", "PUT", "OPTIONS"):
+        answer = await http_nowhere.request(method, "/mcp", headers={"accept": "text/event-stream"})
+        assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")

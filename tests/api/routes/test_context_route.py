@@ -9,7 +9,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.long_chats import LIMITS
 from tests.harness import DrivenSession, Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.context import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
+from turnkeeper.models.replay_text.grammar import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
@@ -38,11 +38,11 @@ def is_incomplete(answer: Response) -> bool:
 
 
 def prompt(number: int) -> UserEvent:
-    return UserEvent(content=f"prompt {number} " + "x" * 1_000)
+    return UserEvent(content=f"prompt {number} " + "x" * 2_000)
 
 
 def echo(number: int) -> RespondEvent:
-    return RespondEvent(content=f"echo: prompt {number} " + "x" * 1_000)
+    return RespondEvent(content=f"echo: prompt {number} " + "x" * 2_000)
 
 
 async def test_ctx_13_the_context_is_plain_text_that_can_be_read_back(http: AsyncClient, env: Environment) -> None:
@@ -66,13 +66,13 @@ async def test_ctx_13_the_context_is_plain_text_that_can_be_read_back(http: Asyn
 async def test_ctx_12_archived_turns_are_taken_from_the_archive_as_far_as_they_are_shown(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
-    everything = [event for number in range(1, 31) for event in (prompt(number), echo(number))]
+    everything = [event for number in range(1, 16) for event in (prompt(number), echo(number))]
     assert await read_events(shared_http, long_chat, max_history=0) == (everything, None)
-    for most in (1, 7, 20, 45, 59):
+    for most in (1, 7, 20, 29):
         answer = await get(shared_http, long_chat, max_history=most)
         assert parse_replay(answer.text) == (everything[-most:], None)
-        assert f"\n(showing last {most} of 60 messages)\n" in answer.text
-    assert "showing" not in (await get(shared_http, long_chat, max_history=60)).text
+        assert f"\n(showing last {most} of 30 messages)\n" in answer.text
+    assert "showing" not in (await get(shared_http, long_chat, max_history=30)).text
 
 
 async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(
@@ -81,7 +81,7 @@ async def test_ctx_12_without_the_archive_history_is_shorter_and_says_so(
     event_count = 2 * len((await long_chat.state()).messages)
     file = broken(shared_env)
     answer = await get(shared_http, long_chat, max_history=0)
-    assert f"\n(showing last {event_count} of 60 messages)\n" in answer.text
+    assert f"\n(showing last {event_count} of 30 messages)\n" in answer.text
     assert is_incomplete(answer)
     heal(file)
     assert not is_incomplete(await get(shared_http, long_chat, max_history=0))
@@ -133,23 +133,26 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
     http: AsyncClient, env: Environment
 ) -> None:
     async def read(invocation: ToolInvocation) -> ToolResult:
-        if invocation.args["n"] == 80:
+        if invocation.args["n"] == 21:
             env.tools.gate.close()
-        return ToolResult(outcome=f"Read {invocation.args['n']}", content="x" * 200)
+        return ToolResult(outcome=f"Read {invocation.args['n']}", content="x" * 400)
+
+    def step(number: int) -> str:
+        return f"Step {number}. ".ljust(400, "t")
 
     env.tools.run = read
-    env.vendor.script = [asks(("look", {"n": n}), text=f"Step {n}.") for n in range(90)]
+    env.vendor.script = [asks(("look", {"n": n, "why": "y" * 400}), text=step(n)) for n in range(24)]
     session = await env.start(LONG_TURNS)
     await session.prompt(id="p1", text="look around")
-    await env.tools.gate.until_arrived(82)
+    await env.tools.gate.until_arrived(23)
     state = await session.state()
-    assert state.messages[0].steps_omitted > 30
+    assert state.messages[0].steps_omitted > 5
     answer = await get(http, session)
     history, current = parse_replay(answer.text)
     assert (history, is_incomplete(answer)) == ([], False)
-    assert [event.content for event in current if event.type == "respond"] == [f"Step {n}." for n in range(82)]
+    assert [event.content for event in current if event.type == "respond"] == [step(n) for n in range(23)]
     assert [event.outcome for event in current if event.type == "result"] == [
-        *(f"Read {n}" for n in range(81)),
+        *(f"Read {n}" for n in range(22)),
         "Running",
     ]
     file = broken(env)
@@ -161,8 +164,8 @@ async def test_ctx_12_a_running_turn_of_any_length_is_shown_from_its_first_step_
     await session.idle(turns=1)
     history, current = await read_events(http, session, max_history=0)
     assert current is None
-    assert len(history) == 2 + 3 * 90
-    for most in (20, 100, 200):
+    assert len(history) == 2 + 3 * 24
+    for most in (5, 30, 60):
         assert "$user: look around" not in (await get(http, session, max_history=most)).text
         last, _ = await read_events(http, session, max_history=most)
         assert last == history[-len(last) :]
@@ -227,7 +230,7 @@ async def test_ctx_8_the_account_says_what_the_model_sees_turn_by_turn(
     answer = await shared_http.get(path(long_chat))
     assert answer.status_code == 200
     assert answer.json() == (await long_chat.context()).model_dump(mode="json", exclude={"as_of"})
-    assert [turn["number"] for turn in answer.json()["turns"]] == list(range(1, 31))
+    assert [turn["number"] for turn in answer.json()["turns"]] == list(range(1, 16))
     page = (await shared_http.get(path(long_chat), params={"format": "view", "before": 11, "limit": 3})).json()
     assert [turn["number"] for turn in page["turns"]] == [8, 9, 10]
     assert page["has_more"]

@@ -9,7 +9,7 @@ import pytest
 from httpx import AsyncClient, Response
 
 from tests.api.waits import until_not
-from tests.harness import Environment, asks, says
+from tests.harness import LONG_PAUSE, Environment, asks, says
 from tests.waiting import BOUND, until
 
 
@@ -288,7 +288,7 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
     session = fresh()
     limits = {"max_history_events": 50}
     await http.post("/workflow", json={"id": session, "limits": limits})
-    for number in range(8):
+    for number in range(6):
         await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": f"m{number}"})
 
     async def counted() -> Response | None:
@@ -296,7 +296,7 @@ async def test_api_1_deleting_removes_every_run_and_gives_a_receipt(http: AsyncC
         answer = await http.delete(f"/workflow/{session}")
         return None if answer.json()["runs"] is None else answer
 
-    deleting = await until(counted, within=120)
+    deleting = await until(counted, within=120, max_pause=LONG_PAUSE)
     assert deleting.status_code == 202
     assert deleting.json()["runs"] >= 2
     receipt = await until_not(202, partial(http.delete, f"/workflow/{session}"))
@@ -335,7 +335,7 @@ async def test_api_1_an_id_that_is_used_again_after_a_deletion_is_deleted_again(
         return (await http.post("/workflow", json={"id": session})).status_code == 201
 
     for _ in range(2):
-        await until(is_started, within=120)
+        await until(is_started, within=120, max_pause=LONG_PAUSE)
         assert (await http.delete(f"/workflow/{session}")).status_code == 202
     receipt = await until_not(202, partial(http.delete, f"/workflow/{session}"))
     assert receipt.json() == {

@@ -103,7 +103,7 @@ async def test_api_1_an_archived_turn_is_sent_again_by_its_name(http: AsyncClien
     env.vendor.answer = lambda _: says("x" * 6_000)
     async with asyncio.timeout(100):
         while not (await driven.state()).archived_count:
-            await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "more"})
+            await http.post(f"/workflow/{session}/prompt?wait=10", json={"message": "more " + "m" * 4_000})
     assert (await retried(http, session))[0] == 409
     assert (await retried(http, session, message_id="p1"))[0] == 202
     state = await driven.until(lambda s: s.messages[-1].user_message == "hello" and s.messages[-1].is_complete)

@@ -10,7 +10,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.harness import SLACK, DrivenSession, Environment, says
 from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.context import validate_conversation_history
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
 
 HISTORY = [
     {"role": "user", "content": "Call the colour teal.", "timestamp": "2025-10-29T13:20:15Z"},
@@ -132,15 +132,14 @@ async def test_tsk_1_a_text_that_is_inherited_is_cut_where_a_given_one_would_be_
 async def test_tsk_1_what_the_parent_has_moved_to_the_archive_is_inherited_too(
     shared_http: AsyncClient, long_chat: DrivenSession
 ) -> None:
-    view = await preview(shared_http, conversation_history="inherit", parent=long_chat.handle.id)
+    inherited = {"conversation_history": "inherit", "parent": long_chat.handle.id}
+    view = await preview(shared_http, **inherited, history_policy={"max_messages": 20})
     contents = [m["content"].split(" x")[0] for m in view["conversation_history"]["messages"]]
-    assert contents[-1] == "echo: prompt 30"
+    assert contents[-1] == "echo: prompt 15"
     assert contents[0] == "prompt 6"
-    assert (view["context"]["given"], view["context"]["kept"]) == (50, 50)
-    assert inheritance_warning(view) == "the latest 50 messages of user, assistant were taken"
-    few = await preview(
-        shared_http, conversation_history="inherit", parent=long_chat.handle.id, history_policy={"max_messages": 5}
-    )
+    assert (view["context"]["given"], view["context"]["kept"]) == (20, 20)
+    assert inheritance_warning(view) == "the latest 20 messages of user, assistant were taken"
+    few = await preview(shared_http, **inherited, history_policy={"max_messages": 5})
     assert (few["context"]["given"], few["context"]["kept"]) == (5, 5)
     assert inheritance_warning(few) == "the latest 5 messages of user, assistant were taken"
 
@@ -149,8 +148,8 @@ async def test_tsk_1_messages_of_the_policys_roles_are_looked_for_behind_turns_t
     http: AsyncClient, env: Environment
 ) -> None:
     failure = ModelError("bad_request", "no")
-    env.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 7]
-    session = await conversation(env, 10)
+    env.vendor.script = [says("one"), says("two"), says("three"), *[failure] * 4]
+    session = await conversation(env, 7)
     policy = {"roles": ["assistant"], "max_messages": 2}
     view = await preview(http, conversation_history="inherit", parent=session.handle.id, history_policy=policy)
     assert [m["content"] for m in view["conversation_history"]["messages"]] == ["two", "three"]
@@ -335,15 +334,12 @@ async def test_api_2_a_body_with_a_history_may_have_ten_mebibytes_and_no_more(ht
     assert "10 MiB" in streamed.json()["detail"]
 
 
-async def test_api_2_the_description_of_the_route_says_what_a_history_and_a_policy_are(
-    http_nowhere: AsyncClient,
-) -> None:
-    described = (await http_nowhere.get("/openapi.json")).json()
-    fields = described["components"]["schemas"]["CreateTask"]["properties"]
+def test_api_2_the_description_of_the_route_says_what_a_history_and_a_policy_are(api_document: Any) -> None:
+    fields = api_document["components"]["schemas"]["CreateTask"]["properties"]
     messages, inherited, _ = fields["conversation_history"]["anyOf"]
     assert messages["items"]["required"] == ["role", "content"]
     assert inherited == {"const": "inherit"}
-    assert described["paths"]["/tasks/preview"]["post"]["operationId"] == "preview_task"
+    assert api_document["paths"]["/tasks/preview"]["post"]["operationId"] == "preview_task"
     assert "HistoryPolicy" in str(fields["history_policy"])
     assert "keep_assistant" in str(fields["history_policy"])
 

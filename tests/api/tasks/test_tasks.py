@@ -31,13 +31,13 @@ CONVERSATION = [
     },
     {"role": "user", "content": "Focus on JWT tokens first", "timestamp": "2025-10-29T10:01:00"},
 ]
-"""Of seed 1's own example of a call."""
+"""From the example call of the original design (decision 38)."""
 
 
 # ── Created ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_1_the_call_of_seed_1_starts_an_agent_that_is_told_all_of_it(
+async def test_tsk_1_the_call_of_the_original_design_starts_an_agent_that_is_told_all_of_it(
     http: AsyncClient, env: Environment
 ) -> None:
     answer = await http.post(
@@ -209,26 +209,22 @@ async def test_tsk_2_the_same_key_is_the_same_task_also_at_once_and_after_it_has
     assert len(env.vendor.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"description": "Paint that."},
-        {"priority": "P2"},
-        {"conversation_history": [{"role": "user", "content": "y"}]},
-        {"constraints": ["Two coats"]},
-        {"timeout": 60},
-    ],
-    ids=str,
-)
-async def test_tsk_2_the_same_key_with_another_request_is_a_409(http: AsyncClient, other: dict[str, Any]) -> None:
+async def test_tsk_2_the_same_key_with_another_request_is_a_409(http: AsyncClient) -> None:
     body = {
         "description": "Paint it.",
         "idempotency_key": str(uuid4()),
         "conversation_history": [{"role": "user", "content": "x"}],
     }
     assert (await http.post("/tasks", json=body)).status_code == 201
-    answer = await http.post("/tasks", json={**body, **other})
-    assert (answer.status_code, problem_of(answer)) == (409, "idempotency-key-reused")
+    for other in (
+        {"description": "Paint that."},
+        {"priority": "P2"},
+        {"conversation_history": [{"role": "user", "content": "y"}]},
+        {"constraints": ["Two coats"]},
+        {"timeout": 60},
+    ):
+        answer = await http.post("/tasks", json={**body, **other})
+        assert (answer.status_code, problem_of(answer)) == (409, "idempotency-key-reused"), other
     same = await http.post("/tasks", json={**body, "history_policy": "keep_user", "title": None})
     assert same.status_code == 201
 
@@ -297,14 +293,15 @@ async def test_tsk_4_waiting_ends_when_a_person_has_to_decide(http: AsyncClient,
     assert (await awaited(http, task_id))["status"] == "completed"
 
 
-@pytest.mark.parametrize("path", ["", "/messages", "/cancel"])
-async def test_api_2_what_is_no_task_is_a_404(http: AsyncClient, env: Environment, path: str) -> None:
+async def test_api_2_what_is_no_task_is_a_404(http: AsyncClient, env: Environment) -> None:
     session = await env.start()
     for task_id in ("never-was", session.handle.id):
-        body = {"text": "x"} if path == "/messages" else None
-        url = f"/tasks/{task_id}{path}"
-        answer = await (http.post(url, json=body) if path else http.get(url))
-        assert (answer.status_code, problem_of(answer)) == (404, "unknown-task")
+        for answer in (
+            await http.get(f"/tasks/{task_id}"),
+            await http.post(f"/tasks/{task_id}/messages", json={"text": "x"}),
+            await http.post(f"/tasks/{task_id}/cancel"),
+        ):
+            assert (answer.status_code, problem_of(answer)) == (404, "unknown-task")
     assert (await session.state()).revision == 0
 
 
@@ -412,24 +409,23 @@ async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
 # ── Many ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_tsk_4_a_hundred_tasks_created_at_once_all_answer(http: AsyncClient) -> None:
-    receipts = await asyncio.gather(*[create(http, f"Task {number}.") for number in range(100)])
+async def test_tsk_4_many_tasks_created_at_once_all_answer(http: AsyncClient) -> None:
+    receipts = await asyncio.gather(*[create(http, f"Task {number}.") for number in range(24)])
     tasks = await asyncio.gather(*[awaited(http, receipt["task_id"]) for receipt in receipts])
-    assert [task["result"]["answer"] for task in tasks] == [f"echo: Task {number}." for number in range(100)]
+    assert [task["result"]["answer"] for task in tasks] == [f"echo: Task {number}." for number in range(24)]
 
 
 # ── TSK-7 ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("policy", ["keep_user", "keep_assistant"])
-@pytest.mark.parametrize("role", ["user", "assistant"])
 async def test_tsk_7_a_task_answers_from_the_handed_over_history_and_can_not_without_it(
-    http: AsyncClient, env: Environment, policy: str, role: str
+    http: AsyncClient, env: Environment
 ) -> None:
     env.vendor.answer = offline_answer
-    history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]
-    with_history = {"conversation_history": history, "history_policy": policy}
-    for fields, expected in ((with_history, "The launch code is 4711."), ({}, "I find nothing about")):
-        receipt = await create(http, "What is the launch code?", **fields)
-        task = await awaited(http, receipt["task_id"])
-        assert expected in task["result"]["answer"]
+    for role, policy in (("user", "keep_user"), ("assistant", "keep_assistant"), ("assistant", "keep_user")):
+        history = [{"role": "user", "content": "Hello."}, {"role": role, "content": "The launch code is 4711."}]
+        fields = {"conversation_history": history, "history_policy": policy}
+        task = await awaited(http, (await create(http, "What is the launch code?", **fields))["task_id"])
+        assert "The launch code is 4711." in task["result"]["answer"]
+    task = await awaited(http, (await create(http, "What is the launch code?"))["task_id"])
+    assert "I find nothing about" in task["result"]["answer"]

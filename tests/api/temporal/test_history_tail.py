@@ -19,7 +19,7 @@ from temporalio.converter import DataConverter
 from tests.api.conftest import SessionRequests
 from tests.harness import BOUND, Environment
 from tests.waiting import until
-from turnkeeper.api.prompts.prompt_fates import TAIL_BYTES, TAIL_PROMPTS
+from turnkeeper.api.prompts.fate_reader import TAIL_BYTES, TAIL_PROMPTS
 from turnkeeper.api.temporal import queue_estimates
 from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.models.session.messages import SessionInput

@@ -12,7 +12,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.harness import Environment, Tools, Vendor, environment
-from turnkeeper.activities.providers.protocol import CallContext, Delta, Provider
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -55,10 +55,8 @@ class Vendors:
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
 
-    def stream(
-        self, name: str, request: ModelRequest, context: CallContext
-    ) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._of(context.session_id).vendor.stream(name, request, context)
+    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
+        return self._of(info.session_id).vendor.stream(name, request, info)
 
     async def list_tools(self) -> ToolList:
         assert self.newest is not None

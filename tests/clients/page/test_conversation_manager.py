@@ -68,11 +68,11 @@ class ClientHistory:
                 self.session.begin_turn(now=at(self.session.revision))
         elif event == "step" and running:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
-            self.session.current_turn.add_response(asks("look"), [call], now=at(1))
+            self.session.turn_slot.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.current_turn.append_step_to_view(state=None)
+            self.session.turn_slot.append_step_to_view(state=None)
         elif event == "answer" and running:
-            self.session.current_turn.add_response(says("done"), [], now=at(2))
+            self.session.turn_slot.add_response(says("done"), [], now=at(2))
             complete_turn(self.session, "done", now=at(2))
         elif event == "fail" and running:
             fail_turn(self.session, "timeout", "too slow", now=at(2))

@@ -392,6 +392,34 @@ async def test_api_5_a_session_that_is_stuck_says_so(tab: Tab, env: Environment)
     await tab.shows(1)
 
 
+FAKE_EVENTS = """
+const encoder = new TextEncoder();
+const events = new ReadableStream({
+  start: (controller) => {
+    window.sendEvent = (name, data) =>
+      controller.enqueue(encoder.encode(`event: ${name}\\ndata: ${JSON.stringify(data)}\\n\\n`));
+  },
+});
+const send = window.fetch;
+window.fetch = async (resource, options) =>
+  String(resource).includes("/events") ? new Response(events) : send(resource, options);
+"""
+
+
+async def test_api_5_a_problem_in_the_stream_is_shown_until_the_session_can_be_read_again(
+    own_tab: Tab, env: Environment
+) -> None:
+    session = await started(own_tab.url, "one")
+    await own_tab.page.add_init_script(FAKE_EVENTS)
+    await own_tab.open(session)
+    await own_tab.shows(1)
+    stuck = {"type": "urn:turnkeeper:problem:session-stuck", "status": 504, "detail": "It is stuck."}
+    await own_tab.page.evaluate("problem => sendEvent('problem', problem)", stuck)
+    await expect(own_tab.state).to_contain_text("This session is stuck")
+    await own_tab.page.evaluate("sendEvent('queue', {waiting: []})")
+    await expect(own_tab.state).to_have_text("")
+
+
 async def test_api_5_a_tab_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(
     own_tab: Tab, env: Environment
 ) -> None:

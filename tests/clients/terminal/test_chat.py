@@ -121,7 +121,7 @@ async def test_api_6_ctrl_c_stops_the_turn_and_once_more_leaves_saying_how_to_co
         await terminal.until("Stopping this turn")
         await terminal.until("✗ You stopped this answer.")
         await terminal.until(is_idle)
-        assert terminal.text.index("An endless") < terminal.text.index("(interrupted here)"), "SES-9: what was written"
+        assert terminal.text.index("An endless") < terminal.text.index("(stopped here)"), "SES-9: what was written"
         terminal.press("c-c")
         assert await terminal.exit_code() == 0
         session = session_in(terminal)
@@ -366,9 +366,9 @@ async def test_api_6_a_session_that_is_ended_elsewhere_is_left(chat: Chat, gatew
     async with chat("hello") as terminal:
         await terminal.until("turn 1 ·")
         await gateway.end(session_in(terminal))
-        await terminal.until("The session is over (ended).")
+        await terminal.until("The session has ended and is read-only.")
         assert await terminal.exit_code() == 0
-        assert "Resume with" not in terminal.text[terminal.text.index("is over") :]
+        assert "Resume with" not in terminal.text[terminal.text.index("has ended") :]
 
 
 async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gateway: GatewayClient) -> None:
@@ -377,7 +377,7 @@ async def test_api_6_a_session_that_is_over_can_still_be_read(chat: Chat, gatewa
     await gateway.ask(session, "the last words", wait=20)
     await gateway.end(session)
     async with chat("--session", session) as terminal:
-        await terminal.until("The session is over (ended).")
+        await terminal.until("The session has ended and is read-only.")
         assert await terminal.exit_code() == 0
         assert terminal.text.count("echo: the last words") == 1
 

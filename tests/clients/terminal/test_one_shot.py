@@ -55,7 +55,7 @@ async def test_ses_9_what_was_written_of_an_answer_that_broke_off_is_said_on_std
     env.vendor.script = [broken_off, broken_off]
     ended = await run_chat("hello", "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith("It was a dark\n(interrupted here)\n")
+    assert ended.err.startswith("It was a dark\n(stopped here)\n")
     assert "no such parameter" in ended.err
     as_json = await run_chat("hello", "--json", "--url", url, cwd=tmp_path)
     (final,) = [data for name, data in events_in(as_json.out) if name == "final"]

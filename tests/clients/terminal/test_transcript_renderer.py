@@ -62,7 +62,7 @@ class PrintedOnce(RuleBasedStateMachine):
         if self.session.turn and not self.open_calls:
             ids = [f"c{self.calls + number}" for number in range(count)]
             self.calls += count
-            self.session.current_turn.add_response(
+            self.session.turn_slot.add_response(
                 asks("look"), [ToolCall(id=one, name="look", args={"call": one}) for one in ids], now=at(1)
             )
 
@@ -81,7 +81,7 @@ class PrintedOnce(RuleBasedStateMachine):
     def turn_ends(self, well: bool) -> None:
         if self.session.turn and not self.open_calls:
             if well:
-                self.session.current_turn.add_response(says("done"), [], now=at(2))
+                self.session.turn_slot.add_response(says("done"), [], now=at(2))
                 complete_turn(self.session, "done", now=at(2))
             else:
                 fail_turn(self.session, "timeout", "too slow", now=at(2))
@@ -142,7 +142,7 @@ def test_api_6_an_answer_is_not_told_before_it_is_the_answer() -> None:
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    target.current_turn.add_response(says("Hello."), [], now=at(1))
+    target.turn_slot.add_response(says("Hello."), [], now=at(1))
     printed = Printed()
     printed.conversation.apply(updates_of(target, UpdatesRequest()))
     assert printed.news() == ["› hi"]

@@ -22,15 +22,15 @@ MODEL = "offline:"
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
     """Let the running turn make a step of parallel calls with these results."""
-    turn = target.current_turn.running().message
+    turn = target.turn_slot.running().message
     calls = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(len(results))
     ]
-    target.current_turn.add_response(asks(*["look"] * len(results)), calls, now=NOW)
+    target.turn_slot.add_response(asks(*["look"] * len(results)), calls, now=NOW)
     for call, result in zip(calls, results, strict=True):
         target.add_result(call.id, ToolResult(outcome="Looked", content=result, blob=blob))
-    target.current_turn.append_step_to_view(state=state)
+    target.turn_slot.append_step_to_view(state=state)
 
 
 def overflow(target: Session) -> None:
@@ -107,7 +107,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     turn = context_of(target).turns[-1]
     assert turn.seen == "truncated"
     assert turn.characters_cut > 29_000
-    newest = target.current_turn.running().newest_step.tool_calls[0].result
+    newest = target.turn_slot.running().newest_step.tool_calls[0].result
     assert newest is not None
     assert newest.content == "a" * 30_000, "the transcript is never altered"
     carried = Session("s", target.carry(), now=NOW)

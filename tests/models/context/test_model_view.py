@@ -15,15 +15,15 @@ from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, 
 
 
 def run_step(target: Session, *, calls: int = 1, state: ProviderState | None = None) -> None:
-    turn = target.current_turn.running().message
+    turn = target.turn_slot.running().message
     tool_calls = [
         ToolCall(id=call_id(target.turn_count, len(turn.steps) + 1, index), name="look", args={})
         for index in range(calls)
     ]
-    target.current_turn.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
+    target.turn_slot.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
     for call in tool_calls:
         target.add_result(call.id, ToolResult(outcome="Looked", content=f"saw {call.id}"))
-    target.current_turn.append_step_to_view(state=state)
+    target.turn_slot.append_step_to_view(state=state)
 
 
 def orphans(messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -94,12 +94,10 @@ def test_ctx_4_the_state_of_a_step_is_not_shown_in_a_later_segment_than_it_was_a
     target = session()
     send(target, "go", id="m1")
     target.begin_turn(now=NOW)
-    target.current_turn.add_response(says("thinking"), [], now=NOW)
+    target.turn_slot.add_response(says("thinking"), [], now=NOW)
     asked_in = target.view.segment
     target.view.open_segment()  # as an eviction does that is due to the archive, while tools run
-    target.current_turn.append_step_to_view(
-        state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in
-    )
+    target.turn_slot.append_step_to_view(state=ProviderState(api="test", model="m", items=["signed"]), segment=asked_in)
     assert target.view.messages[-1].content == "thinking"
     assert not any(message.state for message in target.view.messages)
 
@@ -140,8 +138,8 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
         target.begin_turn(now=NOW)
         evict(target)
         warned.append((target.view.message_count, target.context.pop_limit_warning(target.config.history)))
-        target.current_turn.add_response(says("ok"), [], now=NOW)
-        target.current_turn.append_step_to_view(state=None)
+        target.turn_slot.add_response(says("ok"), [], now=NOW)
+        target.turn_slot.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
     assert [count for count, warning in warned if warning] == [9]
 
@@ -150,7 +148,7 @@ def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
     target = session()
     send(target, "12345678", id="m1")
     target.begin_turn(now=NOW)
-    target.current_turn.note_request()
+    target.turn_slot.note_request()
     assert target.count_request() == 1
     metrics = target.transcript.get("m1").conversation_metrics
     assert metrics is not None
@@ -173,8 +171,8 @@ def test_agt_3_a_step_without_text_and_calls_is_not_shown_to_the_model() -> None
     target = session()
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
-    target.current_turn.add_response(says(""), [], now=NOW)
-    target.current_turn.append_step_to_view(state=None)
+    target.turn_slot.add_response(says(""), [], now=NOW)
+    target.turn_slot.append_step_to_view(state=None)
     assert target.view.message_count == 1
 
 
@@ -185,8 +183,8 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     send(target, "tell me a story")
     target.begin_turn(now=NOW)
     unfinished_call = ToolCall(id="1.1.0", name="pay", args={}, result=ToolResult(outcome="no", status="cancelled"))
-    target.current_turn.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
-    target.current_turn.append_step_to_view(state=None)
+    target.turn_slot.add_response(says(text), [unfinished_call], now=NOW, interrupted=True)
+    target.turn_slot.append_step_to_view(state=None)
     fail_turn(target, "cancelled", "Cancelled: enough", now=NOW)
     turn = target.transcript.turns[0]
     seen = target.view.request(target.head)

@@ -191,10 +191,10 @@ def test_ctx_5_nothing_evicted_is_lost_and_between_evictions_the_view_only_grows
         assert sum(message.content.startswith(SUMMARY_MARK) for message in messages) <= 1
         if calls:
             tool_calls = [ToolCall(id=f"{number}.1.{index}", name="look", args={}) for index in range(calls)]
-            target.current_turn.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
+            target.turn_slot.add_response(asks(*["look"] * calls), tool_calls, now=NOW)
             for call in tool_calls:
                 target.add_result(call.id, ToolResult(outcome=f"saw {call.id}"))
-            target.current_turn.append_step_to_view(state=None)
+            target.turn_slot.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
         before = target.view.messages
     waiting = [message.content for entry in target.context.waiting for message in entry.messages]
@@ -228,9 +228,9 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
     for number in range(490):
         evict(target)
         call = ToolCall(id=f"1.{number}.0", name="look", args={"at": number})
-        target.current_turn.add_response(asks("look"), [call], now=NOW)
+        target.turn_slot.add_response(asks("look"), [call], now=NOW)
         target.add_result(call.id, ToolResult(outcome="saw it", content="x" * 300))
-        target.current_turn.append_step_to_view(state=None)
+        target.turn_slot.append_step_to_view(state=None)
         if number % 10 == 9 and (move := next_step_move(target, max_bytes=50_000)):
             target.remove_moved(move, now=NOW)
     complete_turn(target, "done", now=NOW)

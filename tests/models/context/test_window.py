@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.models import vector_cases
-from turnkeeper.models.context import (
+from turnkeeper.models.context.window import (
     ConversationHistoryConfig,
     ConversationMetrics,
     ConversationWindow,
-    estimate_tokens,
     eviction_config,
     history_config,
     kept_indexes,
@@ -24,6 +23,7 @@ from turnkeeper.models.context import (
 )
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
 # ── Histories in the three forms ─────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from tests.models import vector_cases
 from tests.models.builders import NOW
-from turnkeeper.models.context import (
+from turnkeeper.models.replay_text.grammar import (
     CallEvent,
     MalformedReplayTextError,
     ReplayEvent,
@@ -25,8 +25,8 @@ from turnkeeper.models.context import (
     UserEvent,
     parse_replay,
     render_replay,
-    replay_events,
 )
+from turnkeeper.models.replay_text.turn_events import replay_events
 from turnkeeper.models.replay_text.turns import MovedEvents, ReplayTurns, count_events, with_newest_events
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import (
@@ -329,7 +329,7 @@ def test_ctx_12_whatever_way_a_call_was_written_what_is_read_is_written_in_one_w
 def test_ctx_12_the_same_conversation_gives_the_same_bytes_under_any_hash_seed():
     script = (
         "import json, sys\n"
-        "from turnkeeper.models.context import render_replay\n"
+        "from turnkeeper.models.replay_text.grammar import render_replay\n"
         "for case in json.load(sys.stdin):\n"
         "    sys.stdout.write(render_replay(case['past'], case['current'], case['max_history']))\n"
     )

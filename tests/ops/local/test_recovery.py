@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 from uuid import uuid4
 
+import pytest
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
@@ -47,6 +48,7 @@ class Supervised:
     client: Client
     program: WorkerProgram
     task_queue: str
+    folder: Path
     sessions: list[DrivenSession] = field(default_factory=list)
     log_lines: list[str] = field(default_factory=list)
 
@@ -90,7 +92,7 @@ async def supervised(
         return client
 
     program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
-    env = Supervised(client, program, task_queue)
+    env = Supervised(client, program, task_queue, folder)
     async with keep_running("The worker", program, env.log_lines.append, stop_seconds=stop_seconds):
         yield env
     for session in env.sessions:
@@ -116,47 +118,51 @@ async def failures_of(session: DrivenSession, event_type: EventType.ValueType) -
     return [failure.application_failure_info.type or failure.message for failure in failures if failure.message]
 
 
-async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_waiting_for_its_heartbeat(
-    temporal, folder
-):
-    async with supervised(temporal, folder, slow=[SLOW_ANSWER]) as env:
-        session = await env.start("slow")
-        await session.prompt("go")
-        await until(lambda: is_answering(session))
-        env.kill()
-        (turn,) = await session.idle(turns=1)
-        assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
-        assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
-        assert env.log_lines == ["The worker stopped (SIGKILL). Restarting now."]
+@pytest.fixture(scope="module")
+async def immortal(temporal: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Supervised]:
+    """A worker that tests kill, and that is started again for the next one."""
+    pays = [{"calls": [{"name": "hang", "args": {}}]}, QUICK_ANSWER]
+    folder = tmp_path_factory.mktemp("immortal")
+    async with supervised(temporal, folder, slow=[SLOW_ANSWER], pays=pays, quick=[QUICK_ANSWER]) as env:
+        yield env
+    assert set(env.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
-async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(temporal, folder):
-    calls = [{"name": "hang", "args": {}}]
-    async with supervised(temporal, folder, pays=[{"calls": calls}, QUICK_ANSWER]) as env:
-        session = await env.start("pays")
-        await session.prompt("go")
-        await until((folder / "hanging").exists)
-        env.kill()
-        (turn,) = await session.idle(turns=1)
-        result = turn.steps[0].tool_calls[0].result
-        assert (turn.status, turn.agent_message) == ("completed", "Done.")
-        assert result.status == "outcome_unknown"
-        assert result.outcome == "Outcome unknown: hang was started, and the worker failed while it ran"
-        assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
+async def test_ops_10_a_model_call_of_a_killed_worker_is_tried_again_without_waiting_for_its_heartbeat(immortal):
+    session = await immortal.start("slow")
+    await session.prompt("go")
+    await until(lambda: is_answering(session))
+    immortal.kill()
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.agent_message) == ("completed", SLOW_ANSWER["text"])
+    assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED) == [WORKER_DIED]
+    assert immortal.log_lines[-1] == "The worker stopped (SIGKILL). Restarting now."
 
 
-async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(temporal, folder):
+async def test_ops_10_agt_7_an_at_most_once_tool_of_a_killed_worker_ends_at_once_as_outcome_unknown(immortal):
+    session = await immortal.start("pays")
+    await session.prompt("go")
+    await until((immortal.folder / "hanging").exists)
+    immortal.kill()
+    (turn,) = await session.idle(turns=1)
+    result = turn.steps[0].tool_calls[0].result
+    assert (turn.status, turn.agent_message) == ("completed", "Done.")
+    assert result.status == "outcome_unknown"
+    assert result.outcome == "Outcome unknown: hang was started, but its worker died while it ran"
+    assert await failures_of(session, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED) == [WORKER_DIED]
+
+
+async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_pauses_grow(immortal):
     """An activity that has just ended still counts as running for a moment: Temporal refuses to fail it."""
-    async with supervised(temporal, folder, quick=[QUICK_ANSWER]) as env:
-        session = await env.start("quick")
-        turns: list[ConversationMessage] = []
-        for kill in range(1, KILLS + 1):
-            await session.prompt(f"prompt {kill}")
-            turns = await session.idle(turns=kill)
-            env.kill()
-        assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
-        await until(lambda: len(env.log_lines) == KILLS)
-        assert set(env.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
+    session, before = await immortal.start("quick"), len(immortal.log_lines)
+    turns: list[ConversationMessage] = []
+    for kill in range(1, KILLS + 1):
+        await session.prompt(f"prompt {kill}")
+        turns = await session.idle(turns=kill)
+        immortal.kill()
+    assert [(turn.status, turn.agent_message) for turn in turns] == [("completed", "Done.")] * KILLS
+    await until(lambda: len(immortal.log_lines) == before + KILLS)
+    assert set(immortal.log_lines) == {"The worker stopped (SIGKILL). Restarting now."}
 
 
 async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(

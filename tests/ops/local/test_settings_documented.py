@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from pydantic import BaseModel
 
-from turnkeeper.models.context import ConversationHistoryConfig, history_config
+from turnkeeper.models.context.window import ConversationHistoryConfig, history_config
 from turnkeeper.models.settings.settings import Settings, load_settings, setting_names
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"

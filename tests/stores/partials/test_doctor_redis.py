@@ -1,12 +1,12 @@
 """What the doctor reports about the carrier of partial output (OPS-3, AGT-5)."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
+from tests.processes.forked import PIPE, ROOT, fork
 from tests.stores.partials.redis_server import RedisServer
 from turnkeeper.ops.checks.doctor import Finding, examine
 from turnkeeper.ops.local.ports import usable_port
@@ -64,7 +64,7 @@ async def test_ops_3_a_user_who_may_not_publish_is_found_out(
     with Redis.from_url(redis_server.url) as redis:
         redis.acl_setuser("reader", enabled=True, passwords=["+word"], keys=["*"], commands=["+@read"])
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://reader:word@{redis_server.place}")
-    message = f"Redis refuses what is needed of it (NoPermissionError), at {redis_server.place}"
+    message = f"Redis rejects the commands that we need (NoPermissionError), at {redis_server.place}"
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
 
 
@@ -77,8 +77,7 @@ async def test_ops_3_a_package_that_is_missing_is_named(monkeypatch: pytest.Monk
     )
 
 
-def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:
+async def test_ops_4_nobody_loads_redis_without_having_set_it() -> None:
     script = "import sys, worker, turnkeeper.api.app, turnkeeper.ops.checks.doctor, cli; print('redis' in sys.modules)"
-    root = Path(__file__).parents[3]
-    ran = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "False"
+    ran = await fork("tests.processes.script", script, env=os.environ, cwd=ROOT, stdout=PIPE)
+    assert await ran.communicate() == (b"False\n", b"")

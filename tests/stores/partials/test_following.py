@@ -117,7 +117,7 @@ async def test_agt_5_a_given_up_attempt_in_the_same_worker_takes_nothing_from_th
     attempt = ActivityEnvironment()
     attempt.on_heartbeat = lambda *details: beats.extend(details)
     for output in (newer, given_up):
-        attempt.run(carrier.show, "s", output)
+        attempt.run(carrier.publish, "s", output)
     assert carrier.heartbeat_details("s") == (newer,)
     carrier.end("s", given_up)
     assert carrier.heartbeat_details("s") == (newer,)

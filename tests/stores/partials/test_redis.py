@@ -62,12 +62,12 @@ async def test_agt_5_redis_killed_in_the_middle_of_an_answer_costs_the_answer_no
 
 async def test_agt_5_an_older_attempt_s_late_snapshot_does_not_replace_a_newer_one(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as given_up, carrier_at(redis_server) as worker:
-        worker.show("s", snapshot("new", attempt=2))
+        worker.publish("s", snapshot("new", attempt=2))
         async with worker.following("s") as live:
             await seen(live, lambda partial: partial.attempt == 2)
-        given_up.show("s", snapshot("old and longer", attempt=1))
+        given_up.publish("s", snapshot("old and longer", attempt=1))
         given_up.end("other", snapshot("", attempt=1))
-        given_up.show("done", snapshot("sent after it"))
+        given_up.publish("done", snapshot("sent after it"))
         async with given_up.following("done") as live:
             await seen(live, lambda partial: partial.attempt == 1)
         async with carrier_at(redis_server) as gateway, gateway.following("s") as live:
@@ -84,20 +84,20 @@ async def test_agt_5_two_installations_can_share_a_server(redis_server: RedisSer
         one.following("s") as ours,
         other.following("s") as theirs,
     ):
-        one.show("s", snapshot("ours"))
-        other.show("s", snapshot("theirs"))
+        one.publish("s", snapshot("ours"))
+        other.publish("s", snapshot("theirs"))
         assert (await seen(ours, lambda partial: True)).parts[0].text == "ours"
         assert (await seen(theirs, lambda partial: True)).parts[0].text == "theirs"
 
 
 async def test_agt_5_a_session_under_the_id_of_a_deleted_one_is_shown(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as killed, killed.following("s") as live:
-        killed.show("s", snapshot("of many turns", request=9))
+        killed.publish("s", snapshot("of many turns", request=9))
         await seen(live, lambda partial: True)
     async with carrier_at(redis_server) as worker, carrier_at(redis_server) as gateway:
         await gateway.forget("s")
         async with gateway.following("s") as live:
-            worker.show("s", snapshot("of the first", request=1))
+            worker.publish("s", snapshot("of the first", request=1))
             assert (await seen(live, lambda partial: True)).parts[0].text == "of the first"
 
 
@@ -109,7 +109,7 @@ async def test_agt_5_a_session_is_forgotten_without_redis_too(redis_server: Redi
 
 async def test_agt_5_what_a_dead_worker_left_expires(redis_server: RedisServer) -> None:
     async with carrier_at(redis_server) as worker, worker.following("s") as live:
-        worker.show("s", snapshot("left"))
+        worker.publish("s", snapshot("left"))
         await seen(live, lambda partial: True)
         (key,) = await worker._redis.keys("turnkeeper:*")
         assert 0 < await worker._redis.ttl(key) <= 600
@@ -128,9 +128,9 @@ async def test_agt_5_what_cannot_be_sent_is_left_out_and_the_rest_is_sent(
             await send(batch)
 
         monkeypatch.setattr(worker, "_send", failing)
-        worker.show("s", snapshot("Hel"))
+        worker.publish("s", snapshot("Hel"))
         await asyncio.wait_for(has_failed.wait(), BOUND)
-        worker.show("s", snapshot("Hello"))
+        worker.publish("s", snapshot("Hello"))
         await seen(live, lambda partial: partial == snapshot("Hello"))
     assert "KeyError" in caplog.text
     assert "what the model wrote" not in caplog.text
@@ -140,7 +140,7 @@ async def test_agt_5_who_stops_following_leaves_no_connection_behind(redis_serve
     async with carrier_at(redis_server) as gateway:
         worker = carrier_at(redis_server)
         async with gateway.following("s") as live:
-            worker.show("s", snapshot("x"))
+            worker.publish("s", snapshot("x"))
             await seen(live, lambda partial: True)
             assert await worker._redis.pubsub_numsub(_key(worker)) == [(_key(worker).encode(), 1)]
 

@@ -24,9 +24,9 @@ class Remembering(InProcessCarrier):
         super().__init__()
         self.snapshots: list[PartialOutput] = []
 
-    def show(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         self.snapshots.append(snapshot)
-        super().show(workflow_id, snapshot, behind=behind)
+        super().publish(workflow_id, snapshot, behind=behind)
 
 
 def step(number: int) -> AnswerParts:

@@ -7,15 +7,27 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import DrivenSession, Environment, asks, says, tools_of
+from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.workflows import search_attributes
 
 MAIL = ToolSpec(name="send_mail", description="Sends a mail.")
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
+WINDOW = SessionInput.model_validate(
+    {"history": {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}}
+)
+"""Segments begin every few turns."""
+
+FRESH_TURNS = 4
+
+
+@pytest.fixture
+def fresh_for_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tools stay fresh for fewer turns than in the product."""
+    monkeypatch.setattr(session_tools, "FRESH_TURNS", FRESH_TURNS)
 
 
 async def waiting_for(env: Environment, *calls: tuple[str, dict], start: SessionInput | None = None) -> DrivenSession:
@@ -89,10 +101,10 @@ async def test_agt_8_allowed_for_the_session_goes_for_all_calls_of_the_tool_and_
     await session.decide(mail, "allow_for_session")
     await session.decide(post, "approve")
     await session.idle(turns=1)
-    env.vendor.script = [asks(("send_mail", {})), says("sent")] * 10
-    for _ in range(10):  # over runs, too
+    env.vendor.script = [asks(("send_mail", {})), says("sent")] * 4
+    for _ in range(4):  # over runs, too
         await session.prompt("another mail")
-    await session.idle(turns=11)
+    await session.idle(turns=5)
     assert len(await session.histories()) >= 2
     env.vendor.script = [asks(("post", {}))]
     await session.prompt("a letter")
@@ -175,13 +187,13 @@ async def test_agt_8_without_a_decision_in_time_a_call_counts_as_rejected(env: E
 async def test_agt_8_waiting_goes_on_over_many_runs_and_the_deadline_stays(env: Environment) -> None:
     session = await waiting_for(env, ("send_mail", {"to": "bob"}), ("look", {}), start=SMALL)
     (pending,) = await session.awaited_approvals()
-    for number in range(30):
+    for number in range(16):
         await session.prompt(id=f"q{number}", text="and then?")
-    await session.until(lambda state: state.queue_length == 30)
+    await session.until(lambda state: state.queue_length == 16)
     assert len(await session.histories()) >= 2
     assert await session.awaited_approvals() == [pending]
     await session.decide(pending, "approve")
-    turns = await session.idle(turns=31)
+    turns = await session.idle(turns=17)
     assert [call.result.status for call in turns[0].steps[0].tool_calls] == ["ok", "ok"]
     assert sorted(invocation.call_id for invocation in env.tools.calls) == ["1.1.0", "1.1.1"]
 
@@ -302,9 +314,9 @@ async def test_ses_17_a_session_that_waits_for_a_person_is_found_and_says_what_f
     assert await status() == "open"
 
 
+@pytest.mark.usefixtures("fresh_for_few_turns")
 async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_next(env: Environment) -> None:
-    window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await env.start(SessionInput.model_validate({"history": window}))
+    session = await env.start(WINDOW)
     await session.prompt("one")
     await session.idle(turns=1)
     before = [tool.name for tool in env.tools.specs]
@@ -321,9 +333,9 @@ async def test_agt_6_the_tools_are_frozen_for_a_segment_and_read_again_for_the_n
     assert env.vendor.requests[first_new].messages[: len(earlier)] != earlier  # the prefix changed there anyway
 
 
+@pytest.mark.usefixtures("fresh_for_few_turns")
 async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(env: Environment) -> None:
-    window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await waiting_for(env, ("send_mail", {}), start=SessionInput.model_validate({"history": window}))
+    session = await waiting_for(env, ("send_mail", {}), start=WINDOW)
     (pending,) = await session.awaited_approvals()
     await session.decide(pending, "allow_for_session")
     await session.idle(turns=1)
@@ -337,9 +349,9 @@ async def test_agt_8_what_was_allowed_was_that_tool_and_no_other_of_its_name(env
     assert pending.description == "Sends a mail to everybody."
 
 
+@pytest.mark.usefixtures("fresh_for_few_turns")
 async def test_agt_6_tools_that_have_not_changed_are_not_written_into_the_history_again(env: Environment) -> None:
-    window = {"max_messages": 6, "preserve_first_n": 1, "preserve_last_n": 2, "evict_block": 3}
-    session = await env.start(SessionInput.model_validate({"history": window}))
+    session = await env.start(WINDOW)
     for number in range(1, 2 * FRESH_TURNS):
         await session.prompt(f"turn {number}")
     await session.idle(turns=2 * FRESH_TURNS - 1)

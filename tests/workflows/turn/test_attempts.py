@@ -186,7 +186,7 @@ async def test_agt_9_an_answer_is_shown_without_measuring_what_it_takes(
         return request_tokens(request)
 
     monkeypatch.setattr("turnkeeper.activities.model_request.spending.request_tokens", measure)
-    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("turnkeeper.activities.call_model.HEARTBEAT_SECONDS", 60.0)
     env.vendor.script = [[Delta("respond", STORY), says(STORY)], cut(), says("the end")]
     session = await env.start()
     for prompt in ("tell me a story", "and another one"):

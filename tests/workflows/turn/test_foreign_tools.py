@@ -21,13 +21,16 @@ from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.session_tools import FRESH_TURNS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 ALLOWED = SessionInput(tool_policy={"*": "allow"})
+
+FRESH_TURNS = 3
+"""In place of the product's, for which a session would have many turns."""
 
 
 def toolbox_of(folder: Path, **servers: object) -> Toolbox:
@@ -84,8 +87,6 @@ async def test_agt_7_a_server_killed_in_the_middle_of_a_call_is_a_result_and_the
     ("keys", "flags", "deaths", "status", "runs"),
     [
         ({}, ["repeatable"], 1, "outcome_unknown", 1),
-        ({"trusted": True}, [], 1, "outcome_unknown", 1),
-        ({"trusted": True}, ["repeatable"], 1, "ok", 2),
         ({"trusted": True}, ["repeatable"], 2, "ok", 3),
         ({"trusted": True}, ["repeatable"], 9, "error", 3),
     ],
@@ -182,8 +183,9 @@ async def test_agt_6_a_session_keeps_the_tools_of_a_server_that_is_down_and_asks
         assert (env.tools.listings, (await session.context()).segment) == (2, segment)
 
 
-@pytest.mark.parametrize("listed", [[], ["read_news"], ["send_mail", "read_news"]])
-async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_asked(temporal, listed):
+async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_asked(temporal, monkeypatch):
+    """Neither one that it lists nevertheless nor one that it doesn't, but those of other servers."""
+    monkeypatch.setattr(session_tools, "FRESH_TURNS", FRESH_TURNS)
     foreign = {"send_mail": "mail", "read_news": "news", "pay_bill": "bank"}
     specs = {name: ToolSpec(name=name, server=server) for name, server in foreign.items()}
     window = {"max_messages": 6, "preserve_last_n": 2, "evict_block": 3}
@@ -193,7 +195,7 @@ async def test_agt_6_a_renewal_takes_no_tool_away_of_a_server_that_could_not_be_
         session = await env.start(SessionInput.model_validate({"history": window}))
         await session.prompt("turn 0")
         await session.idle(turns=1)
-        env.tools.specs = [*built_in, *(specs[name] for name in listed)]
+        env.tools.specs = [*built_in, specs["read_news"]]
         env.tools.unread = ["mail", "news"]
         for number in range(1, 2 * FRESH_TURNS):
             await session.prompt(f"turn {number}")
@@ -246,22 +248,27 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     assert turn.agent_message == "done"
     result = turn.steps[0].tool_calls[0].result
     assert (result.status, result.outcome) == ("error", "There is no tool 'pid' of odd")
-    assert result.content.endswith("Not known are the tools of servers that can't be reached now: gone")
+    assert result.content.endswith("Unknown, because unreachable: the tools of gone")
 
 
 # Servers of others
 
 
 async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_path, request):
-    (command,) = time_server(request.config.cache)
-    server = {"command": command, "args": ["--local-timezone", "${ZONE:-Europe/Berlin}"], "trusted": True}
-    async with foreign_environment(temporal, toolbox_of(tmp_path, clock=server)) as env:
-        difference, wrong, unknown = await results_of(
+    server = time_server(request.config.cache)
+    server["args"] += ["--local-timezone", "${ZONE:-Europe/Berlin}"]
+    toolbox = toolbox_of(tmp_path, clock={**server, "trusted": True})
+    async with foreign_environment(temporal, toolbox) as env:
+        effects = {tool.name: tool.effect for tool in (await toolbox.list_tools()).tools if not tool.built_in}
+        assert effects == {"convert_time": "read", "get_current_time": "read"}
+        now, difference, wrong, unknown = await results_of(
             env,
+            ("get_current_time", {"timezone": "UTC"}),
             ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Kathmandu"}),
             ("convert_time", {"source_timezone": "UTC"}),
             ("get_current_time", {"timezone": "Nowhere/Else"}),
         )
+    assert json.loads(now.content)["timezone"] == "UTC"
     assert difference.status == "ok"
     assert json.loads(difference.content)["time_difference"] == "+5.75h"
     assert "'time' is a required property" in wrong.content
@@ -272,15 +279,6 @@ async def test_agt_6_a_server_from_pypi_tells_a_session_the_time(temporal, tmp_p
 async def call(toolbox: Toolbox, name: str, **args: object) -> ToolResult:
     async with asyncio.timeout(BOUND):
         return await toolbox.call(ToolInvocation(session_id="s", call_id="1.1.0", name=name, args=args))
-
-
-async def test_agt_6_a_server_from_pypi_is_listed_and_called(tmp_path, request):
-    (command,) = time_server(request.config.cache)
-    async with toolbox_of(tmp_path, clock={"command": command, "trusted": True}) as toolbox:
-        effects = {tool.name: tool.effect for tool in (await toolbox.list_tools()).tools if not tool.built_in}
-        assert effects == {"convert_time": "read", "get_current_time": "read"}
-        result = await call(toolbox, "get_current_time", timezone="UTC")
-    assert json.loads(result.content)["timezone"] == "UTC"
 
 
 @pytest.mark.parametrize("transport", ["stdio", "streamableHttp"])

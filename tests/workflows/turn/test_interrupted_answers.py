@@ -16,7 +16,7 @@ from tests.vendors.apis import WIRES
 from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
 from tests.waiting import until
-from turnkeeper.activities.providers.protocol import CallContext, Delta, ModelError
+from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.messages import SessionInput
@@ -365,7 +365,7 @@ class Deaf:
         return self, model
 
     async def stream(
-        self, name: str, request: ModelRequest, context: CallContext
+        self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
         if len(self.requests) > 1:
@@ -384,7 +384,7 @@ class Deaf:
 async def test_ses_9_a_call_that_ignores_its_cancellation_does_not_hold_up_the_end_of_the_turn(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 1.5)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=1.5))
     deaf = Deaf()
     async with environment(temporal, providers=deaf) as env:
         session = await env.start()
@@ -407,7 +407,9 @@ async def test_ses_9_a_worker_that_dies_in_the_last_attempt_leaves_what_it_had_s
 ) -> None:
     monkeypatch.setattr("turnkeeper.workflows.activity_options.HEARTBEAT_TIMEOUT", timedelta(seconds=2))
     monkeypatch.setattr("turnkeeper.workflows.activity_options.MODEL_RETRIES", RetryPolicy(maximum_attempts=1))
-    monkeypatch.setattr("turnkeeper.activities.llm.HEARTBEAT_SECONDS", 3_600)  # it shows, and is never heard of again
+    monkeypatch.setattr(
+        "turnkeeper.activities.call_model.HEARTBEAT_SECONDS", 3_600
+    )  # it shows, and is never heard of again
     session, _ = await begin_turn(env)
     (turn,) = await session.idle(turns=1)
     assert (turn.status, turn.error_type) == ("failed", "timeout")
@@ -446,7 +448,7 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
 async def test_ses_9_a_worker_that_forgets_the_session_while_the_turn_ends_changes_nothing(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", 3.0)
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=3.0))
     deaf = Deaf()
     small = {"max_cached_workflows": 2, "max_concurrent_workflow_tasks": 1, "max_concurrent_replays": 1}
     async with environment(temporal, providers=deaf, **small) as env:

@@ -79,14 +79,12 @@ async def test_ctx_5_a_later_summary_includes_the_earlier_one_and_there_is_one_a
 @pytest.mark.parametrize(
     "outcome",
     [
-        says(""),
-        says(" \n"),
         says("long. " * 600),
         says("They counted, and then").model_copy(update={"stop": "max_tokens"}),
         asks(("look", {})),
         ModelError("auth", "no such key"),
     ],
-    ids=["empty", "blank", "longer than what it replaces", "cut", "a call and no text", "an error"],
+    ids=["longer than what it replaces", "cut", "a call and no text", "an error"],
 )
 async def test_ctx_5_where_a_summary_comes_to_nothing_the_block_is_evicted_without(
     env: Environment, outcome: ModelResponse | ModelError

@@ -138,7 +138,7 @@ async def test_agt_1_the_time_limit_of_a_turn_ends_it_and_is_named(env: Environm
     ("call", "status", "message"),
     [
         (("nope", {}), "error", "Unknown tool 'nope'"),
-        (("look", '{"cut'), "error", "The arguments of look are no JSON object"),
+        (("look", '{"cut'), "error", "The arguments of look are not a JSON object"),
         (("pay", {}), "denied", "pay is denied by this session's tool policy"),
     ],
 )
@@ -169,7 +169,7 @@ async def test_agt_7_arguments_and_schemas_nested_too_deeply_to_be_carried_are_n
     assert isinstance(turn.steps[0], ModelStep)
     result = turn.steps[0].tool_calls[0].result
     assert result is not None
-    assert (result.status, result.outcome) == ("error", "The arguments of look are no JSON object")
+    assert (result.status, result.outcome) == ("error", "The arguments of look are not a JSON object")
     assert tools_of(env.vendor.requests[0]) == ["look", "pay"]
     for _ in range(10):
         await session.prompt("and on")

@@ -1,0 +1,291 @@
+"""The next step of a turn: the activity `call_model`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from turnkeeper.activities.failures import MAX_ATTEMPTS, judge
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_session_id
+from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
+from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
+from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
+from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.models.transcript.unfinished import unfinished_answer
+from turnkeeper.stores.partials.carrier import PartialCarrier
+
+ATTEMPTS_PER_WAIT = 1_000_000
+"""More attempts than a turn has time for."""
+
+SILENCE_SECONDS = 1.0
+"""Pause after the session did not answer a query."""
+
+SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
+
+MAX_CALL_NAME_CHARS = 256
+"""Maximum characters of a call's name: four times the longest name of a tool."""
+
+OVER_BUDGET_SECONDS = 1.0
+"""Marks an outcome without an answer, because failed attempts used up the turn's budget. The workflow checks the budget
+before it would wait, so the turn ends at once."""
+
+HEARTBEAT_SECONDS = 0.5
+"""A cancellation arrives in response to a heartbeat, and the workflow waits at most 1.5 s for the unfinished answer
+(SES-9)."""
+
+STORE_SECONDS = 0.5
+"""How long storing an unfinished answer's large texts may take; after that the answer is cut."""
+
+RETRIED_FAILURE_BYTES = 2_048
+"""JSON bytes of an unfinished answer in a failure that is retried: Temporal drops the details of one over 4 KB."""
+
+
+class ModelActivities:
+    """The activity that calls a model for a turn's next step."""
+
+    def __init__(self, model_client: ModelClient, texts: LargeTexts, partials: PartialCarrier) -> None:
+        self._model_client = model_client
+        self._texts = texts
+        self._partials = partials
+
+    @activity.defn
+    async def call_model(self, call: ModelCall) -> ModelCallOutcome:
+        """Return the model's whole answer to exactly the context of `call.digest` (AGT-2).
+
+        A second attempt calls the model again with the same context: it may be billed twice, it is recorded once.
+        """
+        # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
+        answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
+        spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
+        async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
+            try:
+                outcome = await self._outcome(call, answer_so_far, spending)
+                spent, unclear_answers = spending.total, spending.unclear_answers
+                return outcome.model_copy(update={"spent": spent, "unclear_answers": unclear_answers})
+            except asyncio.CancelledError:
+                cancellation = activity.cancellation_details()
+                # Any other cause, such as this worker's shutdown, is worth another attempt, which Temporal makes.
+                if cancellation is None or not cancellation.cancel_requested:
+                    raise
+                spent = spending.total
+                unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
+                return ModelCallOutcome(unfinished=unfinished, spent=spent)
+
+    def _details(self, spending: Spending) -> Sequence[object]:
+        """Return the details of a heartbeat: the current partial output, then the usage of failed attempts."""
+        return spending.heartbeat_details(self._partials.heartbeat_details(current_session_id()))
+
+    async def _outcome(self, call: ModelCall, answer_so_far: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
+        if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left):
+            # A worker died: its last partial output is all that is left of the answer.
+            unfinished = await self._unfinished_answer(_previous_attempt_output(), call, max_bytes=call.max_bytes)
+            return ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS, unfinished=unfinished)
+        try:
+            request = await self._model_client.request_of(call.request, digest=call.digest)
+        except WorkflowSilentError:
+            # Not a failure of the model: the workflow schedules the activity again, as long as the turn has time.
+            return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
+        if request is None:
+            return ModelCallOutcome(repeat="digest_mismatch")
+        response: ModelResponse | None = None
+        try:
+            response = await self._answer(call, request, answer_so_far, spending)
+            if call.repeats_empty and _is_empty(response):
+                spending.add(response.usage)
+                return ModelCallOutcome(repeat="empty_answer")
+            return ModelCallOutcome(response=await self._storable(_sanitized(response), call))
+        except ModelError as error:
+            failure = error
+        except ApplicationError as error:
+            spending.add(response.usage if response else None)
+            raise await self._with_details(error, answer_so_far, call, spending) from None
+        try:
+            outcome = judge(
+                failure,
+                attempt=activity.info().attempt,
+                vendor_waits=call.round - call.silences,
+                unclear=spending.unclear_answers,
+            )
+        except ApplicationError as failure_to_raise:
+            is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
+            if failure_to_raise.non_retryable or not is_over:
+                raise await self._with_details(failure_to_raise, answer_so_far, call, spending) from None
+            # No further attempt: the workflow checks the turn's budget first.
+            outcome = ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS)
+        if outcome.wait_seconds is None:
+            return outcome
+        return outcome.model_copy(
+            update={
+                "unfinished": await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
+            }
+        )
+
+    async def _answer(
+        self, call: ModelCall, request: ModelRequest, answer_so_far: GrowingAnswer, spending: Spending
+    ) -> ModelResponse:
+        """Return the model's whole answer, and publish it while it is written. Raises `ModelError`."""
+        with self._publishing(call, spending) as publish:
+
+            def take(delta: Delta) -> None:
+                answer_so_far.grow(delta.kind, delta.text)
+                if publish:
+                    publish(delta)
+
+            try:
+                return await self._model_client.answer(
+                    call.model, request, number=call.request, waits=call.round, spending=spending, on_delta=take
+                )
+            except (ModelError, asyncio.CancelledError):
+                activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details
+                raise
+
+    async def _with_details(
+        self, failure: ApplicationError, answer_so_far: GrowingAnswer, call: ModelCall, spending: Spending
+    ) -> ApplicationError:
+        """Return the failure with the unfinished answer and the usage as details, since it may end the turn (SES-9)."""
+        is_final = failure.non_retryable or activity.info().attempt >= MAX_ATTEMPTS
+        max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
+        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=max_bytes)
+        details = spending.heartbeat_details(() if unfinished is None else (unfinished,))
+        if not details:
+            return failure
+        return ApplicationError(
+            failure.message,
+            *details,
+            type=failure.type,
+            non_retryable=failure.non_retryable,
+            next_retry_delay=failure.next_retry_delay,
+        )
+
+    async def _unfinished_answer(
+        self, answer_so_far: PartialOutput | None, call: ModelCall, *, max_bytes: int
+    ) -> ModelResponse | None:
+        """Return the unfinished answer in at most `max_bytes` of JSON; `None` if nothing was written."""
+        parts = answer_so_far.parts if answer_so_far else ()
+        answer = unfinished_answer(parts, model=call.model, max_bytes=ANSWER_BYTES)
+        if answer is None:
+            return None
+        inline_bytes = min(call.inline_bytes, max_bytes // 4)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                stored = await self._texts.keep_response(
+                    current_session_id(), answer, inline_bytes, max_bytes=max_bytes
+                )
+        except TimeoutError:
+            stored = cut_response(answer, answer_bytes=max_bytes)
+        if _json_size(stored) <= max_bytes:
+            return stored
+        return stored.model_copy(update={"parts": [part for part in stored.parts if not isinstance(part, CallPart)]})
+
+    @contextmanager
+    def _publishing(self, call: ModelCall, spending: Spending) -> Iterator[Callable[[Delta], None] | None]:
+        if not call.message_id:
+            yield None
+            return
+        tag = tag_of(call, attempt=activity.info().attempt)
+        with AnswerPublisher(self._partials, current_session_id(), tag, behind=spending.last_report) as answer:
+            yield answer.grow
+
+    async def _storable(self, response: ModelResponse, call: ModelCall) -> ModelResponse:
+        """Return the response with large texts by reference (SES-15, SES-16).
+
+        Raises `ApplicationError` `too_large` if the response is still too large.
+        """
+        size = _json_size(response)
+        if size > MAX_WHOLE_ANSWER_BYTES:
+            raise _too_large(size, MAX_WHOLE_ANSWER_BYTES)
+        if size <= min(call.inline_bytes, STATE_INLINE_BYTES):
+            return response  # the usual case: no text in it can be large
+        for inline_bytes in (call.inline_bytes, SMALL_TEXT_BYTES):
+            stored = await self._texts.keep_response(
+                current_session_id(), response, inline_bytes, max_bytes=call.max_bytes
+            )
+            size = _json_size(stored)
+            if size <= call.max_bytes:
+                return stored
+        raise _too_large(size, call.max_bytes)
+
+
+@asynccontextmanager
+async def _bounded_bugs() -> AsyncIterator[None]:
+    """Make an unexpected error final after `MAX_ATTEMPTS`, so that a bug of ours ends the turn.
+
+    Vendors' failures are judged before. A worker that shuts down may return the call to Temporal any number of times.
+    """
+    try:
+        yield
+    except ApplicationError as error:
+        if error.type == STOPPING or error.non_retryable or activity.info().attempt < MAX_ATTEMPTS:
+            raise
+        raise ApplicationError(error.message, *error.details, type=error.type, non_retryable=True) from error
+    except Exception as error:
+        if activity.info().attempt < MAX_ATTEMPTS:
+            raise
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
+def _previous_attempt_output() -> PartialOutput | None:
+    """Return the last partial output of the previous attempt; `None` if its heartbeats have none."""
+    details = activity.info().heartbeat_details
+    try:
+        return PartialOutput.model_validate(details[0]) if details else None
+    except ValidationError:
+        return None  # no partial output, or from another release
+
+
+def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
+    """Return the tag of an attempt's partial output. Attempts after a wait have higher numbers than those before.
+
+    `step` is the number that the recorded step will have: the workflow counts both from 1, one for each answer.
+
+    >>> call = ModelCall(turn=2, step=1, request=7, model="m", digest="d", message_id="a", round=1)
+    >>> tag_of(call, attempt=1).attempt > tag_of(call.model_copy(update={"round": 0}), attempt=90_000).attempt
+    True
+    """
+    attempts = call.round * ATTEMPTS_PER_WAIT + attempt
+    return PartialTag(
+        message_id=call.message_id, turn=call.turn, step=call.step, request=call.request, attempt=attempts
+    )
+
+
+def _is_empty(response: ModelResponse) -> bool:
+    """Return whether the answer has neither text nor calls, although it was not cut."""
+    return response.stop != "max_tokens" and not response.calls and not response.text.strip()
+
+
+def _sanitized(response: ModelResponse) -> ModelResponse:
+    """Return the response in a form that every later request can include.
+
+    Arguments that are nested too deeply to be read back become text, and overlong names are cut; neither can be run.
+    The vendor's own blocks are dropped if they are nested too deeply or the answer was cut: a call in them without a
+    result would make the vendor reject every later request.
+    """
+    parts = [_carriable(part) if isinstance(part, CallPart) else part for part in response.parts]
+    state = response.state
+    if state and (response.stop == "max_tokens" or is_nested_over(state.items, MAX_NESTING)):
+        state = None
+    return response.model_copy(update={"parts": parts, "state": state})
+
+
+def _carriable(call: CallPart) -> CallPart:
+    args = to_json(call.args).decode() if is_nested_over(call.args, MAX_NESTING) else call.args
+    return call.model_copy(update={"args": args, "name": call.name[:MAX_CALL_NAME_CHARS]})
+
+
+def _json_size(response: ModelResponse) -> int:
+    return len(response.model_dump_json().encode())
+
+
+def _too_large(size: int, most: int) -> ApplicationError:
+    return ApplicationError(f"it has {size:,} bytes, {most:,} are allowed", type="too_large", non_retryable=True)

@@ -1,0 +1,90 @@
+"""Model calls without a session: the activity `call_model`, run as Temporal runs it, but without its pauses."""
+
+import asyncio
+import dataclasses
+from datetime import timedelta
+from typing import Any, cast
+
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from tests.vendors.server import VendorWire
+from tests.waiting import BOUND
+from turnkeeper.activities.call_model import ModelActivities
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.list_prices import ListPrices
+from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
+from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.models.context.model_view import digest_of
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.transcript.model_call import (
+    ModelCall,
+    ModelCallOutcome,
+    ModelMessage,
+    ModelRequest,
+    RequestHead,
+    ToolSpec,
+)
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+PROMPT = "look it up"
+REQUEST = ModelRequest(
+    head=RequestHead(tools=[ToolSpec(name="look", effect="read", built_in=True)]),
+    messages=[ModelMessage(role="user", content=PROMPT)],
+)
+MAX_ATTEMPTS = 20
+
+
+class ModelAttempts:
+    """Asks one vendor by its provider, which stays the same over all calls."""
+
+    def __init__(self, wire: VendorWire, *, silence_timeout: float = BOUND) -> None:
+        self.wire = wire
+        provider = wire.provider(silence_timeout=silence_timeout)
+        texts = LargeTexts(cast("Any", None))
+        providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
+        models = ModelClient(providers, cast("Any", None), texts, ListPrices())
+        self._activities = ModelActivities(models, texts, InProcessCarrier())
+        self._call = ModelCall(
+            turn=1, step=1, request=1, model=wire.model, digest=digest_of(REQUEST), repeats_empty=True
+        )
+
+    async def outcome(self) -> ModelCallOutcome:
+        """Return what the workflow gets, from as many attempts as it takes. Raises what ends its turn."""
+        details: tuple[Any, ...] = ()
+
+        def note(*newest: Any) -> None:
+            nonlocal details
+            details = newest
+
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            environment = self.environment(attempt, details=details)
+            environment.on_heartbeat = note
+            try:
+                return await self.attempt(environment)
+            except ApplicationError as failure:
+                if failure.non_retryable:
+                    raise
+        raise AssertionError(f"{MAX_ATTEMPTS} attempts")
+
+    def environment(
+        self, number: int = 1, *, details: tuple[Any, ...] = (), seconds: float = BOUND
+    ) -> ActivityEnvironment:
+        """Return the environment of an attempt that may take `seconds`."""
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(
+            environment.info,
+            attempt=number,
+            heartbeat_details=list(details),
+            start_to_close_timeout=timedelta(seconds=seconds),
+            schedule_to_close_timeout=None,
+        )
+        return environment
+
+    async def attempt(self, environment: ActivityEnvironment | None = None) -> ModelCallOutcome:
+        """Make one attempt. Raises what Temporal gets, to be retried or not."""
+        environment = environment or self.environment()
+        REQUESTS.put(CacheKey(environment.info.workflow_run_id or "", 1, self._call.digest), REQUEST, size=0)
+        async with asyncio.timeout(BOUND):
+            return await environment.run(self._activities.call_model, self._call)

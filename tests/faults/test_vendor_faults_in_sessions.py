@@ -1,0 +1,234 @@
+"""What a session makes of a vendor's faults: AGT-9, AGT-3, AGT-10, SES-10. Every fault is in `test_vendor_faults.py`.
+
+A turn has two model calls with a tool between them. One of the two meets a fault. Whatever happens, the tool has run
+once, no half answer is taken for one, and the vendor was asked exactly as often as AGT-9 allows.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests.faults.vendor_faults import (
+    ANSWER,
+    AT_ONCE,
+    CALL,
+    HALF,
+    MIDDLE,
+    Trouble,
+    answers,
+    broken,
+    lasting,
+    outage,
+    passing,
+    refuses,
+)
+from tests.harness import DrivenSession, Environment, environment, wait_in_workflow_beyond
+from tests.vendors.apis import WIRES
+from tests.vendors.server import Answer, Fault, VendorWire
+from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.models.model_name import split_model
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.conversation import ConversationMessage
+
+ONE_MINUTE = {"turn_timeout": 60}
+
+OVERLOADED = passing("overloaded", "overloaded", AT_ONCE)
+CUT = broken("a cut in the middle", lambda wire, whole: whole.cut_after(MIDDLE))
+STALE = Trouble("stale reasoning", refuses("stale_reasoning"), requests=2)
+EMPTY = Trouble("an empty answer", answers(Answer()), requests=2)
+TOO_LONG = Trouble("a context that is too long twice", refuses("context_too_long", times=2), requests=3)
+
+STORIES = {
+    "anthropic": [
+        (OVERLOADED, "first"),
+        (CUT, "last"),
+        (STALE, "last"),
+        (EMPTY, "first"),
+        (Trouble("an outage", outage, 5, "budget"), "last"),
+        (lasting("quota", "quota"), "first"),
+        (TOO_LONG, "first"),
+    ],
+    "openai": [
+        (OVERLOADED, "last"),
+        (CUT, "first"),
+        (STALE, "last"),
+        (EMPTY, "last"),
+        (lasting("stale_reasoning", "bad_request", requests=2), "last"),
+        (Trouble("a wait beyond the turn", refuses("rate_limited", {"retry-after": "86400"}), 1, "budget"), "first"),
+        (Trouble("a refusal", answers(Answer(text=HALF, stop="refusal")), 1, "refusal"), "last"),
+        (TOO_LONG, "last"),
+    ],
+    "openai-chat": [
+        (OVERLOADED, "first"),
+        (CUT, "last"),
+        (STALE, "last"),
+        (EMPTY, "first"),
+        (Trouble("an empty answer that lasts", answers(Answer(), times=2), 2, "provider_error"), "last"),
+        (Trouble("the vendor's length limit", answers(Answer(text=HALF, stop="max_tokens")), 1, "too_large"), "first"),
+        (lasting("context_too_long", "context_too_long", requests=3), "first"),
+        (TOO_LONG, "first"),
+    ],
+}
+"""What a session of each API meets, a turn each: all of what the workflow has a part in."""
+
+
+@asynccontextmanager
+async def asking(client: Client, wire: VendorWire) -> AsyncIterator[Environment]:
+    provider = wire.provider()
+    async with environment(client, providers=ProviderRegistry({split_model(wire.model)[0]: lambda: provider})) as env:
+        yield env
+
+
+async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
+    session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
+    await session.prompt(id="p1", text="look it up")
+    return session
+
+
+def _half_answers(turn: ConversationMessage) -> list[str]:
+    texts = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
+    return [text for text in texts if text not in ("", CALL.text, ANSWER.text, HALF)]
+
+
+async def answered_turn(session: DrivenSession, text: str) -> ConversationMessage:
+    """Return the session's next turn once it has ended."""
+    turns = (await session.state({"limit": 1})).session.turn_count
+    await session.prompt(text)
+    state = await session.until(lambda state: state.session.turn_count > turns and state.status == "idle", turns=1)
+    return state.messages[-1]
+
+
+async def struck(env: Environment, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
+    """Lead the session through `trouble` at the `first` or the `last` model call of its next turn, and check it."""
+    is_answered = trouble.end == "answer"
+    goes_on = position == "first" and is_answered
+    if position == "last":
+        wire.script(CALL)
+    trouble.script(wire, wire.reply(CALL if position == "first" else ANSWER))
+    if goes_on:
+        wire.script(ANSWER)
+    requests, calls = len(wire.requests), env.tools.calls
+    calls.clear()
+    turn = await answered_turn(session, "look it up")
+
+    assert turn.error_type == (None if is_answered else trouble.end), turn.error
+    assert turn.agent_message == (ANSWER.text if is_answered else None)
+    assert _half_answers(turn) == []
+    assert len(wire.requests) - requests == trouble.requests + (position == "last" or goes_on)
+    tool_has_run = position == "last" or is_answered
+    assert len(calls) == tool_has_run
+    assert not wire.server.problems
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_session_goes_on_after_whatever_its_turns_meet(temporal: Client, api: str) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
+        session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE}))
+        for trouble, position in STORIES[api]:
+            await struck(env, wire, session, trouble, position)
+        wire.script(ANSWER)
+        assert (await answered_turn(session, "and now?")).agent_message == ANSWER.text
+
+
+async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+        wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
+        session = await led(env, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
+        assert [call.call_id for call in env.tools.calls] == ["1.1.0"]
+
+
+async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) -> None:
+    async with WIRES["openai"]() as wire, asking(temporal, wire) as env:
+        wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))
+        session = await led(env, wire)
+        (turn,) = await session.idle(turns=1)
+        assert turn.agent_message == ANSWER.text
+        assert turn.usage is not None
+        assert (turn.usage.input_tokens, turn.usage.output_tokens) == (200, 27)
+        assert [step.text for step in turn.steps if step.kind == "model"] == [ANSWER.text]
+
+
+@pytest.mark.parametrize("api", ["anthropic", "openai"])
+async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
+    temporal: Client, api: str
+) -> None:
+    async with WIRES[api]() as wire, asking(temporal, wire) as env:
+        wire.script(CALL, wire.fault("bad_request"), ANSWER)
+        session = await led(env, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.error_type, len(wire.requests)) == ("bad_request", 2)
+        await session.prompt("and now?")
+        turns = await session.idle(turns=2)
+        assert turns[-1].agent_message == ANSWER.text
+        assert [CALL.think in request.raw.decode() for request in wire.requests] == [False, True, False]
+        assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True]
+
+
+async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_in_workflow_beyond(monkeypatch, 2.0)
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+        wire.script(wire.fault("rate_limited", {"retry-after": "2.5"}), ANSWER)
+        session = await led(env, wire)
+        waiting = await session.until(lambda state: state.status == "waiting_retry")
+        assert waiting.waiting_until is not None
+        assert timedelta() < waiting.waiting_until - datetime.now(UTC) < timedelta(seconds=2.6)
+        assert waiting.waiting_reason == "Anthropic is limiting requests: HTTP 429, request req_fault."
+        (turn,) = await session.idle(turns=1)
+        after = await session.until(lambda state: state.status == "idle")
+        assert (after.waiting_until, after.waiting_reason) == (None, None)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 2)
+        assert turn.processing_time_ms >= 2_500
+
+
+async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for(temporal: Client) -> None:
+    phrases: dict[Fault, str] = {
+        "overloaded": "is overloaded",
+        "provider_error": "had an error",
+        "rate_limited": "limiting",
+    }
+    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+        session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE}))
+        for number, (fault, phrase) in enumerate(phrases.items(), start=1):
+            wire.script(wire.fault(fault, {"retry-after": "90"}))
+            turn = await answered_turn(session, "look it up")
+            error = turn.error or ""
+            assert (turn.error_type, len(wire.requests)) == ("budget", number)
+            assert error.startswith("Anthropic ")
+            assert phrase in error
+            assert "would have to wait 90 s" in error
+            assert "limits.turn_timeout is 60 s" in error
+
+
+async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(temporal: Client) -> None:
+    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as env:
+        wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
+        session = await led(env, wire, limits={"model_timeout": 1})
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, len(wire.requests), wire.server.left) == (ANSWER.text, 2, 1)
+        (history,) = await session.histories()
+        failures = [
+            event.activity_task_started_event_attributes.last_failure.application_failure_info.type
+            for event in history.events
+            if event.activity_task_started_event_attributes.attempt > 1
+        ]
+        assert failures == ["timeout"]
+
+
+async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client) -> None:
+    async with WIRES["openai"]() as wire, asking(temporal, wire) as env:
+        wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
+        session = await led(env, wire)
+        await wire.server.until(lambda: wire.server.silences == 1)
+        await session.update("cancel_turn", {"message_id": "p1"})
+        (turn,) = await session.idle(turns=1)
+        assert (turn.status, turn.agent_message) == ("cancelled", None)
+        await wire.server.until(lambda: wire.server.left == 1)
+        assert len(wire.requests) == 1

@@ -1,0 +1,72 @@
+"""The tools that the model is offered; they do not change within a segment (AGT-6).
+
+A changed list would change the prefix of every request, and invalidate the vendor's cache and reasoning. So the tools
+are reloaded when a new segment changes the prefix anyway, at most once in ten turns. They are reloaded earlier after a
+call has met a changed tool, or a server was unreachable. Such a server's earlier tools stay until it is asked again in
+the next turn.
+"""
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.tools import ToolActivities
+    from turnkeeper.models.session.tool_list import digest_of, merge_tools
+    from turnkeeper.models.transcript.model_call import ToolList, ToolListCall
+    from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
+
+
+class OfferedTools:
+    """Loads and reloads the tools of a turn's session."""
+
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
+
+    async def load(self) -> None:
+        """Load the tools if the session has none yet. Raises `TurnFailedError`."""
+        if self._session.tools.specs is not None:
+            return
+        try:
+            listed = await self._list(activity_options.TOOL_LIST_RETRIES)
+        except ActivityError as error:
+            self._scope.fail_with(error, sentence="The session's tools could not be read.")
+        self._offer(listed)
+
+    async def reload_if_due(self) -> None:
+        """Reload the tools if they are due, as in a new segment; if that fails, the earlier ones stay."""
+        # Runs of earlier releases keep their first tools, or reload them in every segment.
+        session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
+        if not session.tools.is_reload_due(segment=segment, turn=turn) or not workflow.patched("tools-per-segment"):
+            return
+        if session.tools.is_fresh(turn=turn) and workflow.patched("tools-fresh-for-turns"):
+            session.tools.keep_for_segment(segment=segment)
+            return
+        try:
+            self._offer(await self._list(activity_options.TOOL_RELOAD_RETRIES))
+        except ActivityError as error:
+            check_cancelled(error)
+            workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
+            self._session.offer_tools(self._session.tools.specs or [])
+
+    def _offer(self, listed: ToolList) -> None:
+        # Runs of earlier releases treat every list as complete.
+        if listed.unchanged:
+            self._session.offer_tools(self._session.tools.specs or [])
+        elif listed.unread and workflow.patched("tools-of-servers-unread"):
+            self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_complete=False)
+        else:
+            self._session.offer_tools(listed.tools)
+
+    async def _list(self, retries: RetryPolicy) -> ToolList:
+        return await workflow.execute_activity_method(
+            ToolActivities.list_tools,
+            ToolListCall(known=digest_of(self._session.tools.specs or [])),
+            start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
+            schedule_to_close_timeout=self._scope.time_left(),
+            heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+            retry_policy=retries,
+            summary="tools of this session",
+        )

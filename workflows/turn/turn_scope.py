@@ -1,0 +1,82 @@
+"""The scope of a running turn: session, change callback, stop and pause."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.failures import WORKER_DIED, describe_failure
+    from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
+    from turnkeeper.models.session.rules import Since
+    from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.turn.running_turn import RunningTurn
+
+
+class TurnScope:
+    """What the parts of a running turn share."""
+
+    def __init__(
+        self, session: Session, *, refresh_ui: Callable[[], None], is_due_for_new_run: Callable[[], bool]
+    ) -> None:
+        """`refresh_ui` updates the Web UI; it is called after visible changes."""
+        self.session = session
+        self.refresh_ui = refresh_ui
+        self.is_due_for_new_run = is_due_for_new_run
+        self.stop_reason: str | None = None
+        self.handles_stop = False
+        """Whether the model call watches `stop_reason` itself: then a stop must not cancel the turn's task.
+
+        Cancelling would lose an answer that arrives at the same moment.
+        """
+
+    @property
+    def turn(self) -> RunningTurn:
+        return self.session.turn_slot.running()
+
+    def check_stop(self) -> None:
+        if self.stop_reason is not None:
+            raise TurnStoppedError(self.stop_reason)
+
+    def is_due_to_pause(self) -> bool:
+        """Return whether to continue the turn in a new run (SES-14).
+
+        A caller that gets `True` must start no activity; running ones finish first. Runs of earlier releases continue
+        as new between turns only. Raises `TurnStoppedError` if the turn was stopped.
+        """
+        self.check_stop()
+        return self.is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
+
+    def time_left(self) -> timedelta:
+        """Return the turn's remaining time, in whole seconds. Raises `TurnFailedError` if it is over."""
+        return self.turn.time_left(workflow.now())
+
+    def fail_with(self, error: ActivityError, *, sentence: str | None = None) -> NoReturn:
+        """Raise `TurnFailedError` for a failed activity, or `CancelledError` for a cancelled one.
+
+        `sentence` replaces the failure's own message.
+        """
+        check_cancelled(error)
+        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.turn.deadline_at(workflow.now()):
+            self.turn.budgets.fail_out_of_time()
+        error_type, own_sentence = describe_failure(error)
+        has_no_time_to_retry = error.retry_state is RetryState.TIMEOUT and self.session.rules >= Since.DEADLINE_FAILURES
+        if has_no_time_to_retry and self._is_not_vendors(error, error_type):
+            self.turn.budgets.fail_out_of_time()
+        fail(error_type, sentence or own_sentence)
+
+    def _is_not_vendors(self, error: ActivityError, error_type: ErrorType) -> bool:
+        """Return whether the last attempt failed for a reason of ours: a timeout, a worker's death or a bug."""
+        if isinstance(error.cause, ApplicationError) and error.cause.type == WORKER_DIED:
+            return self.session.rules >= Since.WORKER_DEATHS
+        return isinstance(error.cause, ActivityTimeout) or error_type == "internal"
+
+
+def check_cancelled(error: ActivityError) -> None:
+    """Raise `CancelledError` if the activity was cancelled, which is not a failure."""
+    if is_cancelled_exception(error):
+        raise asyncio.CancelledError from error
