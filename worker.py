@@ -20,13 +20,14 @@ from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.model_request.model_client import ModelClient, ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
-from turnkeeper.activities.providers.offline.provider import OfflineModel
+from turnkeeper.activities.providers.offline.model import OfflineModel
+from turnkeeper.activities.providers.offline.provider import OfflineProvider
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
-from turnkeeper.activities.providers.registry import OfflineProvider, Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
@@ -57,7 +58,7 @@ def build_worker(
     client: Client,
     settings: Settings,
     *,
-    providers: ProviderRegistry,
+    providers: ProviderSource,
     tools: ToolSource,
     stores: Stores,
     partials: PartialCarrier,
@@ -65,8 +66,8 @@ def build_worker(
 ) -> Worker:
     """Return a worker for workflows and activities on one task queue, so that they can share contexts in memory."""
     texts = LargeTexts(stores.blobs)
-    asking = ModelClient(providers, client, texts, ListPrices())
-    models, summaries = ModelActivities(asking, texts, partials), SummaryActivities(asking)
+    model_client = ModelClient(providers, client, texts, ListPrices())
+    models, summaries = ModelActivities(model_client, texts, partials), SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)
     archiving = ArchiveActivities(stores, client)
@@ -148,7 +149,7 @@ def new_identity() -> str:
     return f"{os.getpid()}-{uuid4().hex[:8]}"
 
 
-def build_providers(settings: Settings) -> Providers:
+def build_providers(settings: Settings) -> ProviderRegistry:
     def offline() -> OfflineProvider:
         model = OfflineModel(words_per_second=settings.offline_words_per_second)
         return OfflineProvider(model, ScriptedModel(settings.scripts_dir))
@@ -168,7 +169,7 @@ def build_providers(settings: Settings) -> Providers:
             protocol=endpoint.protocol,
         )
 
-    return Providers({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
+    return ProviderRegistry({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
 
 
 def build_toolbox(settings: Settings) -> Toolbox:

@@ -13,7 +13,7 @@ from turnkeeper.activities.own_workflow import (
 )
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
-from turnkeeper.models.session.archive.archive_state import (
+from turnkeeper.models.session.archive.archive_messages import (
     ArchiveMove,
     ArchiveMoveQuery,
     ArchiveOrder,

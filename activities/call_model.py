@@ -144,7 +144,7 @@ class ModelActivities:
 
             try:
                 return await self._model_client.answer(
-                    call.model, request, number=call.request, wait_count=call.round, spending=spending, on_delta=take
+                    call.model, request, number=call.request, waits=call.round, spending=spending, on_delta=take
                 )
             except (ModelError, asyncio.CancelledError):
                 activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details

@@ -117,7 +117,7 @@ class BodyLimitMiddleware:
         max_bytes = max_body_bytes(scope["path"])
         if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
-            await problems.answer(problems.too_large(max_bytes).problem)(scope, receive, send)
+            await problems.response(problems.too_large(max_bytes).problem)(scope, receive, send)
         else:
             await self._app(scope, _limit_received(scope, receive, max_bytes), _add_no_store(send))
 

@@ -255,7 +255,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
 
 
-def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
+def response(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse(
         problem.model_dump(exclude_none=True),
         status_code=problem.status,
@@ -266,11 +266,11 @@ def answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONRespo
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     problem = problem_of(error, is_of_task=request.url.path.startswith("/tasks"))
-    return answer(problem.problem, problem.headers)
+    return response(problem.problem, problem.headers)
 
 
 def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
-    """Return how an exception is answered; what is wrong with a task also with the value that was given."""
+    """Return the problem of an exception; for tasks, its errors include the value."""
     match error:
         case ProblemError():
             return error
@@ -297,9 +297,9 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     if status == 400:  # FastAPI's response to a body that it can't parse at all
-        return answer(invalid("body", texts.NOT_JSON).problem)
+        return response(invalid("body", texts.NOT_JSON).problem)
     if status == 413:
-        return answer(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
+        return response(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
@@ -307,7 +307,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
     )
     headers = getattr(error, "headers", None) or {}
-    return answer(ProblemError(status, name, detail).problem, dict(headers))
+    return response(ProblemError(status, name, detail).problem, dict(headers))
 
 
 def request_timeout() -> ProblemError:
@@ -335,7 +335,7 @@ async def _on_other_method(request: Request) -> Response:
     detail = texts.METHOD_NOT_ALLOWED.format(
         path=request.url.path, method=original_method(request.scope), allowed=allowed or "none"
     )
-    return answer(ProblemError(405, "method-not-allowed", detail).problem, headers)
+    return response(ProblemError(405, "method-not-allowed", detail).problem, headers)
 
 
 def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:

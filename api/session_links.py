@@ -1,8 +1,8 @@
 """What a new session is started with by default, and where it can be seen."""
 
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.models.answers import SessionLinks
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.http_responses import SessionLinks
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows.hosting.connection import EmbeddedServer
 

@@ -20,7 +20,7 @@ from temporalio.worker import Worker
 from benchmarks.floor import FloorWorkflow, no_op
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.dev_server import DevServer

@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 
 from benchmarks.environment import BOUND
 from benchmarks.measurements import Row
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.environment import demo_environment

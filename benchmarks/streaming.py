@@ -21,7 +21,7 @@ from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.api.app import create_app
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, RespondPart

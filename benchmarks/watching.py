@@ -22,7 +22,7 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWor
 from benchmarks.environment import BenchEnvironment, OurSession
 from benchmarks.measurements import Row, row
 from turnkeeper.api.app import create_app
-from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.ports import LOOPBACK, usable_port
 from turnkeeper.ops.local.processes import Program

@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.waiting import BOUND, growing_pauses, until
-from turnkeeper.activities.model_request.model_client import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
@@ -25,8 +25,8 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
-from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.session.tasks.task_specs import TASK_TOOLS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
@@ -379,7 +379,7 @@ async def environment(
     *,
     task_queue: str | None = None,
     limits: dict[str, int] | None = None,
-    providers: ProviderRegistry | None = None,
+    providers: ProviderSource | None = None,
     toolbox: ToolSource | None = None,
     partials: PartialCarrier | None = None,
     **settings: Any,
@@ -402,7 +402,7 @@ async def _environment(
     client: Client,
     settings: Settings,
     limits: dict[str, int],
-    providers: ProviderRegistry | None,
+    providers: ProviderSource | None,
     toolbox: ToolSource | None,
     partials: PartialCarrier,
 ) -> AsyncIterator[Environment]:

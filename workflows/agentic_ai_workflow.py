@@ -1,6 +1,6 @@
 """`AgenticAIWorkflow`: one workflow is one conversation.
 
-Theory of operation. Handlers only write into the session (`models/session/session_state.py`) and return; only the main
+Theory of operation. Handlers only write into the session (`models/session/session.py`) and return; only the main
 loop acts. It takes the next prompt, runs its turn to the end (`workflows/turn/turn_runner.py`), and continues as new
 when the history has grown (SES-14), also in the middle of a turn. So prompts can arrive at any time, are processed one
 at a time, and continue-as-new never interrupts a handler. Two background tasks move the oldest turns to the archive
@@ -24,11 +24,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TurnPausedError
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
-    from turnkeeper.models.session.archive.archive_state import ArchiveMove, ArchiveMoveQuery
-    from turnkeeper.models.session.outside_start import check_outside_start
-    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
-    from turnkeeper.models.session.rules import Since
-    from turnkeeper.models.session.session import (
+    from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
         Configure,
@@ -46,7 +43,10 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_start,
     )
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.outside_start import check_outside_start
+    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
+    from turnkeeper.models.session.rules import CURRENT_RULES, Since
+    from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
@@ -81,7 +81,7 @@ class AgenticAIWorkflow:
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
         # A run keeps the rules that it began with, also on replay; its next run gets the current ones.
-        rules = next((number for number in (4, 3, 2) if workflow.patched(f"rules-{number}")), 1)
+        rules = next((number for number in range(CURRENT_RULES, 1, -1) if workflow.patched(f"rules-{number}")), 1)
         start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
         self._session = session = Session(
@@ -138,7 +138,7 @@ class AgenticAIWorkflow:
             session.reject_waiting_if_full(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
-            elif self._is_over():
+            elif self._can_close():
                 return
 
     async def _wait_for_work(self) -> None:
@@ -155,12 +155,12 @@ class AgenticAIWorkflow:
 
     def _is_answered(self) -> bool:
         """Return whether a task has come to an end, and waits for none of its own."""
-        return self._session.turn_count > 0 and not self._session.tasks.working
+        return self._session.turn_count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._is_over() or self._new_run.is_due()
+        return bool(self._session.queue.waiting) or self._can_close() or self._new_run.is_due()
 
-    def _is_over(self) -> bool:
+    def _can_close(self) -> bool:
         """Return whether the session is ending and has processed all prompts, also parked ones."""
         return self._session.facts.ending is not None and not len(self._session.queue)
 

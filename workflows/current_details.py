@@ -1,6 +1,6 @@
 """A session's details in the Temporal Web UI (SES-17): Markdown, rendered with every change, never stored."""
 
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.transcript.task_view import SubTask
@@ -119,12 +119,12 @@ def _approvals(session: Session) -> list[str]:
 
 
 def _tasks(session: Session) -> list[str]:
-    tasks = session.tasks.state.tasks
+    tasks = session.sub_tasks.state.tasks
     if not tasks:
         return []
     lines = [f"- {_task(session, task)}" for task in tasks[-10:]]
     more = [f"… and {len(tasks) - len(lines)} before them"] if len(tasks) > len(lines) else []
-    return ["", f"**Tasks** ({session.tasks.state.started} started)", *lines, *more]
+    return ["", f"**Tasks** ({session.sub_tasks.state.started} started)", *lines, *more]
 
 
 def _task(session: Session, task: SubTask) -> str:

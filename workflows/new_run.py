@@ -5,7 +5,7 @@ from typing import NoReturn
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter

@@ -6,7 +6,7 @@ from typing import Any
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
 from turnkeeper.models.bounds import head_within
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.workflows import search_attributes
 
 MAX_SUMMARY_BYTES = 200

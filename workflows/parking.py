@@ -19,10 +19,10 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
+    from turnkeeper.models.session.archive.archive_messages import UnparkOrder
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
-    from turnkeeper.models.session.archive.archive_state import UnparkOrder
     from turnkeeper.models.session.rules import Since
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.background import run_in_background

@@ -7,7 +7,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import search_attributes
     from turnkeeper.workflows.current_details import render_current_details
 

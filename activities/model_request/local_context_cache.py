@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, TypeVar
 
-from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.transcript.model_call import ModelRequest
 
 MAX_BYTES = 128 * 1024 * 1024

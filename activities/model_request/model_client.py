@@ -1,4 +1,4 @@
-"""Calling a model, for `call_model` and `summarise`: find the request's context, return the whole answer (AGT-2)."""
+"""Calling a model, for `call_model` and `summarise`: find the request's context, return the complete answer (AGT-2)."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from turnkeeper.models.transcript.model_call import (
 _log = logging.getLogger(__name__)
 
 
-class ProviderRegistry(Protocol):
+class ProviderSource(Protocol):
     """Finds the provider of a model. The worker's composition root injects one."""
 
     def resolve(self, model: str) -> tuple[Provider, str]:
@@ -38,7 +38,7 @@ class ProviderRegistry(Protocol):
 class ModelClient:
     """Calls models for activities."""
 
-    def __init__(self, providers: ProviderRegistry, client: Client, texts: LargeTexts, prices: PriceList) -> None:
+    def __init__(self, providers: ProviderSource, client: Client, texts: LargeTexts, prices: PriceList) -> None:
         self._providers = providers
         self._client = client
         self._texts = texts
@@ -68,17 +68,17 @@ class ModelClient:
         *,
         number: int,
         spending: Spending,
-        wait_count: int = 0,
+        waits: int = 0,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
-        """Return the model's whole answer, with its cost if that is known. Raises `ModelError`.
+        """Return the model's complete answer, with its cost if that is known. Raises `ModelError`.
 
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
         """
         provider, name = self._providers.resolve(model)
         attempt, meter = activity.info(), spending.begin(request)
         info = CallInfo(
-            session_id=current_session_id(), request=number, attempt=attempt.attempt, round=wait_count, meter=meter
+            session_id=current_session_id(), request=number, attempt=attempt.attempt, waits=waits, meter=meter
         )
 
         def take(delta: Delta) -> None:
@@ -88,13 +88,13 @@ class ModelClient:
 
         try:
             async with _in_time(attempt):
-                response = await _whole_answer(provider.stream(name, request, info), take)
+                response = await _complete_answer(provider.stream(name, request, info), take)
         except ModelError as error:
             # A silent vendor was probably working, and bills for it.
             meter.has_begun |= error.error_type == "timeout"
             spending.note_failure(error)
             raise
-        spending.note_whole_answer()
+        spending.note_complete_answer()
         return self._prices.priced(response, model=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
@@ -126,10 +126,10 @@ async def _in_time(info: activity.Info) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
             yield
     except TimeoutError:
-        raise ModelError("timeout", f"no whole answer within {seconds:,g} s") from None
+        raise ModelError("timeout", f"no complete answer within {seconds:,g} s") from None
 
 
-async def _whole_answer(
+async def _complete_answer(
     stream: AsyncGenerator[Delta | ModelResponse, None], on_delta: Callable[[Delta], None]
 ) -> ModelResponse:
     """Return the response at the end of the stream. Raises `ModelError` if the stream has none (AGT-3)."""

@@ -53,7 +53,7 @@ class Spending:
         self._request, self._input_tokens = request, None
         return self._meter
 
-    def note_whole_answer(self) -> None:
+    def note_complete_answer(self) -> None:
         """Note that the answer is complete: its own usage counts."""
         self._whole, self._meter = self._meter, Meter()
         self._whole.has_begun = True

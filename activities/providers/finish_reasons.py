@@ -1,7 +1,7 @@
 """The reasons why models stop, of all servers, and whether the answer is complete (AGT-9).
 
 An answer is complete only if its reason is known to mean that. At a length limit it is cut. Every other reason is an
-error, so that half an answer is never used as a whole one.
+error, so that an incomplete answer is never used.
 """
 
 import re
@@ -13,7 +13,7 @@ from turnkeeper.models.errors import ErrorType
 MAX_UNKNOWN_ATTEMPTS = 3
 """Attempts if answers end for an unknown reason, or in an unreadable call: each is billed, and may end the same way."""
 
-_WHOLE = frozenset(
+_COMPLETE = frozenset(
     {
         "stop",
         "end_turn",
@@ -76,7 +76,7 @@ def is_cut(reason: str, *, vendor: str) -> bool:
     turnkeeper...ModelError: Acme stopped the answer with “content_filter: SAFETY”
     """
     code = reason.strip().lower().replace("-", "_").replace(" ", "_")
-    if code in _WHOLE:
+    if code in _COMPLETE:
         return False
     if code in _CUT:
         return True
@@ -92,7 +92,7 @@ def is_cut(reason: str, *, vendor: str) -> bool:
     if code in _FAILED:
         raise ModelError(_FAILED[code], f"{vendor} ended its answer with {quoted_reason}", vendor=vendor)
     raise unclear_answer_error(
-        f"{vendor} ended its answer with {quoted_reason}, which is not known to end a whole one", vendor=vendor
+        f"{vendor} ended its answer with {quoted_reason}, which is not known to end a complete answer", vendor=vendor
     )
 
 

@@ -48,16 +48,18 @@ class Meter:
         >>> meter.usage(input_tokens=100).model_dump(exclude_defaults=True)
         {'input_tokens': 90, 'output_tokens': 10, 'estimated_tokens': 10}
         """
-        written_chars = tokens_of(self.written_chars)
+        written_tokens = tokens_of(self.written_chars)
         if self.usage_so_far is None:
             if not self.has_begun:
                 return None
             return Usage(
-                input_tokens=input_tokens, output_tokens=written_chars, estimated_tokens=input_tokens + written_chars
+                input_tokens=input_tokens, output_tokens=written_tokens, estimated_tokens=input_tokens + written_tokens
             )
         if self.usage_so_far.output_tokens:
             return self.usage_so_far
-        return self.usage_so_far.model_copy(update={"output_tokens": written_chars, "estimated_tokens": written_chars})
+        return self.usage_so_far.model_copy(
+            update={"output_tokens": written_tokens, "estimated_tokens": written_tokens}
+        )
 
 
 def _arguments_in(event: Mapping[str, object]) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """The protocol that every provider of models implements (AGT-4).
 
-A provider turns a `ModelRequest` into a stream of `Delta`s that ends with exactly one `ModelResponse`. It raises
-`ModelError` for every failure and never retries by itself: `activities/failures.py` judges, Temporal retries. (If a
-vendor rejects a parameter, the request may be sent again without it; the same request is never sent twice.) A stream
-that ends without a `ModelResponse` broke off and is no answer (AGT-3).
+A provider is our code for one API of a vendor. It turns a `ModelRequest` into a stream of `Delta`s that ends with
+exactly one `ModelResponse`. It raises `ModelError` for every failure and never retries by itself:
+`activities/failures.py` judges, Temporal retries. (If a vendor rejects a parameter, the request may be sent again
+without it; the same request is never sent twice.) A stream that ends without a `ModelResponse` broke off and is no
+answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator
@@ -27,7 +28,7 @@ class Delta:
 class CallInfo:
     """The coordinates of a request. `request` counts the session's model requests from 1.
 
-    `attempt` counts the attempts of this activity from 1. `round` counts how often the workflow has waited and then
+    `attempt` counts the attempts of this activity from 1. `waits` counts how often the workflow has waited and then
     scheduled a new activity for this request, whose attempts start at 1 again (AGT-9). `meter` notes the usage while
     the answer arrives.
     """
@@ -35,7 +36,7 @@ class CallInfo:
     session_id: str
     request: int
     attempt: int
-    round: int = 0
+    waits: int = 0
     meter: Meter = field(default_factory=Meter, compare=False)
 
 

@@ -1,15 +1,14 @@
 """The registry of providers, which finds the provider of a model (AGT-4)."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
-from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.activities.providers.protocol import ModelError, Provider
 
 ProviderFactory = Callable[[], Provider]
 """Creates a provider on first use, so that a worker doesn't import SDKs that it never needs."""
 
 
-class Providers:
+class ProviderRegistry:
     """The providers of this worker, by name. Each factory is called once, on first use, and may raise `ModelError`."""
 
     def __init__(self, factories: Mapping[str, ProviderFactory]) -> None:
@@ -28,21 +27,3 @@ class Providers:
         if provider not in self._providers:
             self._providers[provider] = self._factories[provider]()
         return self._providers[provider], name
-
-
-class OfflineProvider:
-    """`offline:` is the offline model; `offline:script` and `offline:script/NAME` play a script."""
-
-    def __init__(self, model: Provider, scripted: Provider) -> None:
-        self._model = model
-        self._scripted = scripted
-
-    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._model_for(name).stream(name, request, info)
-
-    def _model_for(self, name: str) -> Provider:
-        if not name:
-            return self._model
-        if name.partition("/")[0] == "script":
-            return self._scripted
-        raise ModelError("not_found", f"there is no offline model {name!r}; there are '', 'script' and 'script/NAME'")

@@ -36,9 +36,9 @@ def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], 
         return None
     items = [item for item in state.items if isinstance(item, dict)]
     ids = [call_id for item in items if (call_id := call_id_of(item)) is not None]
-    is_whole = len(items) == len(state.items) > 0
+    is_complete = len(items) == len(state.items) > 0
     is_answered = ids == [call.id for call in message.tool_calls] and len(set(ids)) == len(ids)
-    return items if is_whole and is_answered else None
+    return items if is_complete and is_answered else None
 
 
 def sendable_name(name: str) -> str:
@@ -79,15 +79,15 @@ class CallIds:
         self._used_ids: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
-    def stay(self, message: ModelMessage) -> bool:
+    def reserve_own_ids(self, message: ModelMessage) -> bool:
         """Return whether the message can keep its ids, and reserve them if so.
 
         Some servers use the same ids in each answer, while vendors require unique ids.
         """
-        vendor_id = [call.id for call in message.tool_calls]
-        are_free = len(set(vendor_id)) == len(vendor_id) and self._used_ids.isdisjoint(vendor_id)
+        vendor_ids = [call.id for call in message.tool_calls]
+        are_free = len(set(vendor_ids)) == len(vendor_ids) and self._used_ids.isdisjoint(vendor_ids)
         if are_free:
-            self._open(message, vendor_id)
+            self._open(message, vendor_ids)
         return are_free
 
     def new_ids_for(self, message: ModelMessage) -> list[str]:

@@ -28,8 +28,8 @@ from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.session import StateRequest
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MAX_HISTORY_BYTES)
 

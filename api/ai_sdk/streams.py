@@ -22,7 +22,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
-from turnkeeper.models.session.session import StateRequest, UpdatesRequest
+from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.trajectory import ModelStep
 

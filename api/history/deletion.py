@@ -22,9 +22,9 @@ from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.answers import DeletionReceipt
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
+from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores

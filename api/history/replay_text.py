@@ -18,7 +18,7 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.replay_text.turns import ReplayTurns, count_events, with_newest_events
-from turnkeeper.models.session.session import ReplayRequest
+from turnkeeper.models.session.messages import ReplayRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.transcript import carried_size

@@ -25,7 +25,7 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
-from turnkeeper.models.session.session import StateRequest, UpdatesRequest
+from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.transcript import visible_size
 from turnkeeper.stores.archive import Archive

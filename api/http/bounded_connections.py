@@ -138,13 +138,13 @@ class BoundedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_between_requests or not (self.pipeline or self.cycle.response_started):
-            self.transport.write(_closing_answer(problem))
+            self.transport.write(_closing_response(problem))
         self.transport.close()
 
 
-def _closing_answer(problem: ProblemError) -> bytes:
-    answer = problems.answer(problem.problem, {**problem.headers, "Connection": "close"})
-    status = HTTPStatus(answer.status_code)
+def _closing_response(problem: ProblemError) -> bytes:
+    response = problems.response(problem.problem, {**problem.headers, "Connection": "close"})
+    status = HTTPStatus(response.status_code)
     head = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
-    head += [name + b": " + value for name, value in answer.raw_headers]
-    return b"\r\n".join([*head, b"", bytes(answer.body)])
+    head += [name + b": " + value for name, value in response.raw_headers]
+    return b"\r\n".join([*head, b"", bytes(response.body)])

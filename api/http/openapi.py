@@ -66,9 +66,10 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     '`unknown-session`: there is no such session. `unknown-turn`: the session has no such turn.'
     """
     by_status: dict[int, list[str]] = {}
-    for name, (status, meaning) in MEANINGS.items():
-        if name in names:
-            by_status.setdefault(status, []).append(f"`{name}`: {meaning}.")
+    order = {name: number for number, name in enumerate(MEANINGS)}
+    for name in sorted(set(names), key=order.__getitem__):  # KeyError: the problem has no meaning yet
+        status, meaning = MEANINGS[name]
+        by_status.setdefault(status, []).append(f"`{name}`: {meaning}.")
     return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in by_status.items()}
 
 

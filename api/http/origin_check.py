@@ -48,7 +48,7 @@ class OriginCheckMiddleware:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            await problems.answer(problem.problem)(scope, receive, send)
+            await problems.response(problem.problem)(scope, receive, send)
 
     def _problem_with(self, scope: Scope) -> ProblemError | None:
         if scope["path"] in EXEMPT_PATHS:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
-from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 

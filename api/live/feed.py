@@ -28,8 +28,8 @@ from turnkeeper.api.problems import Problem, ProblemError
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
-from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.stores.partials.carrier import PartialCarrier
 

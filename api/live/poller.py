@@ -14,7 +14,7 @@ from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
-from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 

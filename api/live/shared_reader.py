@@ -25,8 +25,8 @@ from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
-from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
 from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -80,7 +80,7 @@ class UpdateEvent:
         return self.update.model_dump_json()
 
     def as_answer(self, session_id: str) -> str:
-        """Return the JSON of a `ConversationAnswer`."""
+        """Return the JSON of a `ConversationResponse`."""
         return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
     @cached_property

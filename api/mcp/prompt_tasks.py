@@ -10,8 +10,8 @@ from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.models.answers import PromptFate, Task, TaskResult
-from turnkeeper.models.session.session import StateRequest
+from turnkeeper.models.http_responses import PromptFate, Task, TaskResult
+from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
 from turnkeeper.models.session.tasks.task_state import task_status
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel
 
-from turnkeeper.models.answers import Task
+from turnkeeper.models.http_responses import Task
 
 
 def tool_result(answer: BaseModel, *, notes: Sequence[str] = (), is_error: bool = False) -> CallToolResult:

@@ -34,8 +34,8 @@ from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.models.answers import Task
-from turnkeeper.models.session.session import CancelTurn
+from turnkeeper.models.http_responses import Task
+from turnkeeper.models.session.messages import CancelTurn
 from turnkeeper.stores.task_handles import TaskHandle
 
 EXTENSION = "io.modelcontextprotocol/tasks"

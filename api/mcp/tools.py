@@ -18,7 +18,7 @@ from turnkeeper.api.mcp.prompt_tasks import links_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
-from turnkeeper.models.answers import Task, TaskPage
+from turnkeeper.models.http_responses import Task, TaskPage
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text

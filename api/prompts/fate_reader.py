@@ -17,9 +17,9 @@ from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
-from turnkeeper.models.answers import PromptFate
+from turnkeeper.models.http_responses import PromptFate
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 

@@ -18,8 +18,8 @@ from turnkeeper.api.temporal.receipts import Receipt, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal
-from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_QUERIES = 3

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from turnkeeper.api.dependencies import CallId, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.models.answers import ApprovalDecided
+from turnkeeper.models.http_responses import ApprovalDecided
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])

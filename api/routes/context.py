@@ -12,7 +12,7 @@ from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.routes.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
-from turnkeeper.models.session.session import ContextRequest, ReplayRequest
+from turnkeeper.models.session.messages import ContextRequest, ReplayRequest
 
 router = APIRouter(tags=["conversation"])
 

@@ -16,9 +16,9 @@ from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.delivered_forms import poll_etag
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.session_links import default_input
-from turnkeeper.models.answers import (
+from turnkeeper.models.http_responses import (
     ChatAccepted,
-    ConversationAnswer,
+    ConversationResponse,
     FullConversation,
     PageLinks,
     PromptAccepted,
@@ -26,8 +26,8 @@ from turnkeeper.models.answers import (
 )
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
-from turnkeeper.models.session.session import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 
 router = APIRouter(tags=["conversation"])
@@ -148,7 +148,7 @@ async def chat(
 @router.get(
     "/workflow/{id}/conversation",
     operation_id="get_conversation",
-    response_model=ConversationAnswer,
+    response_model=ConversationResponse,
     responses={
         200: {"headers": {"ETag": {"description": "Identifies this response.", "schema": {"type": "string"}}}},
         304: {"description": "`If-None-Match` contains the ETag: nothing has changed since."},

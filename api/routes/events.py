@@ -13,7 +13,7 @@ from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, cursor_of
 from turnkeeper.api.live.shared_reader import WaitingPrompts
 from turnkeeper.api.problems import Problem
-from turnkeeper.models.session.session import UpdatesRequest
+from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 

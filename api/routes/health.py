@@ -11,7 +11,7 @@ from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import NO_POLLING_WORKER, errors
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import call_temporal
-from turnkeeper.models.answers import Health
+from turnkeeper.models.http_responses import Health
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import polling_workers

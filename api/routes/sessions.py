@@ -13,16 +13,16 @@ from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import default_input, session_links
 from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
-from turnkeeper.models.answers import (
+from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
+    SessionChanged,
     SessionDescription,
     SessionLinks,
     SessionList,
     SessionStarted,
 )
-from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.session import (
+from turnkeeper.models.session.messages import (
     USER_PATTERN,
     CancelTurn,
     Configure,
@@ -31,6 +31,7 @@ from turnkeeper.models.session.session import (
     StateRequest,
     configured,
 )
+from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 
@@ -93,10 +94,10 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionStarted:
+async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
     await services.sessions.configure(session_id, body)
-    return SessionStarted(workflow_id=session_id)
+    return SessionChanged(workflow_id=session_id)
 
 
 @router.post(
@@ -121,11 +122,11 @@ async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
-async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionStarted:
+async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionChanged:
     """End the session after its queued prompts, or discard them."""
     options = body or End()
     await services.sessions.end(session_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
-    return SessionStarted(workflow_id=session_id)
+    return SessionChanged(workflow_id=session_id)
 
 
 @router.delete(

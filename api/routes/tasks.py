@@ -8,7 +8,7 @@ from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
-from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.task_view import TaskStatus

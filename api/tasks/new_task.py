@@ -16,8 +16,8 @@ from temporalio.client import WorkflowExecution
 
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.bounds import head_within
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.session import Configure, SessionInput, configured, title_of
 from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.session.tasks.task_input import TaskInput

@@ -5,7 +5,7 @@ import asyncio
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.session_reader import FINAL_STATUSES, SessionReader
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
-from turnkeeper.models.session.session import StateRequest
+from turnkeeper.models.session.messages import StateRequest
 
 MAX_TASKS = 50
 """How many tasks of a session are queried; the others count as omitted."""

@@ -21,8 +21,8 @@ from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.answers import Task, TaskResult
-from turnkeeper.models.session.session import SessionEnd, StateRequest
+from turnkeeper.models.http_responses import Task, TaskResult
+from turnkeeper.models.session.messages import SessionEnd, StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
 from turnkeeper.models.session.tasks.task_state import task_status
 from turnkeeper.models.settings.settings import Settings

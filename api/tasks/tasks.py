@@ -27,7 +27,7 @@ from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.models.answers import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask

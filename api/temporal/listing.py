@@ -21,7 +21,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.answers import ListedSession, SessionList
+from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50

@@ -21,8 +21,8 @@ from pydantic_core import to_json
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
-from turnkeeper.models.session.session import SessionInput
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0

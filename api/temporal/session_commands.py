@@ -26,8 +26,7 @@ from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
-from turnkeeper.models.session.queue.prompts import PromptSignal
-from turnkeeper.models.session.session import (
+from turnkeeper.models.session.messages import (
     CancelReceipt,
     CancelTurn,
     Configure,
@@ -35,6 +34,7 @@ from turnkeeper.models.session.session import (
     SessionInput,
     WithdrawPrompt,
 )
+from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary

@@ -43,8 +43,7 @@ from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
-from turnkeeper.models.session.queue.prompts import QueueView
-from turnkeeper.models.session.session import (
+from turnkeeper.models.session.messages import (
     ContextRequest,
     NoArgument,
     QueueRequest,
@@ -52,6 +51,7 @@ from turnkeeper.models.session.session import (
     StateRequest,
     UpdatesRequest,
 )
+from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 

@@ -50,7 +50,7 @@ from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
-CLOSED_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
+FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
 """The statuses of a session that has no further events."""
 
 
@@ -123,7 +123,7 @@ class Conversation:
     @property
     def is_over(self) -> bool:
         """Whether the session is closed, so that no events follow."""
-        return self.status in CLOSED_STATUSES
+        return self.status in FINAL_STATUSES
 
     @property
     def is_processing(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal
 import httpx2
 from pydantic import ValidationError
 
-from turnkeeper.clients.python.conversation import CLOSED_STATUSES, Cursor
+from turnkeeper.clients.python.conversation import FINAL_STATUSES, Cursor
 from turnkeeper.clients.python.errors import (
     GatewayError,
     GatewayProblemError,
@@ -140,8 +140,8 @@ class _Stream:
                     yield event
                 if isinstance(event, UpdateEvent):
                     # After the yield: a consumer that stops here gets the event again.
-                    self.is_over = event.update.status in CLOSED_STATUSES and not event.update.has_more
-                    self._was_open = event.update.status not in CLOSED_STATUSES
+                    self.is_over = event.update.status in FINAL_STATUSES and not event.update.has_more
+                    self._was_open = event.update.status not in FINAL_STATUSES
 
     def _parse_event(self, sse: httpx2.ServerSentEvent) -> Event | None:
         """Return the typed event; None for a kind that only a newer client knows."""

@@ -23,11 +23,12 @@ from turnkeeper.clients.python.conversation import Cursor
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
-from turnkeeper.models.answers import (
+from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.http_responses import (
     ApprovalDecided,
     Cancelling,
     ChatAccepted,
-    ConversationAnswer,
+    ConversationResponse,
     DeletionReceipt,
     FullConversation,
     Health,
@@ -37,10 +38,9 @@ from turnkeeper.models.answers import (
     SessionList,
     SessionStarted,
 )
-from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
+from turnkeeper.models.session.messages import Configure, EndSession
 from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
-from turnkeeper.models.session.session import Configure, EndSession
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
@@ -217,7 +217,7 @@ class GatewayClient:
         """Return what is new since `cursor`; with `wait`, wait up to that many seconds for something."""
         params = {**(cursor or Cursor()).model_dump(), "limit": limit, "wait": wait}
         path = _path(session_id, "conversation")
-        answer = await self._sender.ask(ConversationAnswer, "GET", path, params=params, wait=wait or 0.0)
+        answer = await self._sender.ask(ConversationResponse, "GET", path, params=params, wait=wait or 0.0)
         return answer.conversation_update
 
     def events(

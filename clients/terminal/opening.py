@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.answers import FullConversation
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.http_responses import FullConversation
 
 SHOWN_TURNS = 3
 """How many turns of a continued session are printed."""

@@ -21,8 +21,8 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible, well_formed
 from turnkeeper.clients.terminal.one_shot import FAILED, INTERRUPTED, NEEDS_DECISION, UNREACHABLE
-from turnkeeper.models.answers import Task, TaskReceipt
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.http_responses import Task, TaskReceipt
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen

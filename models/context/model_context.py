@@ -87,6 +87,7 @@ class ContextState(Compact):
     """Evicted characters of turns that the model still sees in part, by turn number."""
     halved: HalvedWindow | None = None
     limit: LearnedLimit | None = None
+    """The learned limit of tokens. `limit_warned` is about the window's cap, not about this."""
     reported: ReportedSize | None = None
     limit_warned: bool = False
     """Whether the warning that the view approaches its cap was given in this segment."""
@@ -121,7 +122,7 @@ class ModelContext:
         self._waiting = [restored(ref, transcript) for ref in state.waiting]
         self._warned_segment = state.view.segment if state.limit_warned else 0
         self._rest = state.model_copy(update={"view": ViewState(), "waiting": []})
-        """The carried state except the three above; replaced with every change."""
+        """The rest of the carried state; `state` adds the view, the waiting entries and `limit_warned`."""
         self._request_size: ReportedSize | None = None
         self._eviction_counts = EvictionCounts(0, 0)
         self._room_warned: ConversationHistoryConfig | None = None
@@ -214,7 +215,7 @@ class ModelContext:
         limit, max_chars = head_tokens(head) + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
         self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
-        cut = self.view.shorten(max_chars, running_turn=self._running_turn, head=config.preserve_first_n)
+        cut = self.view.shorten(max_chars, running_turn=self._running_turn, first_n=config.preserve_first_n)
         self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment
         self._shrink(config, max_chars)
@@ -234,7 +235,9 @@ class ModelContext:
 
     def _shrink(self, window: ConversationHistoryConfig, max_chars: int) -> None:
         reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
-        eviction = self.view.shrink(max_chars - reserve, running_turn=self._running_turn, head=window.preserve_first_n)
+        eviction = self.view.shrink(
+            max_chars - reserve, running_turn=self._running_turn, first_n=window.preserve_first_n
+        )
         if eviction:
             self._note(eviction, window)
 
@@ -278,7 +281,9 @@ class ModelContext:
 
         Messages that wait for a summary may use the room that the view leaves, and a quarter of `max_bytes` more.
         """
-        eviction = self.view.evict_over_bytes(max_bytes, running_turn=self._running_turn, head=window.preserve_first_n)
+        eviction = self.view.evict_over_bytes(
+            max_bytes, running_turn=self._running_turn, first_n=window.preserve_first_n
+        )
         if eviction:
             self._note(eviction, window)
         self._bound_waiting(max_bytes * 5 // 4 - self.view.carried_bytes)
@@ -359,10 +364,12 @@ class ModelContext:
         """Count a failed summary; its messages wait for the next one."""
         self._update(summaries_failed=self.summaries_failed + 1)
 
-    def insert_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], head: int, view_bytes: int) -> None:
+    def insert_summary(
+        self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], first_n: int, view_bytes: int
+    ) -> None:
         """Insert a summary of the evicted entries `of`, which replaces the earlier summary too (CTX-5).
 
-        It comes after the first `head` messages. It may have a sixth of the view's `view_bytes` as JSON, or about a
+        It comes after the first `first_n` messages. It may have a sixth of the view's `view_bytes` as JSON, or about a
         quarter of a learned limit that is lower.
         """
         max_bytes = view_bytes // 6
@@ -376,7 +383,7 @@ class ModelContext:
         )
         summarised = set(map(_place_of, of))
         self._waiting = [entry for entry in self._waiting if _place_of(entry) not in summarised]
-        self.view.insert_summary(summary, head=head)
+        self.view.insert_summary(summary, first_n=first_n)
         self._on_change()
 
     # ---- when turns leave the session

@@ -157,16 +157,16 @@ class ModelView:
         staying = self._entries_at(frozenset(indexes))
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def evict_over_bytes(self, max_bytes: int, *, running_turn: str, head: int) -> Eviction | None:
+    def evict_over_bytes(self, max_bytes: int, *, running_turn: str, first_n: int) -> Eviction | None:
         """Evict the oldest entries, down to half, if the carried view has more than `max_bytes` (SES-15).
 
-        The first `head` messages stay up to a quarter of it; the summary and the running turn's user message always
+        The first `first_n` messages stay up to a quarter of it; the summary and the running turn's user message always
         stay.
         """
         excess = self.carried_bytes - max_bytes // 2
         if self.carried_bytes <= max_bytes:
             return None
-        staying = self._head(head, max_bytes // 4)
+        staying = self._head(first_n, max_bytes // 4)
         for entry in self._entries[len(staying) :]:
             if excess <= 0 or entry.ref.summary or (entry.ref.turn, entry.ref.step) == (running_turn, None):
                 staying.append(entry)
@@ -174,12 +174,12 @@ class ModelView:
                 excess -= entry.carried_bytes
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def shrink(self, max_chars: int, *, running_turn: str, head: int) -> Eviction | None:
+    def shrink(self, max_chars: int, *, running_turn: str, first_n: int) -> Eviction | None:
         """Evict the oldest entries until the others have at most `max_chars` characters, if possible (CTX-7).
 
-        The first `head` messages, the summary, the running turn's user message and the last entry always stay.
+        The first `first_n` messages, the summary, the running turn's user message and the last entry always stay.
         """
-        excess, permanent = self.chars - max_chars, set(map(id, self._permanent(running_turn, head)))
+        excess, permanent = self.chars - max_chars, set(map(id, self._permanent(running_turn, first_n)))
         staying = []
         for entry in self._entries:
             if excess <= 0 or id(entry) in permanent:
@@ -188,13 +188,13 @@ class ModelView:
                 excess -= entry.chars
         return self._keep(staying) if len(staying) < len(self._entries) else None
 
-    def shorten(self, max_chars: int, *, running_turn: str, head: int) -> dict[int, int]:
+    def shorten(self, max_chars: int, *, running_turn: str, first_n: int) -> dict[int, int]:
         """Shorten what `shrink` never evicts to three quarters of `max_chars`, if it has more characters than that.
 
         The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
         number of removed characters by turn number. Call it only before a new segment: it changes the prefix.
         """
-        permanent = self._permanent(running_turn, head)
+        permanent = self._permanent(running_turn, first_n)
         chars = sum(entry.chars for entry in permanent)
         if chars <= max_chars:
             return {}
@@ -208,9 +208,9 @@ class ModelView:
                 cut[entry.ref.number] = cut.get(entry.ref.number, 0) + entry.chars - self._entries[index].chars
         return cut
 
-    def _permanent(self, running_turn: str, head: int) -> list[ViewEntry]:
+    def _permanent(self, running_turn: str, first_n: int) -> list[ViewEntry]:
         """Return the entries that `shrink` never evicts."""
-        count, last = self._entries_within(head), len(self._entries) - 1
+        count, last = self._entries_within(first_n), len(self._entries) - 1
         return [
             entry
             for index, entry in enumerate(self._entries)
@@ -226,8 +226,8 @@ class ModelView:
         self.open_segment()
         return leaving
 
-    def insert_summary(self, summary: Summary, *, head: int) -> None:
-        """Insert `summary` in the place of the earlier one, or after the first `head` messages.
+    def insert_summary(self, summary: Summary, *, first_n: int) -> None:
+        """Insert `summary` in the place of the earlier one, or after the first `first_n` messages.
 
         Call it only between an eviction and the next request: it changes the prefix of the new segment.
         """
@@ -236,7 +236,7 @@ class ModelView:
         if earlier:
             self._entries[self._entries.index(earlier)] = entry
         else:
-            self._entries.insert(self._entries_within(head), entry)
+            self._entries.insert(self._entries_within(first_n), entry)
 
     def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int) -> None:
         """Detach the entries of `turn`, see `detached`."""
@@ -275,10 +275,10 @@ class ModelView:
             index += len(entry.messages)
         return frozenset(pinned | {opening})
 
-    def _head(self, messages: int, max_bytes: int) -> list[ViewEntry]:
-        head = self._entries[: self._entries_within(messages)]
+    def _head(self, first_n: int, max_bytes: int) -> list[ViewEntry]:
+        head = self._entries[: self._entries_within(first_n)]
         sizes = accumulate(entry.carried_bytes for entry in head)
-        return head[: max(sum(size <= max_bytes for size in sizes), min(1, messages))]
+        return head[: max(sum(size <= max_bytes for size in sizes), min(1, first_n))]
 
     def _entries_within(self, messages: int) -> int:
         """Return the number of entries that begin within the first `messages` messages."""

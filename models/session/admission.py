@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from turnkeeper.models.errors import RejectedError
 
 if TYPE_CHECKING:
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
 
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 

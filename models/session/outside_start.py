@@ -7,16 +7,20 @@ checks everything else that the code relies on.
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
+from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput, check_start
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session import CarriedState, SessionInput, check_start
+from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -64,6 +68,7 @@ def _check_task(start: SessionInput) -> None:
 def _contradictions(carried: CarriedState, now: datetime) -> Iterator[tuple[str, str]]:
     transcript, context = carried.transcript, carried.context
     yield from _wrong_counts(carried)
+    yield from _wrong_report(carried.task)
     yield from _wrong_turns(transcript, newest=carried.revision, is_running=carried.running is not None)
     yield from _wrong_prompts(carried.queue, transcript, is_running=carried.running is not None)
     if carried.running:
@@ -87,6 +92,8 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("moved_events.", carried.moved_events),
         ("queue.row.", carried.queue.row),
         ("tools.", carried.tools),
+        ("task.", carried.task),
+        ("task.reported.", carried.task.reported),
         ("tasks.", carried.tasks),
         ("context.", context),
         ("context.view.", context.view),
@@ -107,6 +114,15 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         yield "queue.taken_ids", f"may have {REMEMBERED_IDS} items"
     if len(carried.queue.fates) > REMEMBERED_FATES:
         yield "queue.fates", f"may have {REMEMBERED_FATES} items"
+
+
+def _wrong_report(task: TaskState) -> Iterator[tuple[str, str]]:
+    """Yield what `report_progress` would have rejected."""
+    try:
+        ProgressReport.model_validate(task.model_dump(include=set(ProgressReport.model_fields)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        yield f"task.{field_path(first['loc'])}", reason_of(first)
 
 
 def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:

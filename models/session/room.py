@@ -5,11 +5,11 @@ Recorded runs made decisions by these numbers, so their computation can't change
 
 from typing import TYPE_CHECKING
 
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.rules import Since
-from turnkeeper.models.session.session import SessionInput
 
 if TYPE_CHECKING:
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
 
 ENVELOPE_BYTES = 2_048
 """Allowance for carried data that is not counted: numbers, times, field names."""
@@ -59,9 +59,9 @@ class Room:
         """Return the size of the carried state without turns; the queue counts as full."""
         session = self._session
         queue = session.queue.carried_bytes(session.config.limits)
-        return (
-            ENVELOPE_BYTES + self._config_bytes() + session.tools.carried_bytes + session.context.carried_bytes + queue
-        ) + session.tasks.carried_bytes
+        tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes
+        parts = session.tools.carried_bytes + session.context.carried_bytes + queue + tasks
+        return ENVELOPE_BYTES + self._config_bytes() + parts
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration, cached until it changes."""

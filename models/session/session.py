@@ -1,379 +1,436 @@
-"""Messages to and from a session, its input and its carried state (SES-4, SES-8, SES-14).
+"""A session's state and rules: the core of the workflow, without Temporal.
 
-These models are public API of running sessions: new fields have defaults (SES-19).
+This class has only what spans several parts; callers use a part directly for everything else. Every change that a query
+can show raises the revision exactly once (SES-12): recorded runs depend on its number of digits. Ids and times are
+arguments.
 """
 
-import re
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable
+from datetime import datetime
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    WrapSerializer,
-)
-from pydantic_core import to_json
-
-from turnkeeper.models.context.context_view import TURNS_A_PAGE
-from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
+from turnkeeper.models.context.model_context import ModelContext
+from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.ids import ID_PATTERN
-from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
-from turnkeeper.models.model_name import MODEL_PATTERN, split_model
-from turnkeeper.models.replay_text.turns import MovedEvents
-from turnkeeper.models.session.archive.archive_health import ArchiveState
-from turnkeeper.models.session.carried_form import read_carried, write_carried
-from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
-from turnkeeper.models.session.rules import Since
-from turnkeeper.models.session.session_tools import ToolsState
-from turnkeeper.models.session.tasks.outcome import TaskOutcome
-from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
-from turnkeeper.models.session.tasks.task_input import TaskInput
-from turnkeeper.models.session.tasks.task_state import TaskState
-from turnkeeper.models.session.tool_policy import ToolPolicy
-from turnkeeper.models.session.turn.running_turn import CarriedTurn
-from turnkeeper.models.transcript.trajectory import Usage
-from turnkeeper.models.transcript.transcript import TranscriptState
-from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UtcDatetime
-
-TITLE_CHARS = 60
-"""Maximum length of a title made from a prompt."""
-
-DEFAULT_MODEL = "offline:"
-
-DEFAULT_SYSTEM_PROMPT = (
-    "You are a careful assistant working in a conversation that can last for months. "
-    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
-    "and answer briefly."
-)
-
-USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
-"""User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
-
-_USER_PATTERN_WITHOUT_APOSTROPHES = r"^[\w .@+~-]{1,64}$"
-
-SYSTEM_PROMPT_BYTES = 100_000
-"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
+from turnkeeper.models.session.admission import check_open, rejection_when_full, rejection_when_uncarriable
+from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
+from turnkeeper.models.session.archive.archive_health import ArchiveHealth
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
+from turnkeeper.models.session.queue.prompt_queue import PromptQueue
+from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.room import Room
+from turnkeeper.models.session.rules import CURRENT_RULES, Since
+from turnkeeper.models.session.session_tools import SessionTools
+from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
+from turnkeeper.models.session.tasks.sub_tasks import SubTasks
+from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
+from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
+from turnkeeper.models.session.turn.running_turn import RunningTurn
+from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
+from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
+from turnkeeper.models.transcript.trajectory import ToolResult, Usage
+from turnkeeper.models.transcript.transcript import Transcript
 
 
-def _carriable(system_prompt: str) -> str:
-    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
-    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
-        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
-    return system_prompt
+class Session:
+    """A conversation: its transcript, its queue, its model view and its configuration."""
 
+    def __init__(
+        self,
+        session_id: str,
+        start: SessionInput,
+        *,
+        now: datetime,
+        rules: int = CURRENT_RULES,
+        on_revision: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin a session, or continue the one in `start.carried` (SES-14).
 
-Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
-UserName = Annotated[str, Field(pattern=USER_PATTERN)]
-SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
-ModelName = Annotated[
-    str,
-    WithJsonSchema(
-        {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
-    ),
-]
-"""`provider:name`; `split_model` validates it."""
-MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
-
-
-class SessionFacts(Compact):
-    """The carried fields that belong to no part of the session."""
-
-    created_at: UtcDatetime
-    revision: int
-    request_count: int = 0
-    usage: Usage = Usage()
-    ending: str | None = None
-    """Why the session is ending; `None`: it is not ending."""
-    default_rules: int = 1
-    """The rules of the session's first run, which determine its defaults in every run (SES-19)."""
-    moved_events: MovedEvents = MovedEvents()
-
-
-class CarriedState(SessionFacts):
-    """The whole state of a session, carried from one run to the next (SES-14). Under 1 MB.
-
-    Each part is the state of one class and is defined beside it: a new field is added there only.
-    """
-
-    transcript: TranscriptState = TranscriptState()
-    queue: QueueState = QueueState()
-    context: ContextState = ContextState()
-    tools: ToolsState = ToolsState()
-    archive: ArchiveState = ArchiveState()
-    task: TaskState = TaskState()
-    tasks: SubTasksState = SubTasksState()
-    running: CarriedTurn | None = None
-
-    @property
-    def facts(self) -> SessionFacts:
-        return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
-
-
-Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
-"""The carried state in JSON: written in the present form, read in every form that was ever written."""
-
-
-_NEWER_LIMITS = {
-    "max_tokens_per_turn",
-    "max_cost_per_turn",
-    "approval_timeout",
-    "max_task_depth",
-    "max_tasks_at_once",
-    "max_tasks",
-}
-
-
-class SessionInput(Frozen):
-    """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
-
-    Its JSON includes defaults, so that a release with other defaults does not change a running session.
-    """
-
-    title: str | None = None
-    user: str | None = None
-    model: str = DEFAULT_MODEL
-    system_prompt: str = DEFAULT_SYSTEM_PROMPT
-    limits: Limits = Limits()
-    history: ConversationHistoryConfig = ConversationHistoryConfig()
-    tool_policy: ToolPolicy = {}
-    unattended: bool = False
-    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied."""
-    workspace: str = ""
-    """The session's folder below the worker's `workspace_root`; empty: the root itself."""
-    chat_url: str | None = None
-    """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
-    first_prompt: PromptSignal | str | None = None
-    """Handled like a signal at the start."""
-    task: TaskInput | None = None
-    """Set if the session is a task; its first prompt is made from the task's context."""
-    carried: Carried | None = None
-
-    @property
-    def counted_bytes(self) -> int:
-        """JSON bytes that count towards the carried state.
-
-        Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
-        replay (SES-19); `ENVELOPE_BYTES` covers them.
+        `rules` are those of the run; defaults stay those of the session's first run. Every change calls `on_revision`.
         """
-        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
-        if self.task is None:
-            newer["task"] = True
-        return len(self.model_dump_json(exclude=newer).encode())
+        state = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
+        self.id = session_id
+        self.rules = rules
+        self.config = configuration_of(start, default_rules=state.default_rules)
+        self.facts = state.facts
+        """The carried fields of no part; replaced with every change."""
+        self._on_revision = on_revision
+        self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
+        self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
+        # A halved window is restored: rules 3 learn a limit of tokens instead (CTX-7).
+        context = state.context if rules < Since.LEARNED_LIMITS else state.context.model_copy(update={"halved": None})
+        self.context = ModelContext(context, self.transcript, on_change=lambda: self.turn_slot.publish())
+        self.tools = SessionTools(state.tools)
+        self.archive = ArchiveHealth(state.archive, on_change=self._changed)
+        self.own_task = state.task
+        """What is reported of the task that this session is; replaced with every change."""
+        self.sub_tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
+        self.turn_slot = TurnSlot(
+            state.running, self.transcript, self.context, raise_revision=self._changed, on_usage=self._count_usage
+        )
+        self.room = Room(self)
+        self.closed: SessionStatus | None = None
+        self._head: RequestHead | None = None
 
-
-class WithdrawPrompt(Strict):
-    """Withdraw a prompt that has not started."""
-
-    id: MessageId
-
-
-class CancelTurn(Strict):
-    """Stop the turn `message_id`; no effect after that turn has ended (SES-8)."""
-
-    message_id: MessageId
-    reason: Reason | None = None
-
-
-class EndSession(Strict):
-    """End the session, after its queued prompts or without them."""
-
-    reason: Reason | None = None
-    discard_queue: bool = False
-
-
-class Configure(Strict):
-    """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
-
-    title: Title | None = None
-    model: ModelName | None = None
-    limits: LimitsChange | None = None
-    history: HistoryChange | None = None
-    tool_policy: ToolPolicy | None = None
-
-
-class StateRequest(Strict):
-    """Argument of `get_conversation_state`: the newest `limit` turns, or those before the turn `before` (SES-11)."""
-
-    before: MessageId | None = None
-    limit: int | None = Field(None, ge=0, le=10_000)
-
-
-class UpdatesRequest(Strict):
-    """Argument of `get_conversation_updates` (SES-12)."""
-
-    last_seen_message_id: str | None = None
-    since_revision: int | None = Field(None, ge=0)
-    limit: int | None = Field(None, ge=1, le=10_000)
-
-
-class ContextRequest(Strict):
-    """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
-
-    before: int | None = Field(None, ge=1)
-    limit: int = Field(TURNS_A_PAGE, ge=1, le=2_000)
-
-
-class NoArgument(Strict):
-    """Argument of a query that takes none."""
-
-
-class QueueRequest(Strict):
-    """Argument of `get_queue`; with ids, only these prompts are returned.
-
-    Workers of an earlier release accept `message_id` only.
-    """
-
-    message_id: MessageId | None = None
-    message_ids: list[MessageId] | None = Field(None, max_length=1_000)
+    # ---- its properties
 
     @property
-    def ids(self) -> list[str] | None:
-        """All requested ids; `None`: the whole queue."""
-        one = [] if self.message_id is None else [self.message_id]
-        return [*one, *(self.message_ids or [])] or None
+    def turn(self) -> RunningTurn | None:
+        return self.turn_slot.turn
 
+    @property
+    def view(self) -> ModelView:
+        return self.context.view
 
-class ReplayRequest(Strict):
-    """Argument of `get_replay_context`: the maximum events of HISTORY; 0: all (CTX-12)."""
+    @property
+    def revision(self) -> int:
+        return self.facts.revision
 
-    max_history: int = Field(20, ge=0, le=10_000)
+    @property
+    def status(self) -> SessionStatus:
+        if self.closed:
+            return self.closed
+        if self.awaits_approval:
+            return "awaiting_approval"  # also while it is ending, which waits for the decision
+        if self.facts.ending is not None:
+            return "ending"
+        if self.turn_slot.waiting_until:
+            return "waiting_retry"
+        return "processing" if self.turn else "idle"
 
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether a call of the running turn waits for a person's decision (AGT-8)."""
+        return self.turn is not None and self.turn.awaits_approval
 
-class CancelReceipt(Compact):
-    """Answer of `cancel_turn`: whether there was a turn to stop."""
+    @property
+    def turn_count(self) -> int:
+        """Number of turns, with those in the archive: also the number of the newest one."""
+        return self.transcript.count
 
-    cancelling: bool
+    @property
+    def head(self) -> RequestHead:
+        """The head of requests; the same object until tools or system prompt change."""
+        head, tools = self._head, self.offered_tools
+        if head is None or head.tools != tools or head.system != self.config.system_prompt:
+            head = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
+        return head
 
+    @property
+    def offered_tools(self) -> list[ToolSpec]:
+        """All tools in the order the model is told of them: those of the worker, then the session's own."""
+        own = []
+        if self.facts.default_rules >= Since.TASKS and self.config.limits.max_task_depth:
+            own.append(RUN_TASK_SPEC)
+        if self.config.task:
+            own.append(REPORT_PROGRESS_SPEC)
+        return [*(self.tools.specs or []), *own]
 
-class SessionEnd(Compact):
-    """The workflow's result. `task`: what came of the task that the session was."""
+    def find_tool(self, name: str) -> ToolSpec | None:
+        """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
+        tool = next((tool for tool in self.offered_tools if tool.name == name), None)
+        has_tasks = self.facts.default_rules >= Since.TASKS
+        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name and has_tasks else tool
 
-    status: str
-    turn_count: int
-    reason: str | None = None
-    task: TaskOutcome | None = None
+    # ---- prompts
 
+    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
+        """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
-Model = TypeVar("Model", bound=BaseModel)
+        Returns the prompt if this call accepted it.
+        """
+        try:
+            prompt = read_prompt(
+                raw, extra_arguments=extra_arguments, new_id=new_id, now=now, limits=self.config.limits
+            )
+            if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
+                return None
+            check_open(self)
+            self.queue.check_room(prompt, self.config.limits)
+        except RejectedError as rejection:
+            sent_id = id_in(raw)
+            # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
+            is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
+            self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
+            self._changed()
+            return None
+        self.queue.accept(prompt, turn_is_running=self.turn is not None)
+        self._changed()
+        return prompt
 
+    def reject_waiting_if_full(self, *, now: datetime) -> None:
+        """Reject all waiting prompts if there is no room for another turn: they would wait for ever (SES-15)."""
+        if len(self.queue) and self.room.is_full:
+            # Shrinking the model view may make enough room.
+            self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes // 4)
+        if len(self.queue) and self.room.is_full:
+            self.queue.reject_all(rejection_when_full(self), at=now)
+            self._changed()
 
-def parse(model: type[Model], raw: object) -> Model:
-    """Parse a caller's JSON as `model`; null counts as an empty object. Raises `RejectedError` naming the field.
+    # ---- tools
 
-    Takes under 0.5 s, with a message of at most 1 KB, for any input (SES-10).
+    def offer_tools(self, tools: list[ToolSpec], *, is_complete: bool = True) -> None:
+        """Offer `tools` from the next request on: for this segment, or for this turn if `is_complete` is false (AGT-6).
 
-    >>> parse(QueueRequest, None).message_id is None
-    True
-    """
-    if not isinstance(raw, dict | None):
-        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
-    try:
-        return model.model_validate(raw or {})
-    except ValidationError as error:
-        # Without its cause: Temporal would send it too, and its text has every wrong key.
-        raise rejection_for(error) from None
+        A changed list opens a new segment.
+        """
+        if self.tools.replace(tools):
+            self.view.open_segment()
+            self._changed()
+        self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
 
+    # ---- the running turn
 
-def parse_cursor(raw: object) -> UpdatesRequest:
-    """Parse the argument of `get_conversation_updates`: nothing, a message id, or an object (SES-12).
-
-    >>> parse_cursor("m1").last_seen_message_id, parse_cursor("").last_seen_message_id
-    ('m1', None)
-    """
-    request = parse(UpdatesRequest, {"last_seen_message_id": raw} if isinstance(raw, str) else raw)
-    return request if request.last_seen_message_id else request.model_copy(update={"last_seen_message_id": None})
-
-
-def parse_replay_request(raw: object) -> ReplayRequest:
-    """Parse the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
-
-    >>> parse_replay_request(None).max_history, parse_replay_request(0).max_history
-    (20, 0)
-    """
-    is_number = isinstance(raw, int) and not isinstance(raw, bool)
-    return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
-
-
-def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
-    """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
-    task = start.task and start.task.without_context
-    config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
-    if default_rules < Since.LIMIT_DEFAULTS:
-        config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
-    if default_rules < Since.HISTORY_DEFAULTS:
-        config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
-    return config
-
-
-def configured(current: SessionInput, change: Configure) -> SessionInput:
-    """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
-    update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
-    if change.model is not None:
-        split_model(change.model)
-        update["model"] = change.model
-    if change.limits is not None:
-        update["limits"] = _merged("limits", current.limits, change.limits)
-        check_limits(update["limits"])
-    if change.history is not None:
-        update["history"] = _merged("history", current.history, change.history)
-    return current.model_copy(update=update)
-
-
-def read_start(raw: object, *, extra_arguments: int, allows_apostrophes: bool = True) -> SessionInput:
-    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4).
-
-    `allows_apostrophes`: in the user's name; runs under rules 1 and 2 reject them.
-    """
-    if extra_arguments:
-        raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
-    start = parse(SessionInput, raw)
-    if start.carried is None:
-        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_WITHOUT_APOSTROPHES)
-    return start
-
-
-def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:
-    """Check model, limits, user and title. Raises `RejectedError` naming the field."""
-    split_model(start.model)
-    check_limits(start.limits)
-    if start.user is not None and re.fullmatch(user_pattern, start.user) is None:
-        raise RejectedError(
-            "invalid", "user: letters, digits, space and ' . _ @ + ~ - are allowed, 64 at most.", field="user"
+    def begin_turn(self, *, now: datetime) -> ConversationMessage:
+        """Record the next prompt as a turn (SES-2), with the present configuration (SES-8)."""
+        prompt = self.queue.start_next(at=now)
+        self._update(moved_events=self.facts.moved_events.at_new_turn())
+        if self.config.title is None:
+            self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
+        message = ConversationMessage(
+            id=prompt.id,
+            timestamp=now,
+            user_message=prompt.text,
+            user_timestamp=prompt.sent_at or prompt.received_at,
+            revision=self._changed(),
         )
-    if start.title is not None and not 1 <= len(start.title) <= 120:
-        raise RejectedError("invalid", "title: 1 to 120 characters are allowed.", field="title")
+        turn = RunningTurn.begin(
+            message,
+            model=self.config.model,
+            limits=self.config.limits,
+            history=self.config.history,
+            tool_policy=self.config.tool_policy,
+            now=now,
+        )
+        self.turn_slot.begin(turn)
+        return message
 
+    def steer_turn(self, *, now: datetime) -> None:
+        """Add the steering prompts to the running turn, before its next model call (SES-7).
 
-def check_limits(limits: Limits) -> None:
-    """Raise `RejectedError` for limits that are too low for any session."""
-    if limits.max_state_bytes < MIN_STATE_BYTES:
-        raise RejectedError(
-            "invalid",
-            f"limits.max_state_bytes: {MIN_STATE_BYTES:,} to 1,000,000 are allowed.",
-            field="limits.max_state_bytes",
+        Those that the turn has no room for keep waiting, and become turns of their own.
+        """
+        if not self.queue.steering:
+            return
+        slot = self.turn_slot
+        # Half of the turn's remaining room: an answer and its results must fit too.
+        room = (self.room.turn_cap - slot.running().carried_bytes) // 2
+        for prompt in self.queue.pop_steering_prompts(slot.running().message.id, at=now, room=room):
+            slot.change(slot.running().with_prompt(prompt.id, prompt.text, now=now))
+            slot.append_step_to_view(state=None)
+
+    def count_request(self) -> int:
+        """Count a new model request and return its number (AGT-2)."""
+        self._update(request_count=self.facts.request_count + 1)
+        return self.facts.request_count
+
+    def add_result(self, call_id: str, result: ToolResult) -> None:
+        """Record the result of a call of the newest step; if its tool has changed, reload the tools."""
+        if result.tool_changed:
+            self.tools.invalidate()
+            result = result.model_copy(update={"tool_changed": False})  # for the session, not for clients
+        if result.cut:
+            self.archive.count_cut_result()
+        self.turn_slot.change(self.turn_slot.running().with_result(call_id, result))
+
+    def resolve_approval(self, request: ResolveApproval, *, now: datetime) -> ApprovalReceipt:
+        """Record a decision; repeating it changes nothing. Raises `RejectedError`."""
+        call = check_decision(self.transcript, request, now=now)
+        if call.awaits_approval:
+            if request.decision == "allow_for_session":
+                self.tools.allow(call.name)
+            turn = self.turn_slot.running()
+            self.turn_slot.change(turn.with_decision(call, request.decision, reason=request.reason, now=now))
+        return ApprovalReceipt(call_id=call.id, decision=request.decision)
+
+    def end_turn(self, message: ConversationMessage) -> None:
+        """End the running turn; `message` is the turn with its outcome."""
+        self.sub_tasks.end_foreground()
+        self.turn_slot.end(message)
+        self.queue.requeue_steering()
+
+    # ---- tasks
+
+    @property
+    def task_view(self) -> TaskView | None:
+        start, state = self.config.task, self.own_task
+        if start is None:
+            return None
+        return TaskView(
+            parent=start.parent,
+            background=start.background,
+            percent=state.percent,
+            message=state.message,
+            findings=state.findings,
         )
 
+    @property
+    def task_status(self) -> TaskStatus:
+        """How the task is that this session is, or could be (TSK-4)."""
+        newest = self.transcript.newest
+        return task_status(
+            newest.status if newest else None,
+            session=self.status,
+            waits=self.sub_tasks.has_approval_pending,
+            queue_length=len(self.queue),
+        )
 
-def title_of(text: str) -> str:
-    r"""Return a title of at most 60 characters, from the first words of a prompt.
+    @property
+    def task_outcome(self) -> TaskOutcome | None:
+        """What came of the task that this session is; `None`: it is none."""
+        if self.config.task is None:
+            return None
+        newest = self.transcript.newest
+        return TaskOutcome(
+            status=self.task_status,
+            answer=newest and newest.agent_message,
+            answer_blob=newest and newest.agent_message_blob,
+            error=newest and newest.error,
+            error_type=newest and newest.error_type,
+            usage=self.facts.usage,
+            findings=self.own_task.findings,
+            tasks_started=self.sub_tasks.state.spent,
+        )
 
-    >>> title_of("  read README.md\nand tell me its first heading ")
-    'read README.md and tell me its first heading'
-    """
-    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    if len(words) <= TITLE_CHARS:
-        return words or "Untitled"
-    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+    @property
+    def due_task_change(self) -> TaskChange | None:
+        """What the parent of this task is still to be told; `None`: nothing.
 
+        A parent that waits for the result of the task's workflow learns its end from that.
+        """
+        start, status = self.config.task, self.task_status
+        if start is None or not start.reports or (status in FINAL and not start.background):
+            return None
+        change = TaskChange(
+            task_id=self.id,
+            status=status,
+            percent=self.own_task.percent,
+            message=self.own_task.message,
+            turn=self.turn_count if status in FINAL else 0,
+            is_closed=self.closed is not None,
+        )
+        if change == (self.own_task.reported or TaskChange(task_id=self.id)):
+            return None
+        newest = self.transcript.newest
+        if status not in FINAL or newest is None:
+            return change
+        answer, error = bound_answer(newest.agent_message), newest.error
+        return change.model_copy(update={"answer": answer, "error": error, "tasks_started": self.sub_tasks.state.spent})
 
-def _merged(field: str, current: Model, change: Change) -> Model:
-    try:
-        return parse(type(current), {**current.model_dump(), **change.model_dump()})
-    except RejectedError as rejection:
-        raise RejectedError("invalid", f"{field}.{rejection.message}", field=f"{field}.{rejection.field}") from None
+    def note_task_change_sent(self, change: TaskChange) -> None:
+        """Remember what the parent knows; when it has an answer, the unused allowance returns to the parent."""
+        reported = change.model_copy(update={"answer": None, "error": None, "tasks_started": 0})
+        self.own_task = self.own_task.model_copy(update={"reported": reported})
+        if change.status in FINAL:
+            self.sub_tasks.close()
+
+    def report_progress(self, report: ProgressReport) -> None:
+        """Note what the agent reports of the task that this session is."""
+        self.own_task = self.own_task.with_report(report)
+        self._changed()
+
+    def change_sub_task(self, change: TaskChange, *, now: datetime) -> SubTask | None:
+        """Record the progress of one of the session's tasks; while a person decides for it, the turn's clock is paused.
+
+        Returns the task as it was before; `None`: nothing has changed.
+        """
+        before = self.sub_tasks.change(change)
+        self._stop_clock_for_tasks(now)
+        return before
+
+    def end_sub_task(self, task_id: str, outcome: TaskOutcome, *, now: datetime) -> None:
+        """Record what came of a task that the running turn has waited for."""
+        self.sub_tasks.end(task_id, outcome.status, tasks_started=outcome.tasks_started)
+        self._stop_clock_for_tasks(now)
+
+    def _stop_clock_for_tasks(self, now: datetime) -> None:
+        if self.turn and self.turn.has_blocked_task != self.sub_tasks.has_blocking_approval:
+            self.turn_slot.change(self.turn.with_blocked_task(self.sub_tasks.has_blocking_approval, now=now))
+
+    # ---- the archive
+
+    def remove_moved(self, move: ArchiveMove, *, now: datetime) -> None:
+        """Drop turns or steps that the archive has stored."""
+        if move.steps_of is not None:
+            count, turn = len(move.steps), self.turn_slot.running()
+            steps_before = turn.message.steps_omitted + count
+            self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
+            self.turn_slot.change(turn.without_oldest_steps(count))
+            self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
+        else:
+            for message in move.turns:
+                self.context.detach(message, inline_bytes=move.kept_bytes)
+            self.transcript.drop_oldest(len(move.turns))
+            self._update(moved_events=self.facts.moved_events.with_turns(move.turns))
+        self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes)
+        self.archive.record_success(now=now)
+        self._changed()
+
+    # ---- configuration and end
+
+    def configure(self, change: Configure) -> None:
+        """Change the configuration from the next turn on (SES-8). Raises `RejectedError`."""
+        before = self.offered_tools
+        self.config = configured(self.config, change)
+        if self.offered_tools != before:
+            self.view.open_segment()
+        if change.tool_policy is not None:
+            self.tools.end_allowances()  # the new policy replaces earlier allowances
+        self._changed()
+
+    def end(self, reason: str, *, discard_queue: bool, now: datetime) -> None:
+        """Accept no more prompts; with `discard_queue`, discard the waiting ones (SES-8)."""
+        if self.facts.ending is None:
+            self._update(ending=reason)
+        if discard_queue:
+            self.queue.discard_all(reason, at=now)
+        self._changed()
+
+    def close(self, status: SessionStatus, *, reason: str, now: datetime) -> None:
+        """Set the final status and discard all waiting prompts (SES-9)."""
+        self.queue.discard_all(reason, at=now)
+        self.closed = status
+        self._changed()
+
+    # ---- the next run
+
+    def reject_uncarriable(self, *, now: datetime) -> None:
+        """Reject waiting prompts that the next run can't carry: the last resort (SES-15)."""
+        if self.room.is_queue_carriable:
+            return
+        self.queue.reject_surplus(rejection_when_uncarriable(self), self.config.limits, at=now)
+        self.queue.bound_leaving(self.config.limits, rejections_only=False)
+        self._changed()
+
+    def carry(self) -> SessionInput:
+        """Return the input of the next run: the whole state, with the running turn (SES-14)."""
+        if self.archive.is_failing:
+            self.queue.bound_leaving(self.config.limits, rejections_only=True)
+        state = CarriedState(
+            **dict(self.facts),
+            transcript=self.transcript.state,
+            queue=self.queue.state,
+            context=self.context.state,
+            tools=self.tools.state,
+            archive=self.archive.state,
+            task=self.own_task,
+            tasks=self.sub_tasks.state,
+            running=self.turn.carried if self.turn else None,
+        )
+        return self.config.model_copy(update={"carried": state})
+
+    # ---- inside
+
+    def _changed(self) -> int:
+        self._update(revision=self.revision + 1)
+        self._on_revision()
+        return self.revision
+
+    def _count_usage(self, usage: Usage) -> None:
+        self._update(usage=self.facts.usage + usage)
+
+    def _update(self, **facts: object) -> None:
+        self.facts = self.facts.model_copy(update=facts)

@@ -53,9 +53,6 @@ class SessionTools:
         """JSON bytes of the carried state; an empty list of allowances counts 0."""
         return self._specs_bytes + (len(to_json(self.allowances)) if self.allowances else 0)
 
-    def find(self, name: str) -> ToolSpec | None:
-        return next((tool for tool in self.specs or [] if tool.name == name), None)
-
     def is_reload_due(self, *, segment: int, turn: int) -> bool:
         """Return whether to reload them before the next request: it begins a segment, or a server was unreachable.
 
@@ -98,9 +95,9 @@ class SessionTools:
         self._update(allowances=[name for name in self.allowances if name not in changed])
         return True
 
-    def note_loaded(self, *, segment: int, turn: int, is_whole: bool) -> None:
+    def note_loaded(self, *, segment: int, turn: int, is_complete: bool) -> None:
         """Record that they were loaded now; if incomplete, they are reloaded in the next turn."""
-        self._update(segment=segment, read_turn=turn, due_turn=0 if is_whole else turn + 1)
+        self._update(segment=segment, read_turn=turn, due_turn=0 if is_complete else turn + 1)
 
     def keep_for_segment(self, *, segment: int) -> None:
         """Keep the present tools for this segment."""

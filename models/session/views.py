@@ -7,9 +7,9 @@ from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.admission import current_rejection
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
+from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueueView
-from turnkeeper.models.session.session import ContextRequest, StateRequest, UpdatesRequest
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, SessionSummary
 
 
@@ -55,7 +55,7 @@ def updates_of(session: Session, request: UpdatesRequest) -> ConversationUpdate:
         waiting_until=session.turn_slot.waiting_until,
         waiting_reason=session.turn_slot.waiting_reason,
         queue_length=len(session.queue),
-        tasks=session.tasks.state.tasks,
+        tasks=session.sub_tasks.state.tasks,
     )
 
 
@@ -70,7 +70,7 @@ def summary_of(session: Session) -> SessionSummary:
         usage=session.facts.usage,
         archive=session.archive.report,
         task=session.task_view,
-        tasks=session.tasks.state.tasks,
+        tasks=session.sub_tasks.state.tasks,
     )
 
 
@@ -79,7 +79,7 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        refusing=current_rejection(session),
+        rejection=current_rejection(session),
         limits=session.config.limits,
     )
 

@@ -40,7 +40,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.model_name import checked_model
-from turnkeeper.models.session.session import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
+from turnkeeper.models.session.messages import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
 from turnkeeper.models.wire import Strict
 
@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     offline_words_per_second: float = Field(40.0, ge=0, le=10_000)
     """Speed of the offline model; 0: all at once."""
     offline_scripts: Folder | None = None
-    """Folder of the scripts that `offline:<script>` plays; None: `scripts` in `state_dir`."""
+    """Folder of the scripts that `offline:script/<name>` plays; None: `scripts` in `state_dir`."""
     model_silence_timeout: float = Field(300.0, ge=1, le=3_600)
     """Seconds a vendor may send nothing in the middle of an answer; then the request is retried."""
     openai_chat: OpenAIChatSettings = OpenAIChatSettings()

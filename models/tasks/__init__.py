@@ -1,1 +1,1 @@
-"""Handing off a conversation to a task: which part of it, and in which form."""
+"""Handing off a conversation to a task: which part, in which form. Sessions that are tasks: `models/session/`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.activities.model_request.list_prices import ListPrices
-from turnkeeper.activities.providers.offline.provider import answer
+from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, RequestHead
 from turnkeeper.models.transcript.trajectory import Usage
 

@@ -2,7 +2,7 @@
 
 from tests.harness import DrivenSession, Environment
 from tests.waiting import until
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 LIMITS = {"max_state_bytes": 40_000, "max_queued_bytes": 4_000, "max_steps": 1_000}
 SMALL = SessionInput.model_validate({"limits": LIMITS})

@@ -14,7 +14,7 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
+PACKAGES = ("activities", "api", "clients", "models", "ops", "stores", "workflows")
 """Folders at the top level; `turnkeeper/` has a link to each, and to `cli.py` and `worker.py`."""
 
 MAX_FILES = 14
@@ -39,29 +39,29 @@ def test_imports_run_downhill() -> None:
     assert lint.returncode == 0, lint.stdout + lint.stderr
 
 
-def test_every_chapter_is_a_part_of_the_one_package() -> None:
+def test_every_folder_is_a_part_of_the_one_package() -> None:
     links = {path.name: path.readlink() for path in (ROOT / "turnkeeper").iterdir() if path.is_symlink()}
-    assert links == {name: Path("..") / name for name in (*CHAPTERS, "cli.py", "worker.py")}
-    chapters = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"turnkeeper", "tests", "benchmarks"}
-    assert chapters == set(CHAPTERS)
+    assert links == {name: Path("..") / name for name in (*PACKAGES, "cli.py", "worker.py")}
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"turnkeeper", "tests", "benchmarks"}
+    assert folders == set(PACKAGES)
 
 
 def test_every_package_opens_with_a_sentence() -> None:
-    packages = [path for path in modules(*CHAPTERS) if path.stem == "__init__"]
+    packages = [path for path in modules(*PACKAGES) if path.stem == "__init__"]
     assert [path for path in packages if not ast.get_docstring(ast.parse(path.read_text()))] == []
-    assert {path.parent for path in modules(*CHAPTERS)} == {path.parent for path in packages}
+    assert {path.parent for path in modules(*PACKAGES)} == {path.parent for path in packages}
 
 
-@pytest.mark.parametrize("folder", [*CHAPTERS, "tests", "benchmarks", "docs"])
+@pytest.mark.parametrize("folder", [*PACKAGES, "tests", "benchmarks", "docs"])
 def test_our_modules_are_imported_by_their_one_name(folder: str) -> None:
-    bare = {*CHAPTERS, "cli", "worker"}
+    bare = {*PACKAGES, "cli", "worker"}
     may_be_bare = re.compile(rf"^[ \t]*(import|from) +({'|'.join(bare)})\b", re.MULTILINE)
     files = [path for path in modules(folder) if may_be_bare.search(path.read_text())]
     assert [path for path in files if {name.partition(".")[0] for name in imported(path)} & bare] == []
 
 
 def test_a_folder_that_grows_branches() -> None:
-    files = Counter(str(path.parent.relative_to(ROOT)) for path in modules(*CHAPTERS) if path.stem != "__init__")
+    files = Counter(str(path.parent.relative_to(ROOT)) for path in modules(*PACKAGES) if path.stem != "__init__")
     assert {folder: count for folder, count in files.items() if count > MAX_FILES} == {}
 
 
@@ -74,7 +74,7 @@ def test_the_core_is_plain_data_and_pure_functions() -> None:
 def test_each_way_out_of_a_turn_is_raised_in_one_place() -> None:
     raised = [
         node.exc
-        for path in modules(*CHAPTERS)
+        for path in modules(*PACKAGES)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Raise) and node.exc
     ]
@@ -91,7 +91,9 @@ PARTS: dict[str, set[str]] = {
     "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
     "row": {"first", "forget_below", "is_unparking_due"},
     "archive": {"record_failure", "record_success"},
-    "tools": {"is_reload_due", "is_fresh", "find", "keep_for_segment"},
+    "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
+    "sub_tasks": {"close_task", "end", "rejection"},
+    "own_task": set(),
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
         *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),

@@ -34,7 +34,7 @@ from temporalio import worker as sdk
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
-from turnkeeper.activities.model_request.model_client import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.activities.toolbox.configured_servers import own_tool_server
 from turnkeeper.activities.toolbox.server_connection import ToolServer
@@ -108,7 +108,7 @@ def name_of(activity_type: str, argument: Any) -> str:
 class CoursedModels:
     """Providers whose answers pass points."""
 
-    models: ProviderRegistry
+    models: ProviderSource
     course: Course
 
     def resolve(self, model: str) -> tuple[Provider, str]:

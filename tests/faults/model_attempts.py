@@ -15,7 +15,7 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.transcript.model_call import (
@@ -43,7 +43,7 @@ class ModelAttempts:
         self.wire = wire
         provider = wire.provider(silence_timeout=silence_timeout)
         texts = LargeTexts(cast("Any", None))
-        providers = Providers({split_model(wire.model)[0]: lambda: provider})
+        providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
         models = ModelClient(providers, cast("Any", None), texts, ListPrices())
         self._activities = ModelActivities(models, texts, InProcessCarrier())
         self._call = ModelCall(

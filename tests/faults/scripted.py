@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from tests.faults.doomed_worker import Course, Plan, build_toolbox
 from tests.harness import DrivenSession, replayer
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores

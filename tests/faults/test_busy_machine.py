@@ -13,7 +13,7 @@ from temporalio.client import Client
 from tests.harness import DrivenSession, Environment, asks, environment, says
 from tests.waiting import until
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 

@@ -28,7 +28,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from tests.client import Client as PollingClient
 from tests.faults.test_months import Workers
 from tests.harness import DrivenSession
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.stores import Stores

@@ -18,7 +18,7 @@ from tests.client import Client as PollingClient
 from tests.faults.doomed_worker import Course, Plan
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import DrivenSession, replayer
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep

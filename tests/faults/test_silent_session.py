@@ -13,7 +13,7 @@ from tests.harness import BOUND, Environment, environment, wait_in_workflow_beyo
 from turnkeeper.activities.call_model import SILENCE_SECONDS
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 GRACE = 60.0
 """Seconds that a stopping worker waits for its activities: what ends sooner was given back."""

@@ -10,7 +10,7 @@ from temporalio.client import Client
 from tests.faults.scripted import check_replay, next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, DrivenSession
-from turnkeeper.models.session.session import SessionEnd
+from turnkeeper.models.session.messages import SessionEnd
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 

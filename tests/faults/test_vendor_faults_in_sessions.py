@@ -29,9 +29,9 @@ from tests.faults.vendor_faults import (
 from tests.harness import DrivenSession, Environment, environment, wait_in_workflow_beyond
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Fault, VendorWire
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 ONE_MINUTE = {"turn_timeout": 60}
@@ -79,7 +79,7 @@ STORIES = {
 @asynccontextmanager
 async def asking(client: Client, wire: VendorWire) -> AsyncIterator[Environment]:
     provider = wire.provider()
-    async with environment(client, providers=Providers({split_model(wire.model)[0]: lambda: provider})) as env:
+    async with environment(client, providers=ProviderRegistry({split_model(wire.model)[0]: lambda: provider})) as env:
         yield env
 
 

@@ -30,10 +30,10 @@ from temporalio.client import Client, WorkflowHistory
 from tests.faults.doomed_worker import Course, Pause, Plan, build_toolbox, name_of
 from tests.harness import BOUND, DrivenSession, replayer
 from tests.processes.forked import PIPE, ForkedProcess, fork
-from turnkeeper.activities.model_request.model_client import ProviderRegistry
+from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
-from turnkeeper.models.session.session import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -140,7 +140,7 @@ async def doomed_worker(plan: Plan) -> AsyncIterator[Doomed]:
 class Recorder:
     """Providers that record their requests."""
 
-    models: ProviderRegistry
+    models: ProviderSource
     requests: list[ModelRequest] = field(default_factory=list)
 
     def resolve(self, model: str) -> tuple[Provider, str]:

@@ -11,7 +11,7 @@ from tests.harness import DrivenSession, Environment, Gate, asks, says
 from tests.interop.ai_chats import Chat, Driver
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult

@@ -20,7 +20,7 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.mcp import tasks_extension, tools
 from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
-from turnkeeper.models.answers import Task
+from turnkeeper.models.http_responses import Task
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.model_call import ModelRequest, ToolSpec
 

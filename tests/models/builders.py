@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 from turnkeeper.models.errors import ErrorType
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, RespondPart
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.session import session_tools
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -9,7 +9,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError
 
 from tests.harness import BOUND, DrivenSession, Environment, asks, broken, environment, heal, says
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})

@@ -7,8 +7,8 @@ from temporalio.client import WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 
 from tests.harness import Environment, asks, says
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 
 SMALL = SessionInput.model_validate({"limits": {"max_history_events": 50}})
 

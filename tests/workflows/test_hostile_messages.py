@@ -25,10 +25,8 @@ from tests.replay.test_replay import RECORDED
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
-from turnkeeper.models.session.archive.archive_state import ArchiveMoveQuery
-from turnkeeper.models.session.outside_start import check_outside_start
-from turnkeeper.models.session.queue.prompts import read_prompt
-from turnkeeper.models.session.session import (
+from turnkeeper.models.session.archive.archive_messages import ArchiveMoveQuery
+from turnkeeper.models.session.messages import (
     CancelTurn,
     Configure,
     ContextRequest,
@@ -44,6 +42,8 @@ from turnkeeper.models.session.session import (
     parse_replay_request,
     read_start,
 )
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048

@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness import BOUND, LONG_PAUSE, DrivenSession, Environment, asks, says
 from turnkeeper.models.limits import MIN_STATE_BYTES
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.model_call import (
     CallPart,

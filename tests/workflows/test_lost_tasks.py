@@ -18,7 +18,8 @@ from temporalio.worker import Replayer
 from tests.api.temporal.test_committed_states import taken_task
 from tests.harness import BOUND, environment
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks
-from turnkeeper.models.session.session import Limits, SessionInput
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 

@@ -24,10 +24,10 @@ from tests.harness import (
 )
 from tests.waiting import until
 from turnkeeper.models.limits import MIN_STATE_BYTES
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.stores.database.tables import FATES

@@ -18,7 +18,7 @@ from turnkeeper.models.replay_text.grammar import (
     parse_replay,
 )
 from turnkeeper.models.replay_text.turn_events import replay_events
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -9,7 +9,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowQueryFailedError
 
 from tests.harness import DrivenSession, Environment, asks, says
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.workflows import search_attributes
 
 

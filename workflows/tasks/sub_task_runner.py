@@ -14,8 +14,8 @@ from temporalio.exceptions import ChildWorkflowError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.session import SessionEnd
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.messages import SessionEnd
+    from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
@@ -59,7 +59,9 @@ class SubTaskRunner:
 
     async def cancel_all(self) -> None:
         """Cancel all running tasks; errors for ended ones are ignored."""
-        cancels = [workflow.get_external_workflow_handle(task.task_id).cancel() for task in self._session.tasks.running]
+        cancels = [
+            workflow.get_external_workflow_handle(task.task_id).cancel() for task in self._session.sub_tasks.running
+        ]
         await asyncio.gather(*cancels, return_exceptions=True)
 
     def _watch(self, task_id: str, handle: SubTaskHandle) -> None:
@@ -68,7 +70,7 @@ class SubTaskRunner:
         async def watch() -> None:
             with suppress(ChildWorkflowError):
                 await handle
-            self._session.tasks.close_task(task_id)
+            self._session.sub_tasks.close_task(task_id)
 
         watching = asyncio.create_task(run_in_background(watch, rules=self._session.rules))
         self._watching.add(watching)

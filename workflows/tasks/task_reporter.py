@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.workflows.background import run_in_background
 

@@ -56,7 +56,7 @@ class OfferedTools:
         if listed.unchanged:
             self._session.offer_tools(self._session.tools.specs or [])
         elif listed.unread and workflow.patched("tools-of-servers-unread"):
-            self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_whole=False)
+            self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_complete=False)
         else:
             self._session.offer_tools(listed.tools)
 

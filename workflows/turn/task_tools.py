@@ -15,7 +15,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.session import SessionEnd
+    from turnkeeper.models.session.messages import SessionEnd
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, record_sub_task
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import read_progress, read_run_task
@@ -58,7 +58,7 @@ class TaskTools:
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.tasks.rejection(self._scope.turn.limits)
+        reason = self._session.sub_tasks.rejection(self._scope.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
         seconds_left = self._scope.time_left().total_seconds()
@@ -84,7 +84,7 @@ class TaskTools:
             # A background task is started even if the turn is stopped at this moment.
             handle = await (asyncio.shield(starting) if task.background else starting)
         except WorkflowAlreadyStartedError:
-            self._session.tasks.end(task.task_id, "failed")
+            self._session.sub_tasks.end(task.task_id, "failed")
             return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
         if task.background:
             text = "\n".join([*new.notes, "Its answer will come as a message."])

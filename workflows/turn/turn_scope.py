@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import WORKER_DIED, describe_failure
     from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
     from turnkeeper.models.session.rules import Since
-    from turnkeeper.models.session.session_state import Session
+    from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.turn.running_turn import RunningTurn
 
 

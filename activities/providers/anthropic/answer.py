@@ -40,7 +40,7 @@ class AnthropicAccumulator:
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
     def __init__(self, name: str) -> None:
-        self.is_whole = False
+        self.is_complete = False
         """The last event has arrived."""
         self.failure: Event | None = None
         """Always `None`: the SDK raises failures."""
@@ -67,7 +67,7 @@ class AnthropicAccumulator:
                 self._stop = event["delta"]
                 self._count(counts_of(event.get("usage")))
             case "message_stop":
-                self.is_whole = True
+                self.is_complete = True
         return []
 
     def response(self, *, request_id: str | None) -> ModelResponse:

@@ -204,7 +204,7 @@ def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
     if message.role == "user":
         return _texts(message.content)
     own = own_items(message, API, call_id_of=_call_id)
-    if own is None or not ids.stay(message):
+    if own is None or not ids.reserve_own_ids(message):
         return [*_texts(message.content.rstrip()), *_calls(message, ids)]
     return [block for block in own if not _is_blank(block)]
 

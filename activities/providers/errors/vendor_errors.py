@@ -161,8 +161,8 @@ class _ErrorBody:
     def _with_metadata(self, metadata: Mapping[str, object]) -> "_ErrorBody":
         """Return it combined with the error of the server behind a router (OpenRouter)."""
         headers = metadata.get("headers")
-        status_text = headers.items() if isinstance(headers, dict) else ()
-        parsed = replace(self, headers={str(name).lower(): str(value) for name, value in status_text})
+        pairs = headers.items() if isinstance(headers, dict) else ()
+        parsed = replace(self, headers={str(name).lower(): str(value) for name, value in pairs})
         raw = metadata.get("raw")
         inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
         if inner is None:
@@ -234,8 +234,8 @@ def _field_error(parsed: Mapping[str, object]) -> str:
 
 def _place_in(field_error: Mapping[str, object]) -> list[str]:
     """Return the path of the field in the request."""
-    steps = field_error.get("loc")
-    return [str(step) for step in steps if isinstance(step, str | int)] if isinstance(steps, list | tuple) else []
+    path = field_error.get("loc")
+    return [str(part) for part in path if isinstance(part, str | int)] if isinstance(path, list | tuple) else []
 
 
 def _is_page(body: object) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.activities.providers.offline.provider import deltas_of, respond
+from turnkeeper.activities.providers.offline.model import deltas_of, respond
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.session.queue.prompts import sentence_for
@@ -51,14 +51,14 @@ class ScriptedFault(Strict):
     retry_after: Seconds | None = None
     after_chunks: int = Field(0, ge=0)
 
-    def fails(self, *, attempt: int, wait_count: int) -> bool:
-        """Return whether the attempt (from 1) fails, after `wait_count` waits of the workflow.
+    def fails(self, *, attempt: int, waits: int) -> bool:
+        """Return whether the attempt (from 1) fails, after `waits` waits of the workflow.
 
         >>> fault = ScriptedFault(error_type="overloaded", times=2)
-        >>> [fault.fails(attempt=attempt, wait_count=waits) for attempt, waits in [(2, 0), (3, 0), (1, 1), (1, 2)]]
+        >>> [fault.fails(attempt=attempt, waits=waits) for attempt, waits in [(2, 0), (3, 0), (1, 1), (1, 2)]]
         [True, False, True, False]
         """
-        return attempt + wait_count <= self.times
+        return attempt + waits <= self.times
 
 
 class ScriptedResponse(Strict):
@@ -109,7 +109,7 @@ class ScriptedModel:
         await asyncio.sleep(response.delay)
         parts = _parts_of(response, request, info)
         fault = response.fault
-        if fault and not fault.fails(attempt=info.attempt, wait_count=info.round):
+        if fault and not fault.fails(attempt=info.attempt, waits=info.waits):
             fault = None
         chunks = 0
         async for delta in deltas_of(parts, pause=response.chunk_delay):

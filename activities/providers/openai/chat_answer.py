@@ -78,7 +78,7 @@ class ChatAccumulator:
 
     def __init__(self, name: str, *, request: int) -> None:
         """Begin the answer of the model `name` to the session's model request number `request`."""
-        self.is_whole = False
+        self.is_complete = False
         """The answer is complete, except for its usage."""
         self.failure: Event | None = None
         """The server's error."""
@@ -105,7 +105,7 @@ class ChatAccumulator:
     def response(self, *, request_id: str | None) -> ModelResponse:
         self._content.finish(is_cut=self._is_cut())
         stop = self._stop_reason()
-        calls = self._whole_calls() if stop == "tool_calls" else []
+        calls = self._complete_calls() if stop == "tool_calls" else []
         return ModelResponse(
             parts=[*self._text_parts(), *(part for part, _ in calls)],
             stop=stop,
@@ -135,7 +135,7 @@ class ChatAccumulator:
             if key not in _UNDERSTOOD:
                 self._extra_fields.add(key, piece)
         self._finish = choice.get("finish_reason") or self._finish
-        self.is_whole = bool(self._finish)
+        self.is_complete = bool(self._finish)
 
     def _add_text(self, delta: Delta, to: str) -> Delta:
         self._texts[to].append(delta.text)
@@ -164,7 +164,7 @@ class ChatAccumulator:
         is_another = bool(own_id and latest.id and own_id != latest.id)
         return None if is_another or (index is None and latest.is_complete) else latest
 
-    def _whole_calls(self) -> list[tuple[CallPart, Block]]:
+    def _complete_calls(self) -> list[tuple[CallPart, Block]]:
         """Return the calls, each with its unknown fields. Missing and duplicate ids are replaced."""
         calls_with_fields: list[tuple[CallPart, Block]] = []
         used_ids: set[str] = set()

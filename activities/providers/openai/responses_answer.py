@@ -52,7 +52,7 @@ class ResponsesAccumulator:
         self._end: Event = {}
         self._used: Mapping[str, object] = {}
         self._is_cut = False
-        self.is_whole = False
+        self.is_complete = False
         """The last event of the answer has arrived. The answer may be cut."""
         self.failure: Event | None = None
         """The vendor's error."""
@@ -86,7 +86,7 @@ class ResponsesAccumulator:
             _check_is_cut(end)
         # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
         parts = [part for part in _parts_in(items) if not (is_cut and isinstance(part, CallPart))]
-        _refuse_refusal(items, parts)
+        _raise_refusal(items, parts)
         return ModelResponse(
             parts=parts,
             stop=_stop(parts, is_cut=is_cut),
@@ -108,7 +108,7 @@ class ResponsesAccumulator:
             self.failure = response.get("error") or {"type": "server_error"}
         else:
             self._is_cut = kind == "response.incomplete" or status == "incomplete"
-            self._end, self.is_whole = response, True
+            self._end, self.is_complete = response, True
 
     def _output_items(self) -> list[Event]:
         """Return the items of the output. Some servers send `done` events for only some of them, or none."""
@@ -158,7 +158,7 @@ def _check_is_cut(end: Event) -> None:
         raise unclear_answer_error("OpenAI ended its answer early and does not say why", vendor="OpenAI")
 
 
-def _refuse_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
+def _raise_refusal(items: Sequence[Event], parts: Sequence[Part]) -> None:
     """Raise `ModelError` if the answer is only a refusal."""
     pieces = [piece for item in items if item.get("type") == "message" for piece in item.get("content") or []]
     refusals = [piece["refusal"] for piece in pieces if piece.get("refusal")]

@@ -101,7 +101,7 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
         yield {"role": "user", "content": message.content}
     elif message.role == "tool":
         yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": result_text(message)}
-    elif (own := own_items(message, API, call_id_of=_call_id)) and ids.stay(message):
+    elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
         yield from map(_sendable, own)
     else:
         yield from _items_anew(message, ids)

@@ -205,8 +205,8 @@ def _calls_in(text: str) -> Iterator[AnswerEvent]:
         yield RespondEvent(content=rest)
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)

@@ -1,6 +1,6 @@
-"""From a vendor's stream of events to deltas and the whole answer, for all adapters (AGT-3, AGT-9).
+"""From a vendor's stream of events to deltas and the whole answer, for all providers (AGT-3, AGT-9).
 
-The adapter's `StreamAccumulator` interprets the events. An answer is complete once the accumulator says so; until then
+The provider's `StreamAccumulator` interprets the events. An answer is complete once the accumulator says so; until then
 there is no answer, however the stream ends.
 """
 
@@ -27,7 +27,7 @@ RUN_OUT_SECONDS = 0.5
 class StreamAccumulator(Protocol):
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
-    is_whole: bool
+    is_complete: bool
     """Nothing is missing, except maybe counts."""
     failure: Event | None
     """The vendor's error."""
@@ -68,7 +68,7 @@ async def stream_answer(
                 raise stream.failure_error(accumulator.failure)
             for delta in deltas:
                 yield delta
-            if accumulator.is_whole:
+            if accumulator.is_complete:
                 break
         else:
             raise stream.early_end_error()

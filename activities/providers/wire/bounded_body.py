@@ -85,10 +85,10 @@ class _Beginning(_Bounded):
 
     def __init__(self, body: httpx2.AsyncByteStream, *, max_bytes: int) -> None:
         super().__init__(body)
-        self._most = max_bytes
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        remaining = self._most
+        remaining = self._max_bytes
         async for piece in self._body:
             yield piece[:remaining]
             remaining -= len(piece)

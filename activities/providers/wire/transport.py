@@ -7,7 +7,7 @@ generated alike, so one class serves both.
 This module handles what an SDK doesn't. Its own retries are switched off, since Temporal retries. An HTML page with
 status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
 `UnicodeDecodeError` and the exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but
-before its last event is an error: the adapter, which knows the last event, raises it.
+before its last event is an error: the provider, which knows the last event, raises it.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must continue.
 """
@@ -161,7 +161,7 @@ class Transport:
 
     def _compressed_error(self) -> ModelError:
         """Return the error of an unrequested compression, which a retry would have too."""
-        return self.unreadable_error("its answer is compressed, which was not asked for", max_attempts=1)
+        return self.unreadable_error("it is compressed, which was not asked for", max_attempts=1)
 
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
@@ -171,10 +171,10 @@ class Transport:
         name = self.vendor.name
         return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
 
-    def unreadable_error(self, what: str, *, max_attempts: int | None = None) -> ModelError:
+    def unreadable_error(self, reason: str, *, max_attempts: int | None = None) -> ModelError:
         """Return the error of an unreadable answer. A retry may succeed."""
         name = self.vendor.name
-        message = f"{name} could not be understood, {what}"
+        message = f"{name}'s answer could not be read: {reason}"
         return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
 
     def not_a_stream_error(self, kind: str) -> ModelError:
@@ -182,8 +182,8 @@ class Transport:
 
         An address that has answered before may do so again. Otherwise it is the wrong one.
         """
-        what = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
-        return self.unreadable_error(what, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+        reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
+        return self.unreadable_error(reason, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
 
     def mark_answered(self) -> None:
         """Note that there is an API at the vendor's address."""
@@ -198,7 +198,7 @@ class Transport:
             error.vendor = error.vendor or self.vendor.name
             raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise self.unreadable_error(f"at {type(error).__name__}") from None
+            raise self.unreadable_error(type(error).__name__) from None
 
 
 class VendorStream:
@@ -220,7 +220,7 @@ class VendorStream:
         try:
             self._headers = stream.response.headers
             with self.transport.translating_errors(self._body, headers=self._headers), self._readable():
-                await self._refuse_other_than_events(stream.response)
+                await self._reject_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
                         checked = self._checked(event)
@@ -255,9 +255,9 @@ class VendorStream:
         try:
             yield
         except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
-            raise self.transport.unreadable_error("its answer is no stream of events") from None
+            raise self.transport.unreadable_error("it is not a stream of events") from None
 
-    async def _refuse_other_than_events(self, response: Any) -> None:
+    async def _reject_other_than_events(self, response: Any) -> None:
         """Raise `ModelError` for a page or an object with a good status, such as a proxy's page or a vendor's error."""
         if response.status_code == HTTPStatus.NO_CONTENT:  # complete, not broken off
             raise self.transport.not_a_stream_error("no content (HTTP 204)")
@@ -272,5 +272,5 @@ class VendorStream:
 
     def _checked(self, event: object) -> Event:
         if not isinstance(event, dict) or not is_storable(event):
-            raise self.transport.unreadable_error("an event of its answer is no proper JSON object")
+            raise self.transport.unreadable_error("an event is not a proper JSON object")
         return event

@@ -13,7 +13,7 @@ from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_sign
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
-from turnkeeper.models.answers import FullConversation, SessionDescription
+from turnkeeper.models.http_responses import FullConversation, SessionDescription
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 

@@ -31,8 +31,8 @@ from turnkeeper.clients.terminal.interactive.commands import (
 )
 from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
+from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
-from turnkeeper.models.session.session import Configure
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 

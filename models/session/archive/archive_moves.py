@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.rules import Since
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.transcript import carried_size
 

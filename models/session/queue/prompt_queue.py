@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.archive.archive_state import ArchiveMove
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
 from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_bytes, text_bytes
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
-from turnkeeper.models.session.rules import CURRENT_RULES, Since
+from turnkeeper.models.session.rules import Since
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 ACCEPTED_TIMES = 10
@@ -43,12 +43,7 @@ class PromptQueue:
     """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
 
     def __init__(
-        self,
-        state: QueueState,
-        *,
-        limits: Limits,
-        rules: int = CURRENT_RULES,
-        on_change: Callable[[], object] = lambda: None,
+        self, state: QueueState, *, limits: Limits, rules: int, on_change: Callable[[], object] = lambda: None
     ) -> None:
         """Continue from `state`; `limits` bound the remembered ids and fates.
 
@@ -230,7 +225,7 @@ class PromptQueue:
         *,
         revision: int,
         message_ids: Collection[str] | None = None,
-        refusing: RejectedError | None = None,
+        rejection: RejectedError | None = None,
         limits: Limits | None = None,
     ) -> QueueView:
         """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
@@ -248,8 +243,8 @@ class PromptQueue:
             waiting=self._visible(places, max_bytes=limits.page_bytes - limits.fates_bytes),
             fates=fates,
             revision=revision,
-            refusing=refusing.reason if refusing else None,
-            refusing_because=refusing.message if refusing else None,
+            refusing=rejection.reason if rejection else None,
+            refusing_because=rejection.message if rejection else None,
             length=len(row),
             bytes=row.text_bytes,
             parked=len(row.parked),

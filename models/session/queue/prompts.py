@@ -63,6 +63,7 @@ class Fate(Compact):
     turn_id: str | None = None
     reason: str | None = None
     refusal: RejectionReason | None = None
+    """Why the session rejected it. A model's refusal is something else."""
 
 
 class ParkedPrompt(NamedTuple):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from turnkeeper.models.session.session import SessionInput, title_of
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput, title_of
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
@@ -41,7 +41,7 @@ def record_sub_task(
         )
     prepared = prepare_task(request, now=now, inherited=inherited)
     title = request.title or title_of(request.description)
-    task = session.tasks.start(call_id=call_id, title=title, background=request.background, limits=turn.limits)
+    task = session.sub_tasks.start(call_id=call_id, title=title, background=request.background, limits=turn.limits)
     timeout = request.timeout or turn.limits.turn_timeout
     limits = turn.limits.model_copy(
         update={

@@ -65,6 +65,11 @@ class TaskState(Compact):
     reported: TaskChange | None = None
     """The last change signalled to the parent, without answer and error; `None`: none yet."""
 
+    @property
+    def carried_bytes(self) -> int:
+        """JSON bytes of the carried state; 0 as long as nothing was reported."""
+        return 0 if self == TaskState() else len(to_json(self))
+
     def with_report(self, report: ProgressReport) -> "TaskState":
         return self.model_copy(update=report.model_dump(exclude_none=True))
 

@@ -114,7 +114,7 @@ class RunningTurn(CarriedTurn):
     # ---- its clock
 
     def deadline_at(self, now: datetime) -> datetime:
-        """Return when the turn's time is over; its clock stands still while a decision is pending (AGT-1)."""
+        """Return when the turn's time is over; its clock is paused while a decision is pending (AGT-1)."""
         return self.deadline + (now - self.awaiting_since) if self.awaiting_since else self.deadline
 
     def time_left(self, now: datetime) -> timedelta:

@@ -311,7 +311,7 @@ def test_agt_4_a_bounded_answer_has_room_for_its_thinking(name: str) -> None:
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
     answer = AnthropicAccumulator(MODEL)
     deltas = [delta for event in events for delta in answer.add(event)]
-    assert answer.is_whole
+    assert answer.is_complete
     return deltas, answer.response(request_id=request_id)
 
 
@@ -488,7 +488,7 @@ def test_agt_3_no_call_goes_back_that_nobody_answers(blocks: list[Block], stop: 
         ("content_filter", None, "refusal", "“content_filter”"),
         ("sensitive", None, "refusal", "“sensitive”"),
         ("network_error", None, "provider_error", "“network_error”"),
-        ("of_next_year", None, "provider_error", "not known to end a whole one"),
+        ("of_next_year", None, "provider_error", "not known to end a complete answer"),
     ],
 )
 def test_agt_9_a_stop_that_is_no_answer_is_an_error(

@@ -331,7 +331,7 @@ async def test_agt_11_what_is_no_answer_is_the_providers_error(wire: AnthropicWi
     wire.script(GARBLED[what])
     error = await failure(wire.provider())
     assert error.error_type == "provider_error"
-    assert error.message.startswith("Anthropic could not be understood")
+    assert error.message.startswith("Anthropic's answer could not be read: ")
     assert len(wire.requests) == 1
 
 
@@ -477,7 +477,7 @@ async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpac
     error = await failure(provider)
     assert (error.error_type, error.message) == (
         "provider_error",
-        "Anthropic could not be understood, its answer is compressed, which was not asked for",
+        "Anthropic's answer could not be read: it is compressed, which was not asked for",
     )
     error = await failure(provider)
     assert (error.error_type, error.retry_after) == ("rate_limited", 7)

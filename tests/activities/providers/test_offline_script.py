@@ -17,12 +17,12 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
-from turnkeeper.activities.providers.offline.provider import ABILITIES, OfflineModel
+from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel
+from turnkeeper.activities.providers.offline.provider import OfflineProvider
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
-from turnkeeper.activities.providers.registry import OfflineProvider, Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.model_view import digest_of
-from turnkeeper.models.model_name import KNOWN_PROVIDERS
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelCall,
@@ -53,7 +53,7 @@ class Player:
         request: int = 1,
         *,
         attempt: int = 1,
-        wait_count: int = 0,
+        waits: int = 0,
         name: str = "script",
         prompt: str = "hi",
         partial_events: list[Delta | ModelResponse] | None = None,
@@ -61,7 +61,7 @@ class Player:
         """Return everything that is streamed; `partial_events` also has what came before an error."""
         events = [] if partial_events is None else partial_events
         messages = [ModelMessage(role="user", content=prompt)]
-        context = CallInfo(session_id="s", request=request, attempt=attempt, round=wait_count)
+        context = CallInfo(session_id="s", request=request, attempt=attempt, waits=waits)
         async for event in self.model.stream(name, ModelRequest(head=RequestHead(), messages=messages), context):
             events.append(event)  # one by one: an error must not take what came before it
         return events
@@ -158,9 +158,9 @@ async def test_agt_9_a_fault_fails_the_first_attempts_and_then_the_answer_comes(
 
 async def test_agt_9_a_wait_of_the_workflow_counts_though_its_next_activity_begins_at_attempt_1(player: Player) -> None:
     player.write({"text": "a", "fault": {"error_type": "rate_limited", "times": 2, "retry_after": 60}})
-    for wait_count in (0, 1):
-        assert (await player.error(attempt=1, wait_count=wait_count)).error_type == "rate_limited"
-    assert (await player.response(attempt=1, wait_count=2)).text == "a"
+    for waits in (0, 1):
+        assert (await player.error(attempt=1, waits=waits)).error_type == "rate_limited"
+    assert (await player.response(attempt=1, waits=2)).text == "a"
 
 
 async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited(player: Player) -> None:
@@ -170,7 +170,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     activity = ActivityEnvironment()
     key = CacheKey(activity.info.workflow_run_id or "", call.request, call.digest)
     REQUESTS.put(key, request, size=1)
-    providers, texts = Providers({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
+    providers, texts = ProviderRegistry({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
     asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())
     call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
@@ -297,7 +297,7 @@ def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
         instances.append(OfflineModel())
         return instances[-1]
 
-    providers = Providers({"offline": make})
+    providers = ProviderRegistry({"offline": make})
     assert instances == []
     assert providers.resolve("offline:script/a:b") == (*instances, "script/a:b")
     assert providers.resolve("offline:") == (*instances, "")
@@ -307,12 +307,7 @@ def test_agt_4_a_provider_is_made_once_when_it_is_first_asked_for() -> None:
 @pytest.mark.parametrize("model", ["", "offline", ":x", "openai:gpt"])
 def test_agt_4_an_unknown_provider_is_a_bad_request_that_names_the_known_ones(model: str) -> None:
     with pytest.raises(ModelError) as raised:
-        Providers({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
+        ProviderRegistry({"offline": OfflineModel, "mine": OfflineModel}).resolve(model)
     assert raised.value.error_type == "bad_request"
     assert repr(model) in raised.value.message
     assert "mine, offline" in raised.value.message
-
-
-def test_agt_4_every_provider_a_session_may_name_is_one_a_worker_can_have() -> None:
-    providers = Providers(dict.fromkeys(KNOWN_PROVIDERS, OfflineModel))
-    assert [providers.resolve(f"{provider}:x")[1] for provider in KNOWN_PROVIDERS] == ["x"] * len(KNOWN_PROVIDERS)

@@ -210,7 +210,7 @@ DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 def folded(*chunks: dict[str, Any], fold: type[ChatAccumulator] = ChatAccumulator) -> tuple[list[Delta], ModelResponse]:
     answer = fold(MODEL, request=7)
     deltas = [delta for each in chunks for delta in answer.add(each)]
-    assert answer.is_whole
+    assert answer.is_complete
     assert answer.failure is None
     return deltas, answer.response(request_id="req_1")
 
@@ -272,9 +272,9 @@ def test_agt_3_of_several_choices_the_first_is_the_answer_and_whole_with_its_own
     answer = ChatAccumulator(MODEL, request=1)
     for event in (chunk({"content": "Ye"}), {**chunk({}), "choices": [other]}):
         answer.add(event)
-    assert not answer.is_whole
+    assert not answer.is_complete
     answer.add(together)
-    assert answer.is_whole
+    assert answer.is_complete
     assert answer.response(request_id=None).text == "Yes."
 
 
@@ -484,7 +484,7 @@ def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
     answer = ChatAccumulator(MODEL, request=1)
     for each in (chunk({"content": "So."}), {**chunk({}), "choices": [], "usage": {"prompt_tokens": 1}}, chunk({}, "")):
         answer.add(each)
-    assert not answer.is_whole
+    assert not answer.is_complete
 
 
 def test_agt_3_half_characters_are_put_together_or_replaced():

@@ -269,7 +269,7 @@ def test_agt_4_the_least_bound_of_an_answer_is_the_apis():
 def folded(*events: dict[str, Any], request_id: str | None = "req_1") -> tuple[list[Delta], ModelResponse]:
     answer = ResponsesAccumulator(MODEL)
     deltas = [delta for event in events for delta in answer.add(event)]
-    assert answer.is_whole
+    assert answer.is_complete
     assert answer.failure is None
     return deltas, answer.response(request_id=request_id)
 
@@ -399,7 +399,7 @@ def test_agt_9_a_response_that_failed_has_failed_by_whatever_name_its_last_event
     *_, end = events_of([message("So.")])
     for error_field, failure in ((error, error), (None, {"type": "server_error"})):
         answer.add({**end, "response": {**end["response"], "status": status, "error": error_field}})
-        assert (answer.failure, answer.is_whole) == (failure, False)
+        assert (answer.failure, answer.is_complete) == (failure, False)
 
 
 def assert_broken_off(*events: dict[str, Any]) -> None:

@@ -788,7 +788,7 @@ async def test_agt_11_what_is_no_answer_is_the_providers_error(wire, what):
     wire.script(GARBLED[what])
     error = await failure(wire.provider())
     assert error.error_type == "provider_error"
-    assert "could not be understood" in error.message
+    assert "answer could not be read" in error.message
     assert len(wire.requests) == 1
 
 

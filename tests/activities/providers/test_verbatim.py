@@ -61,7 +61,7 @@ def written_chars(conversation: list[tuple[bool, list[str]]]) -> list[tuple[list
     ids, results = CallIds(), []
     for is_own, call_ids in conversation:
         message = step(*call_ids)
-        own = call_ids if is_own and ids.stay(message) else ids.new_ids_for(message)
+        own = call_ids if is_own and ids.reserve_own_ids(message) else ids.new_ids_for(message)
         results.append((own, [ids.id_for_result(ModelMessage(role="tool", call_id=call_id)) for call_id in call_ids]))
     return results
 

@@ -14,7 +14,7 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage
 from turnkeeper.api.ai_sdk.turn_chunks import ClientState, TurnChunks, answer_id, waits_for_people
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.approvals import ResolveApproval
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, PartialPart, growth

@@ -20,7 +20,7 @@ from tests.api.waits import until_not
 from tests.harness import LONG_PAUSE, SLACK, DrivenSession, Environment, asks, broken, heal, says
 from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.deletion import deletion_id
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import (
     CallPart,

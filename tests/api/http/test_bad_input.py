@@ -17,7 +17,7 @@ from temporalio.client import Client
 from tests.api.waits import until_not, until_status
 from tests.harness import SLACK, DrivenSession, Environment
 from turnkeeper.api.bodies import StartSession
-from turnkeeper.models.session.session import Configure
+from turnkeeper.models.session.messages import Configure
 
 
 def problem_of(answer: Any) -> str:
@@ -436,7 +436,7 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
 
     session = f"w-{uuid4()}"
     await http.post("/workflow", json={"id": session})
-    monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+    monkeypatch.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
     await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     await until_status(http, session, "stuck")
     answer = await http.get(f"/workflow/{session}/conversation")

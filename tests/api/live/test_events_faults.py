@@ -98,7 +98,7 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
     async with watcher.stream() as events:
         await anext(events)
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "hi", "id": "p1"})
             await watcher.until_in(events, lambda so_far: so_far.trouble == "Session stuck")
         await watcher.until_in(events, idle_after(1))

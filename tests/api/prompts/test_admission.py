@@ -22,7 +22,7 @@ from tests.harness import SLACK, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 
 def fresh() -> str:

@@ -12,10 +12,10 @@ from tests.api.conftest import SessionRequests
 from tests.harness import BOUND, Environment
 from turnkeeper.api.temporal.queue_estimates import queue_read_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session import session as session_models
+from turnkeeper.models.session import messages
+from turnkeeper.models.session.messages import MessageId
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import QueuedPrompt, QueueView
-from turnkeeper.models.session.session import MessageId
 from turnkeeper.models.wire import Strict
 
 
@@ -39,7 +39,7 @@ def earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def earlier_view(self: PromptQueue, **options: Any) -> QueueView:
         return QueueView.model_validate(view(self, **options).model_dump(include=EARLIER_FIELDS))
 
-    monkeypatch.setattr(session_models, "QueueRequest", EarlierQueueRequest)
+    monkeypatch.setattr(messages, "QueueRequest", EarlierQueueRequest)
     monkeypatch.setattr(PromptQueue, "view", earlier_view)
 
 

@@ -11,7 +11,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
 from tests.harness import BOUND, DrivenSession, Environment, asks, says
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 

@@ -10,7 +10,7 @@ from tests.api.long_chats import LIMITS
 from tests.harness import DrivenSession, Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.replay_text.grammar import ReplayEvent, RespondEvent, ThinkEvent, UserEvent, parse_replay
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, RespondPart, ThinkPart, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -11,7 +11,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create
 from tests.harness import Environment, asks, last_user_message, says
 from tests.waiting import until
-from turnkeeper.activities.providers.offline.provider import answer as offline_answer
+from turnkeeper.activities.providers.offline.model import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.workflows import search_attributes
@@ -393,7 +393,7 @@ async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+    monkeypatch.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
     task_id = (await create(http, title="Paint"))["task_id"]
 
     async def is_stuck() -> bool:

@@ -41,7 +41,7 @@ from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -310,7 +310,7 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
     async with watcher.stream() as events:
         await watcher.until_in(events, idle_after(1))
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
             session_requests.clear()
             answers: list[int] = []

@@ -22,7 +22,7 @@ from tests.waiting import until
 from turnkeeper.api.prompts.fate_reader import TAIL_BYTES, TAIL_PROMPTS
 from turnkeeper.api.temporal import queue_estimates
 from turnkeeper.api.temporal.history_tail import HistoryTailReader
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 DEEP = 9_000
 """Signals after the first prompt: below what Temporal takes for one run."""

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from tests.harness import Environment
 from tests.waiting import until
 from turnkeeper.api.temporal.listing import _checksum
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 
 def junk_cursors() -> list[str]:

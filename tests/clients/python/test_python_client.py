@@ -20,7 +20,7 @@ from turnkeeper.clients.python.conversation import Conversation, Cursor
 from turnkeeper.clients.python.errors import GatewayProblemError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.session.session import Configure
+from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
@@ -304,7 +304,7 @@ async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can
     async with asyncio.timeout(60), aclosing(gateway.events(session)) as events:
         take(await anext(events), copy, [])
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session_state.Session.begin_turn", broken)
+            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
             await gateway.prompt(session, "hi")
             async for event in events:
                 if isinstance(event, ConnectionLostEvent) and "is stuck" in event.reason:

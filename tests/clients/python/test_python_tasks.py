@@ -7,7 +7,7 @@ import pytest
 from tests.waiting import until
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.answers import Task
+from turnkeeper.models.http_responses import Task
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from turnkeeper.models.context.model_context import HalvedWindow
 from turnkeeper.models.context.model_view import REFUSED_NOTE
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.outside_start import check_outside_start
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState

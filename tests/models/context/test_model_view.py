@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, says, send, session
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.ids import call_id
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.large_texts import resolve_request
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ToolCall, ToolResult
@@ -110,7 +110,7 @@ def test_ses_15_to_be_carriable_a_view_gives_up_anything_but_its_head_the_summar
             answer_turn(target)
         send(target, "now", id="now")
         target.begin_turn(now=NOW)
-        target.view.evict_over_bytes(2_000, running_turn="now", head=first)
+        target.view.evict_over_bytes(2_000, running_turn="now", first_n=first)
         contents = [message.content for message in target.view.messages]
         assert contents[:first] == ["turn 0", "ok", "turn 1"][:first]
         assert "turn 10" not in contents

@@ -19,7 +19,7 @@ from turnkeeper.models.context.summary import (
 )
 from turnkeeper.models.replay_text.grammar import CallEvent, RespondEvent, ResultEvent, UserEvent, parse_replay
 from turnkeeper.models.session.archive.archive_moves import next_move, next_step_move
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, SummaryOutcome, ToolSpec
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
@@ -162,7 +162,7 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
     target.context.insert_summary(
         SummaryOutcome(text=text),
         of=entries,
-        head=config.preserve_first_n,
+        first_n=config.preserve_first_n,
         view_bytes=target.config.limits.view_bytes,
     )
     return to_summarise

@@ -21,8 +21,8 @@ from turnkeeper.models.context.window import (
     kept_indexes,
     message_groups,
 )
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 

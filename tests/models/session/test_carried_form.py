@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from tests.models.builders import NOW, answer_turn, send, session
 from turnkeeper.models.session.carried_form import FLAT_FIELDS, FOR_EARLIER_RELEASES
-from turnkeeper.models.session.session import CarriedState, CarriedTurn, SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
 
 HISTORIES = Path(__file__).parents[2] / "replay" / "histories"
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.models.builders import NOW, complete_turn, send, session
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
-from turnkeeper.models.session.archive.archive_state import ArchiveMove
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
 

@@ -8,11 +8,12 @@ from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, se
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import next_move
+from turnkeeper.models.session.messages import Configure, SessionInput, configured, read_start, title_of
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.session import Configure, SessionInput, configured, read_start, title_of
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.rules import CURRENT_RULES
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
 JSON = st.recursive(
@@ -263,7 +264,7 @@ def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
 
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
     with pytest.raises(IndexError):
-        PromptQueue(QueueState(), limits=Limits()).start_next(at=NOW)
+        PromptQueue(QueueState(), limits=Limits(), rules=CURRENT_RULES).start_next(at=NOW)
 
 
 def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:

@@ -27,7 +27,7 @@ from tests.waiting import until
 from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.activities.running_reports import RunningActivity, RunningReporter
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest

@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from tests.harness import UNASKED, AnswerParts, DrivenSession, Environment, Gate, asks, last_user_message, says
 from tests.waiting import until
 from tests.workflows.test_web_ui import details
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult

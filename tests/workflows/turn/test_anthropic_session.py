@@ -9,7 +9,7 @@ from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.anthropic_wire import MODEL, AnthropicWire, error_body
 from tests.vendors.server import Answer, Call, Reply
 from turnkeeper.activities.providers.protocol import Provider
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 
 LOOK_TWICE = Answer(
     think="Left, then right.",

@@ -9,7 +9,8 @@ from temporalio.exceptions import ApplicationError
 from tests.harness import DrivenSession, Environment, asks, says, tools_of
 from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.session.session import CarriedState, SessionInput
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.workflows import search_attributes
 

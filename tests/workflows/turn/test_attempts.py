@@ -13,10 +13,10 @@ from tests.harness import BOUND, AnswerParts, Environment, Gate, asks, environme
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.request_size import request_tokens
 from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, Spent
@@ -91,7 +91,7 @@ async def test_agt_9_over_every_api_answers_that_are_cut_at_ninety_percent_end_w
     async with WIRES[api]() as wire:
         whole = wire.reply(Answer(text=STORY * 8, input=1_000, output=1_300))
         wire.server.otherwise = lambda received: whole.cut_after(len(whole.chunks) * 9 // 10)
-        providers = Providers({split_model(wire.model)[0]: wire.provider})
+        providers = ProviderRegistry({split_model(wire.model)[0]: wire.provider})
         async with environment(temporal, providers=providers) as env:
             session = await env.start(limited(max_tokens_per_turn=3_000).model_copy(update={"model": wire.model}))
             await session.prompt("tell me a story")

@@ -10,7 +10,7 @@ import pytest
 from tests.harness import Environment, asks, says
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.session import Configure, SessionInput, configured
+from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelResponse

@@ -22,7 +22,7 @@ from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session import session_tools
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult

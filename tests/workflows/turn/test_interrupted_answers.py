@@ -17,10 +17,10 @@ from tests.vendors.chat_wire import ChatWire
 from tests.vendors.server import Answer
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.session import SessionInput
-from turnkeeper.models.session.session_state import Session
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep
@@ -417,7 +417,7 @@ async def test_ses_9_every_vendor_takes_what_follows_an_interrupted_answer(tempo
     async with APIS[api]() as wire:
         whole = wire.reply(Answer(think="Let me see.", text=STORY + " night."))
         wire.script(whole.silent_after(len(whole.chunks) - 1), Answer(text="It is noon."))
-        providers = Providers({split_model(wire.model)[0]: wire.provider})
+        providers = ProviderRegistry({split_model(wire.model)[0]: wire.provider})
         async with environment(temporal, providers=providers) as env:
             session = await env.start(SessionInput(model=wire.model))
             await session.prompt(id="p1", text="tell me a story")

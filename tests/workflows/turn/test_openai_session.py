@@ -10,7 +10,7 @@ from tests.vendors.responses_wire import ResponsesWire, function_call, message, 
 from tests.vendors.server import Answer, Call, VendorWire
 from turnkeeper.activities.providers.text.text_answer import GRAMMAR
 from turnkeeper.models.replay_text.grammar import PLAIN
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from tests.harness import Environment, asks, environment, says, tools_of
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelResponse, RespondPart, ThinkPart, ToolSpec
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult, Usage
 
@@ -282,7 +282,7 @@ async def test_ses_10_a_bug_of_ours_fails_the_workflow_task_and_the_turn_goes_on
 
     session = await env.start()
     with monkeypatch.context() as broken_build:
-        broken_build.setattr("turnkeeper.models.session.session_state.Session.end_turn", broken)
+        broken_build.setattr("turnkeeper.models.session.session.Session.end_turn", broken)
         await session.prompt("hello")
 
         async def is_tried_again() -> bool:

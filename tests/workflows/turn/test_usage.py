@@ -6,7 +6,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from tests.harness import Environment, asks, says
 from turnkeeper.models.limits import MIN_STATE_BYTES
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelCallOutcome, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage
 

@@ -13,9 +13,9 @@ from tests.harness import DrivenSession, Environment, environment
 from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, VendorWire
-from turnkeeper.activities.providers.registry import Providers
+from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.model_name import split_model
-from turnkeeper.models.session.session import SessionInput
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
@@ -48,7 +48,7 @@ async def with_real_tools(client: Client, wires: Sequence[VendorWire], workspace
     (workspace / "b.txt").write_text("banana\n")
     offline = build_providers(Settings(offline_words_per_second=0))
     factories = {split_model(wire.model)[0]: wire.provider for wire in wires}
-    providers = Providers({**factories, "offline": lambda: offline.resolve("offline:")[0]})
+    providers = ProviderRegistry({**factories, "offline": lambda: offline.resolve("offline:")[0]})
     async with (
         build_toolbox(Settings(workspace_root=workspace)) as toolbox,
         environment(client, providers=providers, toolbox=toolbox) as env,

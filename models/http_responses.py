@@ -37,6 +37,13 @@ class SessionStarted(Frozen):
     message_id: str | None = None
 
 
+class SessionChanged(Frozen):
+    """A session was configured, or is ending. `message_id` is always null; earlier clients expect it."""
+
+    workflow_id: str
+    message_id: None = None
+
+
 class PromptAccepted(Frozen):
     """A prompt is stored. `position` counts from 1; 0: its turn has started; null: no worker has answered yet."""
 
@@ -69,7 +76,7 @@ class ChatAccepted(Frozen):
     message_id: str
 
 
-class ConversationAnswer(Frozen):
+class ConversationResponse(Frozen):
     """What is new in a session."""
 
     workflow_id: str

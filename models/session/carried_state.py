@@ -1,0 +1,62 @@
+"""What a session carries from one run to the next (SES-14).
+
+This model is public API of running sessions: new fields have defaults (SES-19). `docs/extending.md` lists the places of
+a new field.
+"""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, WrapSerializer
+
+from turnkeeper.models.context.model_context import ContextState
+from turnkeeper.models.replay_text.turns import MovedEvents
+from turnkeeper.models.session.archive.archive_health import ArchiveState
+from turnkeeper.models.session.carried_form import read_carried, write_carried
+from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.session_tools import ToolsState
+from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
+from turnkeeper.models.session.tasks.task_state import TaskState
+from turnkeeper.models.session.turn.running_turn import CarriedTurn
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.transcript import TranscriptState
+from turnkeeper.models.wire import Compact, UtcDatetime
+
+
+class SessionFacts(Compact):
+    """The carried fields that belong to no part of the session."""
+
+    created_at: UtcDatetime
+    revision: int
+    request_count: int = 0
+    usage: Usage = Usage()
+    ending: str | None = None
+    """Why the session is ending; `None`: it is not ending."""
+    default_rules: int = 1
+    """The rules of the session's first run, which determine its defaults in every run (SES-19)."""
+    moved_events: MovedEvents = MovedEvents()
+
+
+class CarriedState(SessionFacts):
+    """The whole state of a session, carried from one run to the next (SES-14). Under 1 MB.
+
+    Each part is the state of one class and is defined beside it.
+    """
+
+    transcript: TranscriptState = TranscriptState()
+    queue: QueueState = QueueState()
+    context: ContextState = ContextState()
+    tools: ToolsState = ToolsState()
+    archive: ArchiveState = ArchiveState()
+    task: TaskState = TaskState()
+    """Of the task that the session is: `Session.own_task`."""
+    tasks: SubTasksState = SubTasksState()
+    """Of the tasks that it has started: `Session.sub_tasks`."""
+    running: CarriedTurn | None = None
+
+    @property
+    def facts(self) -> SessionFacts:
+        return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
+
+
+Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
+"""The carried state in JSON: written in the present form, read in every form that was ever written."""

@@ -1,0 +1,329 @@
+"""Messages to and from a session, and its input (SES-4, SES-8).
+
+These models are public API of running sessions: new fields have defaults (SES-19).
+"""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import to_json
+
+from turnkeeper.models.context.context_view import TURNS_A_PAGE
+from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
+from turnkeeper.models.model_name import MODEL_PATTERN, split_model
+from turnkeeper.models.session.carried_state import Carried
+from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.rules import Since
+from turnkeeper.models.session.tasks.outcome import TaskOutcome
+from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
+
+TITLE_CHARS = 60
+"""Maximum length of a title made from a prompt."""
+
+DEFAULT_MODEL = "offline:"
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a careful assistant working in a conversation that can last for months. "
+    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
+    "and answer briefly."
+)
+
+USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
+"""User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
+
+_USER_PATTERN_WITHOUT_APOSTROPHES = r"^[\w .@+~-]{1,64}$"
+
+SYSTEM_PROMPT_BYTES = 100_000
+"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
+
+
+def _carriable(system_prompt: str) -> str:
+    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
+    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
+        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
+    return system_prompt
+
+
+Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
+UserName = Annotated[str, Field(pattern=USER_PATTERN)]
+SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
+ModelName = Annotated[
+    str,
+    WithJsonSchema(
+        {"type": "string", "maxLength": 141, "pattern": MODEL_PATTERN, "examples": ["offline:", "openai:gpt-5"]}
+    ),
+]
+"""`provider:name`; `split_model` validates it."""
+MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
+
+
+_NEWER_LIMITS = {
+    "max_tokens_per_turn",
+    "max_cost_per_turn",
+    "approval_timeout",
+    "max_task_depth",
+    "max_tasks_at_once",
+    "max_tasks",
+}
+
+
+class SessionInput(Frozen):
+    """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
+
+    Its JSON includes defaults, so that a release with other defaults does not change a running session.
+    """
+
+    title: str | None = None
+    user: str | None = None
+    model: str = DEFAULT_MODEL
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    limits: Limits = Limits()
+    history: ConversationHistoryConfig = ConversationHistoryConfig()
+    tool_policy: ToolPolicy = {}
+    unattended: bool = False
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied."""
+    workspace: str = ""
+    """The session's folder below the worker's `workspace_root`; empty: the root itself."""
+    chat_url: str | None = None
+    """URL of this session's chat page, for a link in the Temporal Web UI (SES-17)."""
+    first_prompt: PromptSignal | str | None = None
+    """Handled like a signal at the start."""
+    task: TaskInput | None = None
+    """Set if the session is a task; its first prompt is made from the task's context."""
+    carried: Carried | None = None
+
+    @property
+    def counted_bytes(self) -> int:
+        """JSON bytes that count towards the carried state.
+
+        Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
+        replay (SES-19); `ENVELOPE_BYTES` covers them.
+        """
+        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
+        if self.task is None:
+            newer["task"] = True
+        return len(self.model_dump_json(exclude=newer).encode())
+
+
+class WithdrawPrompt(Strict):
+    """Withdraw a prompt that has not started."""
+
+    id: MessageId
+
+
+class CancelTurn(Strict):
+    """Stop the turn `message_id`; no effect after that turn has ended (SES-8)."""
+
+    message_id: MessageId
+    reason: Reason | None = None
+
+
+class EndSession(Strict):
+    """End the session, after its queued prompts or without them."""
+
+    reason: Reason | None = None
+    discard_queue: bool = False
+
+
+class Configure(Strict):
+    """Configure a session from its next turn on; only fields that are set change, also in `limits` and `history`."""
+
+    title: Title | None = None
+    model: ModelName | None = None
+    limits: LimitsChange | None = None
+    history: HistoryChange | None = None
+    tool_policy: ToolPolicy | None = None
+
+
+class StateRequest(Strict):
+    """Argument of `get_conversation_state`: the newest `limit` turns, or those before the turn `before` (SES-11)."""
+
+    before: MessageId | None = None
+    limit: int | None = Field(None, ge=0, le=10_000)
+
+
+class UpdatesRequest(Strict):
+    """Argument of `get_conversation_updates` (SES-12)."""
+
+    last_seen_message_id: str | None = None
+    since_revision: int | None = Field(None, ge=0)
+    limit: int | None = Field(None, ge=1, le=10_000)
+
+
+class ContextRequest(Strict):
+    """Argument of `get_context_view`: the newest `limit` turns, or those before turn number `before` (CTX-8)."""
+
+    before: int | None = Field(None, ge=1)
+    limit: int = Field(TURNS_A_PAGE, ge=1, le=2_000)
+
+
+class NoArgument(Strict):
+    """Argument of a query that takes none."""
+
+
+class QueueRequest(Strict):
+    """Argument of `get_queue`; with ids, only these prompts are returned.
+
+    Workers of an earlier release accept `message_id` only.
+    """
+
+    message_id: MessageId | None = None
+    message_ids: list[MessageId] | None = Field(None, max_length=1_000)
+
+    @property
+    def ids(self) -> list[str] | None:
+        """All requested ids; `None`: the whole queue."""
+        one = [] if self.message_id is None else [self.message_id]
+        return [*one, *(self.message_ids or [])] or None
+
+
+class ReplayRequest(Strict):
+    """Argument of `get_replay_context`: the maximum events of HISTORY; 0: all (CTX-12)."""
+
+    max_history: int = Field(20, ge=0, le=10_000)
+
+
+class CancelReceipt(Compact):
+    """Answer of `cancel_turn`: whether there was a turn to stop."""
+
+    cancelling: bool
+
+
+class SessionEnd(Compact):
+    """The workflow's result. `task`: what came of the task that the session was."""
+
+    status: str
+    turn_count: int
+    reason: str | None = None
+    task: TaskOutcome | None = None
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse(model: type[Model], raw: object) -> Model:
+    """Parse a caller's JSON as `model`; null counts as an empty object. Raises `RejectedError` naming the field.
+
+    Takes under 0.5 s, with a message of at most 1 KB, for any input (SES-10).
+
+    >>> parse(QueueRequest, None).message_id is None
+    True
+    """
+    if not isinstance(raw, dict | None):
+        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
+    try:
+        return model.model_validate(raw or {})
+    except ValidationError as error:
+        # Without its cause: Temporal would send it too, and its text has every wrong key.
+        raise rejection_for(error) from None
+
+
+def parse_cursor(raw: object) -> UpdatesRequest:
+    """Parse the argument of `get_conversation_updates`: nothing, a message id, or an object (SES-12).
+
+    >>> parse_cursor("m1").last_seen_message_id, parse_cursor("").last_seen_message_id
+    ('m1', None)
+    """
+    request = parse(UpdatesRequest, {"last_seen_message_id": raw} if isinstance(raw, str) else raw)
+    return request if request.last_seen_message_id else request.model_copy(update={"last_seen_message_id": None})
+
+
+def parse_replay_request(raw: object) -> ReplayRequest:
+    """Parse the argument of `get_replay_context`: nothing, a number, or an object (CTX-13).
+
+    >>> parse_replay_request(None).max_history, parse_replay_request(0).max_history
+    (20, 0)
+    """
+    is_number = isinstance(raw, int) and not isinstance(raw, bool)
+    return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
+
+
+def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
+    """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
+    task = start.task and start.task.without_context
+    config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
+    if default_rules < Since.LIMIT_DEFAULTS:
+        config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
+    if default_rules < Since.HISTORY_DEFAULTS:
+        config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
+    return config
+
+
+def configured(current: SessionInput, change: Configure) -> SessionInput:
+    """Return the configuration with `change` applied. Raises `RejectedError` naming the field (SES-8)."""
+    update: dict[str, Any] = change.model_dump(include={"title", "tool_policy"}, exclude_none=True)
+    if change.model is not None:
+        split_model(change.model)
+        update["model"] = change.model
+    if change.limits is not None:
+        update["limits"] = _merged("limits", current.limits, change.limits)
+        check_limits(update["limits"])
+    if change.history is not None:
+        update["history"] = _merged("history", current.history, change.history)
+    return current.model_copy(update=update)
+
+
+def read_start(raw: object, *, extra_arguments: int, allows_apostrophes: bool = True) -> SessionInput:
+    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4).
+
+    `allows_apostrophes`: in the user's name; runs under rules 1 and 2 reject them.
+    """
+    if extra_arguments:
+        raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
+    start = parse(SessionInput, raw)
+    if start.carried is None:
+        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_WITHOUT_APOSTROPHES)
+    return start
+
+
+def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:
+    """Check model, limits, user and title. Raises `RejectedError` naming the field."""
+    split_model(start.model)
+    check_limits(start.limits)
+    if start.user is not None and re.fullmatch(user_pattern, start.user) is None:
+        raise RejectedError(
+            "invalid", "user: letters, digits, space and ' . _ @ + ~ - are allowed, 64 at most.", field="user"
+        )
+    if start.title is not None and not 1 <= len(start.title) <= 120:
+        raise RejectedError("invalid", "title: 1 to 120 characters are allowed.", field="title")
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise `RejectedError` for limits that are too low for any session."""
+    if limits.max_state_bytes < MIN_STATE_BYTES:
+        raise RejectedError(
+            "invalid",
+            f"limits.max_state_bytes: {MIN_STATE_BYTES:,} to 1,000,000 are allowed.",
+            field="limits.max_state_bytes",
+        )
+
+
+def title_of(text: str) -> str:
+    r"""Return a title of at most 60 characters, from the first words of a prompt.
+
+    >>> title_of("  read README.md\nand tell me its first heading ")
+    'read README.md and tell me its first heading'
+    """
+    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    if len(words) <= TITLE_CHARS:
+        return words or "Untitled"
+    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+
+
+def _merged(field: str, current: Model, change: Change) -> Model:
+    try:
+        return parse(type(current), {**current.model_dump(), **change.model_dump()})
+    except RejectedError as rejection:
+        raise RejectedError("invalid", f"{field}.{rejection.message}", field=f"{field}.{rejection.field}") from None

@@ -1,0 +1,162 @@
+"""Every field of the carried state survives a run, counts where it can grow, and is checked at a start from outside."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.models.builders import NOW, session
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.tasks.task_state import FINDINGS_BYTES, ProgressReport, TaskChange
+
+MOMENT = "2026-01-01T00:00:00Z"
+HISTORY = SessionInput().history.model_dump(mode="json")
+LIMITS = SessionInput().limits.model_dump(mode="json")
+TURN = {"id": "t6", "timestamp": MOMENT, "user_message": "Hi", "user_timestamp": MOMENT, "revision": 7}
+STEP = {"kind": "model", "number": 1, "text": "Hm.", "timestamp": MOMENT}
+FATE = {"id": "p0", "fate": "withdrawn", "at": MOMENT}
+FOR_WINDOW = {"model": "offline:", "config": HISTORY}
+
+FULL: dict[str, Any] = {
+    "created_at": MOMENT,
+    "revision": 7,
+    "request_count": 3,
+    "usage": {"input_tokens": 5},
+    "ending": "enough",
+    "default_rules": 2,
+    "moved_events": {"earlier": 6, "newest": 1},
+    "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5},
+    "queue": {
+        "row": {
+            "steering": [{"id": "p1", "text": "Also this", "received_at": MOMENT}],
+            "waiting": [{"id": "p2", "text": "Next", "received_at": MOMENT}],
+            "parked": [["p3", 3, 4]],
+            "behind": [{"id": "p4", "text": "Last", "received_at": MOMENT}],
+            "next_number": 4,
+            "forgotten": 2,
+        },
+        "taken_ids": ["p1"],
+        "fates": [FATE],
+        "leaving": [FATE],
+    },
+    "context": {
+        "view": {"entries": [{"turn": "t6", "number": 6}], "segment": 2},
+        "waiting": [{"turn": "t6", "number": 6, "step": 0}],
+        "evicted_since": 1,
+        "summaries_failed": 2,
+        "given_up": 3,
+        "cut": {"6": 14},
+        "halved": {"cap": 6, **FOR_WINDOW},
+        "limit": {"tokens": 15, **FOR_WINDOW},
+        "reported": {"tokens": 16, "chars": 60, "segment": 2},
+        "limit_warned": True,
+    },
+    "tools": {
+        "specs": [{"name": "look", "description": "Look.", "input_schema": {"type": "object"}}],
+        "segment": 2,
+        "due_turn": 8,
+        "read_turn": 4,
+        "allowances": ["look"],
+    },
+    "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},
+    "task": {"percent": 50, "message": "Half", "findings": {"files": 3}, "reported": {"task_id": "s1", "percent": 40}},
+    "tasks": {
+        "started": 1,
+        "spent": 2,
+        "is_closed": True,
+        "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
+    },
+    "running": {
+        "deadline": MOMENT,
+        "model": "offline:",
+        "limits": LIMITS,
+        "history": HISTORY,
+        "tool_policy": {"look": "ask"},
+        "awaiting_since": MOMENT,
+        "has_blocked_task": True,
+        "steps": 1,
+        "calls": 1,
+        "unsettled": True,
+        "state": {"api": "offline", "model": "offline"},
+        "segment": 2,
+    },
+}
+"""A state with another value than the default in every field of every part."""
+
+
+def defaulted(model: BaseModel, path: str = "") -> Iterator[str]:
+    """Yield the fields of `model` and of its parts that have their default."""
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if not field.is_required() and value == field.get_default(call_default_factory=True):
+            yield f"{path}{name}"
+        if isinstance(value, BaseModel) and type(value).__name__.endswith(("State", "Turn")):
+            yield from defaulted(value, f"{path}{name}.")
+
+
+def test_the_full_state_has_another_value_in_every_field() -> None:
+    provider_state = {"running.state.items", "running.state.blob"}  # a vendor's own
+    assert set(defaulted(CarriedState.model_validate(FULL))) == provider_state
+
+
+def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
+    state = CarriedState.model_validate(FULL)
+    start = SessionInput(carried=state)
+    check_outside_start(start, now=NOW)
+    # Under later rules a halved window is restored.
+    continued = Session("s1", start, now=NOW, rules=2).carry()
+    assert continued.carried == state
+    assert SessionInput.model_validate_json(continued.model_dump_json()).carried == state
+
+
+def without_numbers_checked(model: BaseModel, path: str = "") -> Iterator[str]:
+    """Yield the fields that are numbers, and that a start from outside may have below zero."""
+    for name, value in model:
+        if isinstance(value, BaseModel) and type(value).__name__.endswith(("State", "Turn", "Report")):
+            yield from without_numbers_checked(value, f"{path}{name}.")
+        elif type(value) in (int, float):
+            changed: dict[str, Any] = json.loads(json.dumps(FULL))
+            *parts, last = f"{path}{name}".split(".")
+            part = changed
+            for step in parts:
+                part = part.setdefault(step, {})
+            part[last] = -1
+            try:
+                check_outside_start(SessionInput(carried=CarriedState.model_validate(changed)), now=NOW)
+            except RejectedError:
+                continue
+            yield f"{path}{name}"
+
+
+def test_ses_10_every_part_of_a_carried_state_has_its_numbers_checked() -> None:
+    assert list(without_numbers_checked(CarriedState.model_validate(FULL))) == []
+
+
+def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
+    target, findings = session(), {"text": "x" * 8_000}
+    before = target.room.for_turn
+    target.report_progress(ProgressReport(findings=findings, message="Half", percent=50))
+    assert 8_000 < before - target.room.for_turn < FINDINGS_BYTES + 200
+
+
+@pytest.mark.parametrize(
+    ("field", "task"),
+    [
+        ("carried.task.percent", {"percent": -1}),
+        ("carried.task.percent", {"percent": 101}),
+        ("carried.task.message", {"message": "x" * 201}),
+        ("carried.task.findings", {"findings": {"text": "x" * FINDINGS_BYTES}}),
+        ("carried.task.reported.turn", {"reported": TaskChange(task_id="s1", turn=2**31)}),
+    ],
+)
+def test_ses_10_a_start_from_outside_has_a_report_that_a_task_could_have_made(field: str, task: dict[str, Any]) -> None:
+    state = CarriedState.model_validate({"created_at": MOMENT, "revision": 1, "task": task})
+    with pytest.raises(RejectedError) as rejected:
+        check_outside_start(SessionInput(carried=state), now=NOW)
+    assert rejected.value.field == field
