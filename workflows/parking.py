@@ -101,13 +101,18 @@ class Parking:
         finally:
             self.is_fetching = False
         session.queue.row.forget_below(order.forget_below)
-        if session.queue.restore_parked(unparked.prompts):
+        if session.queue.restore_parked(unparked.prompts) or self._is_withdrawn(order.first):
             session.archive.record_success(now=workflow.now())
         else:
             session.archive.record_failure(
                 "The archive does not have the prompts that were parked in it.", now=workflow.now()
             )
         self._refresh_ui()
+
+    def _is_withdrawn(self, number: int) -> bool:
+        """Return whether this prompt, the first that was fetched, is no longer parked, so that another one is next."""
+        # Before this patch, the run recorded a failure of the archive, and paused.
+        return self._session.queue.parked[0].number != number and workflow.patched("withdrawn-while-fetched")
 
     # ---- while the archive is down
 

@@ -15,6 +15,7 @@ from tests.harness import (
     LONG_PAUSE,
     DrivenSession,
     Environment,
+    Gate,
     broken,
     environment,
     heal,
@@ -24,9 +25,10 @@ from tests.harness import (
 )
 from tests.waiting import until
 from turnkeeper.models.limits import MIN_STATE_BYTES
+from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -196,6 +198,31 @@ async def test_ses_8_a_parked_prompt_can_be_withdrawn_and_the_rest_discarded(env
         assert fate.fate == fate_of[message_id]
     parked = await env.stores.prompts.parked(session.handle.id, first=1, max_prompts=90, max_bytes=10**6)
     assert "m20" not in [prompt.id for prompt in parked]
+
+
+async def test_ses_8_prompts_withdrawn_while_they_are_fetched_are_no_failure_of_the_archive(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, read, failures, fetched = Gate(is_open=False), env.stores.prompts.parked, list[str](), list[str]()
+
+    async def read_slowly(*args: Any, **bounds: Any) -> list[Prompt]:
+        prompts = await read(*args, **bounds)
+        if not gate.arrived:
+            fetched.extend(prompt.id for prompt in prompts)
+        await gate.pass_through()
+        return prompts
+
+    monkeypatch.setattr(env.stores.prompts, "parked", read_slowly)
+    monkeypatch.setattr(ArchiveHealth, "record_failure", lambda _, problem, *, now: failures.append(problem))
+    session = await with_parked_prompts(env)
+    env.vendor.gate.open()
+    await gate.until_arrived(1)
+    for message_id in fetched:
+        await session.update("withdraw_prompt", {"id": message_id})
+    gate.open()
+    await worked_off(session, turns=PROMPTS - len(fetched))
+    assert failures == []
+    assert await session.fate(fetched[0]) == "withdrawn"
 
 
 async def test_ses_8_a_session_that_is_ended_works_off_what_is_parked_first(env: Environment) -> None:

@@ -234,7 +234,10 @@ class PromptRow:
         return few and self._bytes_of(self.before_parked) <= limits.queued_bytes // 4
 
     def restore_parked(self, prompts: Iterable[Prompt]) -> bool:
-        """Put parked prompts back in their places; return whether the next one was among them."""
+        """Put parked prompts back in their places; return whether the next one was among them.
+
+        It is not if it was withdrawn while it was fetched, and not if the archive has lost it.
+        """
         by_id = {prompt.id: prompt for prompt in prompts}
         row = list(self.parked)
         restored = [by_id[item.id] for item in takewhile(lambda item: item.id in by_id, row)]
