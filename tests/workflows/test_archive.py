@@ -31,7 +31,7 @@ async def transcript(env: Environment, session: DrivenSession) -> list[Conversat
 
 
 async def chat(session: DrivenSession, numbers: range, *, chars: int = 2_000) -> None:
-    """Send prompts of so many characters, a few at a time, and wait until they are answered."""
+    """Send prompts of `chars` characters, a few at a time, and wait until they are answered."""
     for number in numbers:
         await session.prompt(id=f"p{number}", text=f"prompt {number} " + "x" * chars)
         if number % 3 == 2 or number == numbers[-1]:
