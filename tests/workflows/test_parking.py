@@ -212,9 +212,9 @@ async def test_ses_8_prompts_withdrawn_while_they_are_fetched_are_no_failure_of_
         await gate.pass_through()
         return prompts
 
+    session = await with_parked_prompts(env)
     monkeypatch.setattr(env.stores.prompts, "parked", read_slowly)
     monkeypatch.setattr(ArchiveHealth, "record_failure", lambda _, problem, *, now: failures.append(problem))
-    session = await with_parked_prompts(env)
     env.vendor.gate.open()
     await gate.until_arrived(1)
     for message_id in fetched:
