@@ -20,8 +20,8 @@ chat: $(INSTALLED) ## chat in the terminal while it runs; SESSION=<id> continues
 demo: $(INSTALLED) ## play a short demo with two crashes: about 20 s, offline
 	@$(BIN)/turnkeeper demo
 
-# Three processes for each core, at most eight, since tests often wait. Files run in their listed order, long ones early.
-TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 3 * (os.cpu_count() or 1)))')
+# Two processes for each core, at most eight, since tests often wait. Files run in their listed order, long ones early.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 
 # Tests without a server.
 FAST_TESTS := tests/architecture tests/models turnkeeper/models
