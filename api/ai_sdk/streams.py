@@ -68,7 +68,9 @@ class TurnStream:
                     async for chunks in chunks_of_turn:
                         yield chunks
             except ProblemError as problem:
-                if problem.problem.status not in TEMPORARY_STATUSES:
+                if self._services.feed.is_stopping:
+                    yield self._turn.fail(texts.STREAM_BROKEN)
+                elif problem.problem.status not in TEMPORARY_STATUSES:
                     yield self._turn.fail(problem.problem.detail)
                 else:
                     yield self._turn.notice(problem.problem.detail)

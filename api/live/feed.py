@@ -166,6 +166,10 @@ class UpdateFeed:
         self._watches = watches
         self._stopping = asyncio.Event()
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """End every feed, which would not end by itself. Clients reconnect with their cursors."""
         self._stopping.set()

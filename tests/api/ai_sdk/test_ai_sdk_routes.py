@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from turnkeeper.api.ai_sdk.messages import PostChat
 from turnkeeper.api.ai_sdk.streams import TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
-from turnkeeper.api.live.feed import ProblemEvent
+from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
 from turnkeeper.api.problem_texts import SILENT_WORKER_NOTICE
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -338,6 +339,22 @@ async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(
     env.vendor.gate.open()
     (turn,) = await session.idle(turns=1)
     assert turn.agent_message == "echo: hello"
+
+
+async def test_api_2_a_stream_that_begins_as_the_gateway_stops_says_so_too(
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = UpdateFeed.events
+
+    def stop_and_begin(feed: UpdateFeed, *args: Any) -> AsyncGenerator[Event, None]:
+        feed.stop()
+        return begin(feed, *args)
+
+    monkeypatch.setattr(UpdateFeed, "events", stop_and_begin)
+    env.vendor.gate.close()
+    chunks = chunks_in((await http.post("/api/chat", json=posted(user()))).text)
+    assert "resume the stream" in chunks[-1]["errorText"]
+    env.vendor.gate.open()
 
 
 async def test_api_1_an_archived_turn_is_told_whole_to_who_sends_its_message_again(

@@ -221,8 +221,10 @@ async def test_tsk_6_a_prompt_starts_a_session_and_answers_with_a_task(url: str,
 
 async def test_tsk_6_a_failed_task_says_why(url: str, env: Environment):
     env.vendor.script = [ModelError("auth", "no key")]
+    env.vendor.gate.close()
     async with mcp_client(url) as client:
         task_id = (await client.answer("create_task", description="Count."))["task_id"]
+        env.vendor.gate.open()
         task = await checked(client, "get_task", task_id=task_id, wait_seconds=20)
         assert (task["status"], task["error_type"]) == ("failed", "auth")
         assert task["error"]
