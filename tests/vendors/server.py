@@ -207,12 +207,14 @@ class WireServer:
 
 
 async def _received(reader: asyncio.StreamReader) -> Received | None:
-    """Read one request; None once the client has closed the connection."""
+    """Read one request; None once the client has closed the connection, or is no vendor's."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
         return None
     first, *lines = head.strip().split("\r\n")
+    if not first.startswith("POST "):
+        return None  # another test's client, which waits for a server of its own on this port
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return Received(
         path=first.split(" ")[1],
