@@ -7,7 +7,7 @@ give up                a non-retryable `ApplicationError`; the turn ends with it
 """
 
 from datetime import timedelta
-from typing import get_args
+from typing import TypeGuard, get_args
 
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
@@ -116,14 +116,25 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
 _WORKER_DIED_SENTENCE = "The worker died while the model was answering, and no time was left for another attempt."
 
 
+def is_reported_death(cause: BaseException | None) -> TypeGuard[ApplicationError]:
+    """Return whether the process that watches the worker failed the attempt, because the worker died."""
+    return isinstance(cause, ApplicationError) and cause.type == WORKER_DIED
+
+
+def has_worker_died(error: ActivityError) -> bool:
+    """Return whether the worker of the last attempt died: its death was reported, or its heartbeats stopped."""
+    cause = error.cause
+    is_silent = isinstance(cause, ActivityTimeout) and cause.type == TimeoutType.HEARTBEAT
+    return is_silent or is_reported_death(cause)
+
+
 def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
     """Return the `error_type` of a failed model call, and a sentence that is safe to show."""
     cause = error.cause
-    if isinstance(cause, ActivityTimeout):
-        is_silent = cause.type == TimeoutType.HEARTBEAT
-        return "timeout", _WORKER_DIED_SENTENCE if is_silent else "The model did not answer in time."
-    if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED:
+    if has_worker_died(error):
         return "timeout", _WORKER_DIED_SENTENCE
+    if isinstance(cause, ActivityTimeout):
+        return "timeout", "The model did not answer in time."
     if isinstance(cause, ApplicationError) and cause.type in get_args(ErrorType):
         error_type: ErrorType = cause.type  # type: ignore[assignment]  # just checked against the closed set
         return error_type, _sentence(error_type, cause.message)

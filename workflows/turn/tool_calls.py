@@ -4,11 +4,11 @@ import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.failures import WORKER_DIED
+    from turnkeeper.activities.failures import has_worker_died
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
@@ -180,12 +180,9 @@ def _result_of_failure(name: str, error: ActivityError, *, repeatable: bool) -> 
 
 
 def _reason_of(error: ActivityError) -> str:
-    cause = error.cause
-    if isinstance(cause, ActivityTimeout):
-        # Without heartbeats the worker is dead or can't be reached.
-        return "its worker died while it ran" if cause.type == TimeoutType.HEARTBEAT else "it did not finish in time"
-    has_died = isinstance(cause, ApplicationError) and cause.type == WORKER_DIED
-    return "its worker died while it ran" if has_died else "the worker failed while it ran"
+    if has_worker_died(error):
+        return "its worker died while it ran"
+    return "it did not finish in time" if isinstance(error.cause, ActivityTimeout) else "the worker failed while it ran"
 
 
 def _has_started(error: ActivityError) -> bool:

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import NoReturn
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, RetryState, is_cancelled_exception
+from temporalio.exceptions import ActivityError, RetryState, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.failures import WORKER_DIED, describe_failure
+    from turnkeeper.activities.failures import describe_failure, is_reported_death
     from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
     from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
@@ -71,7 +71,7 @@ class TurnScope:
 
     def _is_not_vendors(self, error: ActivityError, error_type: ErrorType) -> bool:
         """Return whether the last attempt failed for a reason of ours: a timeout, a worker's death or a bug."""
-        if isinstance(error.cause, ApplicationError) and error.cause.type == WORKER_DIED:
+        if is_reported_death(error.cause):
             return self.session.rules >= Since.WORKER_DEATHS
         return isinstance(error.cause, ActivityTimeout) or error_type == "internal"
 

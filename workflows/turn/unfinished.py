@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from pydantic import ValidationError
 
-    from turnkeeper.activities.failures import WORKER_DIED
+    from turnkeeper.activities.failures import is_reported_death
     from turnkeeper.models.transcript.model_call import ModelResponse, Spent
     from turnkeeper.models.transcript.partial_output import PartialOutput
     from turnkeeper.models.transcript.trajectory import Usage
@@ -26,7 +26,7 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
     """
     cause = error.cause
     try:
-        if isinstance(cause, ApplicationError) and cause.type != WORKER_DIED and cause.details:
+        if isinstance(cause, ApplicationError) and not is_reported_death(cause) and cause.details:
             return ModelResponse.model_validate(cause.details[0])
         if snapshot := _last_heartbeat(cause)[:1]:
             parts = PartialOutput.model_validate(snapshot[0]).parts
@@ -39,7 +39,7 @@ def unfinished_of(error: ActivityError, *, model: str, max_bytes: int) -> ModelR
 def spent_of(error: ActivityError) -> Usage | None:
     """Return the usage of a failed call's attempts; `None` if nothing, or unknown (AGT-9)."""
     cause = error.cause
-    details = cause.details if isinstance(cause, ApplicationError) and cause.type != WORKER_DIED else ()
+    details = cause.details if isinstance(cause, ApplicationError) and not is_reported_death(cause) else ()
     try:
         reports = [*details[1:2], *_last_heartbeat(cause)[1:2]]
         return Spent.model_validate(reports[0]).usage if reports else None
@@ -52,7 +52,7 @@ def _last_heartbeat(cause: BaseException | None) -> Sequence[Any]:
     while cause is not None:
         if isinstance(cause, ActivityTimeout) and cause.last_heartbeat_details:
             return cause.last_heartbeat_details
-        if isinstance(cause, ApplicationError) and cause.type == WORKER_DIED and cause.details:
+        if is_reported_death(cause) and cause.details:
             return cause.details
         cause = cause.__cause__
     return ()
