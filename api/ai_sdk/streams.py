@@ -21,9 +21,8 @@ from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
-from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
-from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 TEMPORARY_STATUSES = (429, 503, 504)

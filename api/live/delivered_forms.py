@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 UNCLEAR_SECONDS = 1.0

@@ -26,11 +26,10 @@ from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, Part
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 RETRY_SECONDS = 1.0

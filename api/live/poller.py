@@ -12,10 +12,9 @@ from functools import partial
 from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.temporal.session_reader import FINAL_STATUSES
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 OFTEN_SECONDS = 10.0

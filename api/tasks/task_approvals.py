@@ -3,9 +3,10 @@
 import asyncio
 
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.temporal.session_reader import FINAL_STATUSES, SessionReader
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES
 
 MAX_TASKS = 50
 """How many tasks of a session are queried; the others count as omitted."""

@@ -52,7 +52,7 @@ from turnkeeper.models.session.messages import (
     UpdatesRequest,
 )
 from turnkeeper.models.session.queue.prompts import QueueView
-from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,6 @@ FINAL_STATUS_OF: dict[Status, FinalStatus] = {
 
 _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed without a workflow task, so that nothing will ever commit the last state."""
-
-FINAL_STATUSES: tuple[FinalStatus, ...] = ("ended", "cancelled", "terminated")
-"""Statuses after which a session never changes."""
 
 View = TypeVar("View", ConversationState, ConversationUpdate, ContextView, PendingApprovals, QueueView, ReplayTurns)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)

@@ -103,8 +103,8 @@ export function tokens(count) {
 }
 
 /** A cost in US dollars; below a cent, its first two digits. @param {number} cost @returns {string} */
-export function dollars(cost) {
-  if (cost === 0 || cost >= 0.01) return `$${cost.toFixed(2)}`;
+function dollars(cost) {
+  if (cost >= 0.01) return `$${cost.toFixed(2)}`;
   return `$${cost.toFixed(Math.min(9, 1 - Math.floor(Math.log10(cost))))}`;
 }
 

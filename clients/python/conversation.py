@@ -40,6 +40,7 @@ from collections.abc import Sequence
 
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import (
+    FINAL_STATUSES,
     ConversationMessage,
     ConversationState,
     ConversationUpdate,
@@ -49,9 +50,6 @@ from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOu
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 from turnkeeper.models.wire import Frozen, UtcDatetime
-
-FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
-"""The statuses of a session that has no further events."""
 
 
 class Cursor(Frozen):

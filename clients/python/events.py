@@ -12,7 +12,7 @@ from typing import Literal
 import httpx2
 from pydantic import ValidationError
 
-from turnkeeper.clients.python.conversation import FINAL_STATUSES, Cursor
+from turnkeeper.clients.python.conversation import Cursor
 from turnkeeper.clients.python.errors import (
     GatewayError,
     GatewayProblemError,
@@ -23,7 +23,7 @@ from turnkeeper.clients.python.errors import (
 from turnkeeper.clients.python.request_sender import RequestSender
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
-from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.models.transcript.partial_output import PartialGrowth
 from turnkeeper.models.wire import Frozen
 

@@ -21,6 +21,9 @@ SessionStatus = Literal[
 ]
 """Only the gateway reports `terminated` and `stuck`: such a workflow can't answer queries (SES-3)."""
 
+FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
+"""Statuses after which a session never changes."""
+
 
 class MessageRole(StrEnum):
     """The author of a single message."""
