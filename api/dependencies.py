@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
 
@@ -33,6 +34,13 @@ async def reject_unknown_parameters(request: Request) -> None:
             raise problems.invalid(ascii(name)[1:61].rstrip("'"), texts.UNKNOWN_PARAMETER.format(allowed=allowed))
 
 
+async def get_caller(request: Request) -> Caller:
+    """Return who sends the request."""
+    caller: Caller = getattr(request.state, "caller", LOCAL)
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(get_caller)]
 ServicesDep = Annotated[Services, Depends(get_services)]
 SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 TaskId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
