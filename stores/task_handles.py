@@ -60,7 +60,7 @@ class TaskHandles:
         created_at, expires_at = _moment(row.created_at), _moment(row.expires_at)
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
 
-    async def delete(self, session_id: str) -> int:
+    async def delete(self, session_id: WorkflowId) -> int:
         """Delete the handles of the session; return how many were deleted."""
         return await delete_rows(self._database, TASK_HANDLES, session_id)
 

@@ -58,7 +58,9 @@ class ReplayTextReader:
         replay = await self._with_archive(workflow_id, in_session, max_events, until)
         return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, max_events))
 
-    async def _with_archive(self, owner: str, in_session: ReplayTurns, max_events: int, until: float) -> ReplayTurns:
+    async def _with_archive(
+        self, owner: WorkflowId, in_session: ReplayTurns, max_events: int, until: float
+    ) -> ReplayTurns:
         """Return the turns to show, completed from the stores."""
         past, unfinished = in_session.past_turns, in_session.unfinished_turn
         reading = _HistoryReader(self._archive, owner, in_session.first_number + len(past), max_events, until)
@@ -75,7 +77,7 @@ class ReplayTextReader:
 class _HistoryReader:
     """Reads HISTORY backwards, until it has the last `max_events` events before the turn number `after`."""
 
-    def __init__(self, archive: Archive, owner: str, after: int, max_events: int, until: float) -> None:
+    def __init__(self, archive: Archive, owner: WorkflowId, after: int, max_events: int, until: float) -> None:
         self._archive = archive
         self._owner = owner
         self._events_left = max_events

@@ -42,7 +42,7 @@ async def readiness(services: ServicesDep) -> Readiness:
 async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:
     """Check whether the archive can be read, by counting the turns of the empty id, which no session has."""
     try:
-        await read_store(stores.archive.count(""), until=seconds_from_now(ARCHIVE_SECONDS))
+        await read_store(stores.archive.count(NO_SESSION), until=seconds_from_now(ARCHIVE_SECONDS))
     except StoreUnavailableError:
         return "unavailable"
     return "ok"

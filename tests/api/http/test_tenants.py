@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 from mcp.shared.exceptions import MCPError
-from temporalio.client import Client
+from temporalio.client import Client, Interceptor, OutboundInterceptor
 
 from tests.api.conftest import gateway, served
 from tests.api.history.test_archive import deleted
@@ -19,7 +19,7 @@ from tests.harness import LONG_PAUSE, DrivenSession, Environment
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.tools import TOOLS
-from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -39,16 +39,42 @@ def caller_in(tenant: str) -> Caller:
     return Caller(f"key:{tenant or 'default'}", tenant, "ada", "admin")
 
 
+class TemporalCalls(Interceptor):
+    """Records what the gateways ask of Temporal, and of which workflow."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, WorkflowId]] = []
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        names = ("start_workflow", "signal_workflow", "query_workflow", "describe_workflow", "cancel_workflow")
+        methods = {name: self._recording(name) for name in (*names, "terminate_workflow", "start_workflow_update")}
+        recorder: type[OutboundInterceptor] = type("CallRecorder", (OutboundInterceptor,), methods)
+        return recorder(next)
+
+    def _recording(self, name: str) -> Any:
+        async def call(interceptor: OutboundInterceptor, input: Any) -> Any:
+            self.calls.append((name, input.id))
+            return await getattr(interceptor.next, name)(input)
+
+        return call
+
+
 @pytest.fixture(scope="module")
-async def gateways(temporal: Client, shared_env: Environment) -> AsyncIterator[dict[str, AsyncClient]]:
+def temporal_calls() -> TemporalCalls:
+    return TemporalCalls()
+
+
+@pytest.fixture(scope="module")
+async def gateways(
+    temporal: Client, shared_env: Environment, temporal_calls: TemporalCalls
+) -> AsyncIterator[dict[str, AsyncClient]]:
     """A gateway for the callers of each tenant, before one worker and one archive."""
     settings, partials = shared_env.settings, shared_env.partials
+    client = Client(**{**temporal.config(), "interceptors": [temporal_calls]})
     async with AsyncExitStack() as stack:
         yield {
             tenant: await stack.enter_async_context(
-                gateway(
-                    temporal, shared_env.task_queue, settings.state_dir, partials=partials, caller=caller_in(tenant)
-                )
+                gateway(client, shared_env.task_queue, settings.state_dir, partials=partials, caller=caller_in(tenant))
             )
             for tenant in TENANTS
         }
@@ -166,7 +192,12 @@ async def session_with_a_turn(env: Environment, session_id: str) -> DrivenSessio
 
 @pytest.mark.parametrize(("owner", "stranger"), [("acme", ""), ("", "acme"), ("acme", "globex")])
 async def test_api_4_a_stranger_is_answered_as_for_an_unknown_id(
-    gateways: dict[str, AsyncClient], shared_env: Environment, api_document: Any, owner: str, stranger: str
+    gateways: dict[str, AsyncClient],
+    temporal_calls: TemporalCalls,
+    shared_env: Environment,
+    api_document: Any,
+    owner: str,
+    stranger: str,
 ) -> None:
     routes = list(operations(api_document))
     assert {operation for operation, _, _ in routes} == {*REQUESTS, *WITHOUT_A_SESSION}
@@ -180,11 +211,16 @@ async def test_api_4_a_stranger_is_answered_as_for_an_unknown_id(
             if request.starts:
                 await shared_env.start(id=f"{prefix}{foreign_id}")
             for verb in (method, "HEAD") if method == "GET" else (method,):
-                answers = [
-                    visible(await send(http, verb, path, request, session_id), session_id)
-                    for session_id in (foreign_id, unknown_id)
-                ]
+                answers, calls = [], []
+                for session_id in (foreign_id, unknown_id):
+                    temporal_calls.calls.clear()
+                    answer = await send(http, verb, path, request, session_id)
+                    answers.append(visible(answer, session_id))
+                    calls.append(sorted(name for name, _ in temporal_calls.calls))
+                    assert {tenant_of(workflow) for _, workflow in temporal_calls.calls} <= {stranger}, operation
                 assert answers[0] == answers[1], (operation, verb, request)
+                # The same work takes the same time.
+                assert request.starts or calls[0] == calls[1], (operation, verb, calls)
                 assert answers[0][0] == request.status, (operation, verb, answers[0])
     assert await events_of(session) == events, "nothing reached the session"
 
