@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from temporalio.client import (
     Client,
@@ -31,7 +32,7 @@ from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
 class CallerMiddleware:
-    """Says who sends the requests, in place of the gateway's authentication."""
+    """Says who sends the requests. It is the innermost middleware, so it has the last word."""
 
     def __init__(self, app: ASGIApp, caller: Caller) -> None:
         self._app = app
@@ -56,7 +57,7 @@ async def gateway(
     settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2)
     app = create_app(settings, client=client, partials=partials)
     if caller:
-        app.add_middleware(CallerMiddleware, caller=caller)
+        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://localhost", timeout=70) as http:
@@ -84,7 +85,7 @@ async def served(
     """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
     app = create_app(settings, client=client, partials=partials)
     if caller:
-        app.add_middleware(CallerMiddleware, caller=caller)
+        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:
