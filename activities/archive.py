@@ -13,6 +13,7 @@ from turnkeeper.activities.own_workflow import (
 )
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.archive.archive_messages import (
     ArchiveMove,
     ArchiveMoveQuery,
@@ -57,7 +58,7 @@ class ArchiveActivities:
             )
         return UnparkedPrompts(prompts=parked)
 
-    async def _store(self, session_id: str, move: ArchiveMove) -> None:
+    async def _store(self, session_id: WorkflowId, move: ArchiveMove) -> None:
         # The texts first: once the turns are gone, the model view refers to them.
         if move.texts:
             await self._stores.blobs.put(session_id, move.texts)

@@ -18,6 +18,7 @@ from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
 
@@ -144,7 +145,7 @@ def _deletion_error(error: RPCError) -> Exception:
     return ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED)
 
 
-def _session() -> str:
+def _session() -> WorkflowId:
     return deleted_session(current_session_id())
 
 

@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.errors import REJECTION_PREFIX, TurnkeeperError
+from turnkeeper.models.ids import WorkflowId
 
 Answer = TypeVar("Answer")
 
@@ -45,9 +46,9 @@ class WorkflowSilentError(TurnkeeperError):
     """The session did not answer in time. That says nothing about its state."""
 
 
-def current_session_id() -> str:
-    """Return the id of the running activity's session (docs/decisions/0002)."""
-    return activity.info().workflow_id or ""
+def current_session_id() -> WorkflowId:
+    """Return the id of the running activity's session, with its tenant (docs/decisions/0002, 0048)."""
+    return WorkflowId(activity.info().workflow_id or "")
 
 
 def current_run_id() -> str:

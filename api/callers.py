@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from starlette.requests import HTTPConnection
+
+from turnkeeper.models.ids import WorkflowId, workflow_id
+
 Role = Literal["reader", "writer", "approver", "admin"]
 """Each role may do what those before it may."""
 
@@ -29,6 +33,20 @@ class Caller:
         """
         return ROLES.index(self.role) >= ROLES.index(role)
 
+    def workflow_id(self, session_id: str) -> WorkflowId:
+        """Return the workflow id of the session that the caller means: always one of the caller's own tenant.
+
+        >>> LOCAL.workflow_id("chat-1"), Caller("key:1", "acme", None, "writer").workflow_id("chat-1")
+        ('chat-1', 'acme:chat-1')
+        """
+        return workflow_id(session_id, tenant=self.tenant)
+
 
 LOCAL = Caller("local", "", None, "admin")
 """Everyone who reaches a gateway without authentication."""
+
+
+def caller_of(request: HTTPConnection) -> Caller:
+    """Return who sends the request, as the gateway's authentication has set it."""
+    caller: Caller = getattr(request.state, "caller", LOCAL)
+    return caller

@@ -12,9 +12,9 @@ from fastapi.routing import APIRoute
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.callers import LOCAL, Caller
+from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.services import Services
-from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN
+from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId
 
 
 async def get_services(request: Request) -> Services:
@@ -36,14 +36,28 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 async def get_caller(request: Request) -> Caller:
     """Return who sends the request."""
-    caller: Caller = getattr(request.state, "caller", LOCAL)
-    return caller
+    return caller_of(request)
 
 
 CallerDep = Annotated[Caller, Depends(get_caller)]
+
+
+async def get_session(
+    caller: CallerDep, session_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
+) -> WorkflowId:
+    """Return the workflow id of the session in the path: one of the caller's tenant, whether it exists or not."""
+    return caller.workflow_id(session_id)
+
+
+async def get_task(
+    caller: CallerDep, task_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
+) -> WorkflowId:
+    return caller.workflow_id(task_id)
+
+
 ServicesDep = Annotated[Services, Depends(get_services)]
-SessionId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
-TaskId = Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
+SessionId = Annotated[WorkflowId, Depends(get_session)]
+TaskId = Annotated[WorkflowId, Depends(get_task)]
 MessageId = Annotated[str, Path(pattern=ID_PATTERN, description="The prompt's id.")]
 CallId = Annotated[str, Path(pattern=CALL_ID_PATTERN, description="The tool call's id: turn, step and index.")]
 BlobHash = Annotated[str, Path(alias="hash", pattern=r"^[0-9a-f]{64}$", description="`hash` of a blob in a turn.")]

@@ -32,6 +32,7 @@ from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.api.problem_texts import ProblemName
 from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, TurnkeeperError, preview
 from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -103,14 +104,14 @@ def foreign_origin(origin: str | None) -> ProblemError:
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
-def unknown_session(session_id: str) -> ProblemError:
+def unknown_session(workflow_id: WorkflowId) -> ProblemError:
     """404: it never existed, was deleted, or is another tenant's."""
-    return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id))
+    return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id_of(workflow_id)))
 
 
-def unknown_task(task_id: str) -> ProblemError:
+def unknown_task(workflow_id: WorkflowId) -> ProblemError:
     """404: there is no such session, or it is no task."""
-    return ProblemError(404, "unknown-task", texts.UNKNOWN_TASK.format(task_id=task_id))
+    return ProblemError(404, "unknown-task", texts.UNKNOWN_TASK.format(task_id=session_id_of(workflow_id)))
 
 
 def idempotency_key_reused(key: str) -> ProblemError:
@@ -142,14 +143,14 @@ def unknown_blob(name: str) -> ProblemError:
     return ProblemError(404, "unknown-blob", texts.UNKNOWN_BLOB.format(name=name))
 
 
-def session_ended(session_id: str) -> ProblemError:
+def session_ended(workflow_id: WorkflowId) -> ProblemError:
     """409: it has ended. It can still be read."""
-    return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id))
+    return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id_of(workflow_id)))
 
 
-def id_was_used(session_id: str) -> ProblemError:
+def id_was_used(workflow_id: WorkflowId) -> ProblemError:
     """409: another session has or had the id."""
-    return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id))
+    return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id_of(workflow_id)))
 
 
 def temporal_unreachable() -> ProblemError:
@@ -172,9 +173,9 @@ def deletion_refused(reason: str) -> ProblemError:
     return ProblemError(503, "deletion-refused", reason, retry_after=30)
 
 
-def no_worker(session_id: str) -> ProblemError:
+def no_worker(workflow_id: WorkflowId) -> ProblemError:
     """504: the session exists, but no worker answers."""
-    return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id), retry_after=2)
+    return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id_of(workflow_id)), retry_after=2)
 
 
 def no_polling_worker(task_queue: str) -> ProblemError:
@@ -182,9 +183,11 @@ def no_polling_worker(task_queue: str) -> ProblemError:
     return ProblemError(503, "no-worker", texts.NO_POLLING_WORKER.format(task_queue=task_queue))
 
 
-def session_stuck(session_id: str) -> ProblemError:
+def session_stuck(workflow_id: WorkflowId) -> ProblemError:
     """504: the session's workflow task keeps failing. That is a bug of ours; a deployment fixes it."""
-    return ProblemError(504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id), retry_after=30)
+    return ProblemError(
+        504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id_of(workflow_id)), retry_after=30
+    )
 
 
 def malformed() -> ProblemError:

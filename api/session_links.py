@@ -1,27 +1,36 @@
 """What a new session is started with by default, and where it can be seen."""
 
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.models.http_responses import SessionLinks
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 
-def chat_page(session_id: str) -> str:
+def session_path(workflow_id: WorkflowId) -> str:
+    """Return the path of a session's routes.
+
+    >>> session_path(WorkflowId("acme:support-42"))
+    '/workflow/support-42'
+    """
+    return f"/workflow/{session_id_of(workflow_id)}"
+
+
+def chat_page(workflow_id: WorkflowId) -> str:
     """Return the path of the chat page that shows a session.
 
-    >>> chat_page("support-42")
+    >>> chat_page(WorkflowId("acme:support-42"))
     '/?session=support-42'
     """
-    return f"/?session={session_id}"
+    return f"/?session={session_id_of(workflow_id)}"
 
 
-def chat_url(settings: Settings, session_id: str) -> str:
+def chat_url(settings: Settings, workflow_id: WorkflowId) -> str:
     """Return the address of the chat page that shows a session."""
-    return f"{settings.gateway_url}{chat_page(session_id)}"
+    return f"{settings.gateway_url}{chat_page(workflow_id)}"
 
 
-def default_input(settings: Settings, session_id: str, *, user: str | None = None) -> SessionInput:
+def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | None = None) -> SessionInput:
     """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
     return SessionInput(
         user=user,
@@ -29,16 +38,16 @@ def default_input(settings: Settings, session_id: str, *, user: str | None = Non
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
-        chat_url=chat_url(settings, session_id),
+        chat_url=chat_url(settings, workflow_id),
     )
 
 
-def session_links(settings: Settings, session_id: str, *, namespace: str) -> SessionLinks:
+def session_links(settings: Settings, workflow_id: WorkflowId, *, namespace: str) -> SessionLinks:
     embedded = EmbeddedServer.recorded(settings.state_dir)
     ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
-    path = f"/namespaces/{namespace}/workflows/{workflow_id(session_id)}"
+    path = f"/namespaces/{namespace}/workflows/{workflow_id}"
     return SessionLinks(
-        conversation=f"/workflow/{session_id}/conversation",
-        chat=chat_page(session_id),
+        conversation=f"{session_path(workflow_id)}/conversation",
+        chat=chat_page(workflow_id),
         temporal=f"{ui_url}{path}" if ui_url else None,
     )

@@ -1,26 +1,27 @@
 """Deleting a session: input, intermediate results and progress of the workflow `DeleteSession` (API-1)."""
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 SUFFIX = "/delete"
 
 
-def deletion_id(workflow_id: str) -> str:
+def deletion_id(workflow_id: WorkflowId) -> str:
     """Return the id of the workflow that deletes a session. No session can have it: session ids have no slash.
 
-    >>> deletion_id("chat-1")
+    >>> deletion_id(WorkflowId("chat-1"))
     'chat-1/delete'
     """
     return f"{workflow_id}{SUFFIX}"
 
 
-def deleted_session(workflow_id: str) -> str:
+def deleted_session(workflow_id: str) -> WorkflowId:
     """Return the session that a deletion deletes; a session's own id is returned unchanged.
 
     >>> deleted_session("chat-1/delete"), deleted_session("chat-1")
     ('chat-1', 'chat-1')
     """
-    return workflow_id.removesuffix(SUFFIX)
+    return WorkflowId(workflow_id.removesuffix(SUFFIX))
 
 
 class DeletionOrder(Compact):

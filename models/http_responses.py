@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
@@ -25,7 +26,7 @@ from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 class ApprovalDecided(Frozen):
     """The recorded decision on a tool call."""
 
-    workflow_id: str
+    workflow_id: PublicId
     call_id: str
     decision: ApprovalDecision
 
@@ -33,21 +34,21 @@ class ApprovalDecided(Frozen):
 class SessionStarted(Frozen):
     """A session exists. `message_id` is the id of its first prompt, if it has one."""
 
-    workflow_id: str
+    workflow_id: PublicId
     message_id: str | None = None
 
 
 class SessionChanged(Frozen):
     """A session was configured, or is ending. `message_id` is always null; earlier clients expect it."""
 
-    workflow_id: str
+    workflow_id: PublicId
     message_id: None = None
 
 
 class PromptAccepted(Frozen):
     """A prompt is stored. `position` counts from 1; 0: its turn has started; null: no worker has answered yet."""
 
-    workflow_id: str
+    workflow_id: PublicId
     message_id: str
     position: int | None = None
 
@@ -58,7 +59,7 @@ class PromptFate(Frozen):
     `position` counts from 1; null: the prompt is not waiting, or no worker has received it from Temporal yet.
     """
 
-    workflow_id: str
+    workflow_id: PublicId
     message_id: str
     fate: Literal["waiting"] | FateName
     position: int | None = None
@@ -72,14 +73,14 @@ class PromptFate(Frozen):
 class ChatAccepted(Frozen):
     """A prompt is stored, in a session that may be new."""
 
-    workflow_id: str
+    workflow_id: PublicId
     message_id: str
 
 
 class ConversationResponse(Frozen):
     """What is new in a session."""
 
-    workflow_id: str
+    workflow_id: PublicId
     conversation_update: ConversationUpdate
 
 
@@ -109,7 +110,7 @@ class SessionLinks(Frozen):
 class SessionDescription(Frozen):
     """A session and its status. Fewer fields are known while it is `stuck`."""
 
-    workflow_id: str
+    workflow_id: PublicId
     title: str | None = None
     user: str | None = None
     model: str | None = None
@@ -132,7 +133,7 @@ class SessionDescription(Frozen):
 class ListedSession(Frozen):
     """A session in a list. It comes from Temporal's visibility store: a moment behind, with a coarser status."""
 
-    workflow_id: str
+    workflow_id: PublicId
     title: str | None = None
     user: str | None = None
     model: str | None = None
@@ -152,7 +153,7 @@ class SessionList(Frozen):
 class Cancelling(Frozen):
     """Whether there was a turn to cancel."""
 
-    workflow_id: str
+    workflow_id: PublicId
     cancelling: bool
 
 
@@ -163,7 +164,7 @@ class DeletionReceipt(Frozen):
     the session is left in Temporal, the archive or the store of large texts.
     """
 
-    workflow_id: str
+    workflow_id: PublicId
     status: Literal["deleting", "deleted"]
     runs: int | None = None
     remaining: int | None = None
@@ -182,8 +183,8 @@ class TaskReceipt(Frozen):
     `url` is the page on which people can watch it, `temporal_url` its workflow in Temporal's Web UI.
     """
 
-    task_id: str
-    workflow_id: str
+    task_id: PublicId
+    workflow_id: PublicId
     """The session that the task is: it takes every call of `/workflow/{id}`."""
     status: TaskStatus = "working"
     url: str
@@ -207,8 +208,8 @@ class TaskResult(Frozen):
 class Task(Frozen):
     """A task, as it is now. It has a `result` while its status is final: a further message makes it work again."""
 
-    task_id: str
-    workflow_id: str
+    task_id: PublicId
+    workflow_id: PublicId
     title: str | None = None
     description: str | None = None
     """The beginning of what the task was asked to do; null of a task that a session has started itself."""

@@ -1,10 +1,27 @@
-"""Ids of sessions, prompts and tool calls (SES-6): safe in URLs, in file names and in Temporal's visibility filters."""
+"""Ids of sessions, prompts and tool calls (SES-6): safe in URLs, in file names and in Temporal's visibility filters.
+
+A session's id is unique in its tenant. Its workflow id is unique in Temporal and in the stores, since it begins with
+the tenant: `acme:chat-1`. The default tenant has no name and adds nothing (API-4). Clients only ever see ids of
+sessions; the types make mypy find a place that mixes the two up.
+"""
 
 import re
+from typing import NewType
+
+WorkflowId = NewType("WorkflowId", str)
+"""The id of a session's workflow, with the tenant: for Temporal and the stores."""
+
+PublicId = NewType("PublicId", str)
+"""The id of a session as clients know it, without the tenant."""
 
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 CALL_ID_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$"
+TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
 _ID = re.compile(ID_PATTERN[1:-1])
+_TENANT = re.compile(TENANT_PATTERN[1:-1])
+_PREFIX = re.compile(f"({TENANT_PATTERN[1:-1]}):")
+
+DEFAULT_TENANT = ""
 
 ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
@@ -16,6 +33,59 @@ def is_id(value: object) -> bool:
     (True, False, False, False, False)
     """
     return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def is_tenant(name: str) -> bool:
+    r"""Return whether `name` is a valid tenant; the empty name is the default tenant.
+
+    >>> is_tenant(""), is_tenant("acme-2"), is_tenant("Acme"), is_tenant("a' OR '"), is_tenant("a\n")
+    (True, True, False, False, False)
+    """
+    return name == DEFAULT_TENANT or _TENANT.fullmatch(name) is not None
+
+
+def workflow_id(session_id: str, *, tenant: str) -> WorkflowId:
+    """Return the workflow id of a tenant's session.
+
+    Raises `ValueError` for a name that no tenant can have, and for an id that would be another tenant's.
+
+    >>> workflow_id("chat-1", tenant=""), workflow_id("chat-1", tenant="acme")
+    ('chat-1', 'acme:chat-1')
+    """
+    if not is_tenant(tenant):
+        raise ValueError(f"{tenant!r} is not a valid tenant: it must match {TENANT_PATTERN}")
+    if not is_id(session_id):
+        raise ValueError(f"{session_id!r} is not a valid id: {ID_RULE}")
+    return WorkflowId(f"{tenant}:{session_id}" if tenant else session_id)
+
+
+def session_id_of(workflow_id: WorkflowId) -> PublicId:
+    """Return the id of a workflow's session, as the tenant's clients know it.
+
+    >>> session_id_of(WorkflowId("chat-1")), session_id_of(WorkflowId("acme:chat-1"))
+    ('chat-1', 'chat-1')
+    """
+    prefix = _PREFIX.match(workflow_id)
+    return PublicId(workflow_id[prefix.end() :] if prefix else workflow_id)
+
+
+def tenant_of(workflow_id: WorkflowId) -> str:
+    """Return the tenant that a workflow's session belongs to.
+
+    >>> tenant_of(WorkflowId("chat-1")), tenant_of(WorkflowId("acme:chat-1"))
+    ('', 'acme')
+    """
+    prefix = _PREFIX.match(workflow_id)
+    return prefix[1] if prefix else DEFAULT_TENANT
+
+
+def sibling_id(session_id: str, *, of: WorkflowId) -> WorkflowId:
+    """Return the workflow id of another session of the same tenant, such as a task's or a parent's.
+
+    >>> sibling_id("chat-1.task-1", of=WorkflowId("acme:chat-1"))
+    'acme:chat-1.task-1'
+    """
+    return workflow_id(session_id, tenant=tenant_of(of))
 
 
 def call_id(turn: int, step: int, index: int) -> str:

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, func, select
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import Step
 from turnkeeper.models.transcript.transcript import visible_size
@@ -49,7 +50,7 @@ class Archive:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put_turns(self, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
+    async def put_turns(self, session_id: WorkflowId, turns: Sequence[ArchivedTurn]) -> None:
         """Store all of these consecutive turns, or none; a repetition changes nothing.
 
         Raises `ValueError` if they are not consecutive.
@@ -64,7 +65,7 @@ class Archive:
             await self._database.write(partial(_insert_turns, session_id=session_id, turns=turns))
 
     async def page(
-        self, session_id: str, *, before: int | None, limit: int | None, max_bytes: int
+        self, session_id: WorkflowId, *, before: int | None, limit: int | None, max_bytes: int
     ) -> list[ArchivedTurn]:
         """Return the newest turns with a number below `before` (`None`: of all), oldest first.
 
@@ -74,22 +75,22 @@ class Archive:
         read = partial(_read_page, session_id=session_id, before=before, limit=limit, max_bytes=max_bytes)
         return [_archived(row) for row in await self._database.read(read)]
 
-    async def find(self, session_id: str, turn_id: str) -> ArchivedTurn | None:
+    async def find(self, session_id: WorkflowId, turn_id: str) -> ArchivedTurn | None:
         """Return the newest turn with this id, or `None`."""
         query = select(TURNS.c.number, TURNS.c.turn).where(_is_turn(session_id, turn_id))
         query = query.order_by(TURNS.c.number.desc()).limit(1)
         row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
         return None if row is None else _archived(row)
 
-    async def number_of(self, session_id: str, turn_id: str) -> int | None:
+    async def number_of(self, session_id: WorkflowId, turn_id: str) -> int | None:
         """Return the number of the newest turn with this id, from 1, or `None`."""
         query = select(func.max(TURNS.c.number)).where(_is_turn(session_id, turn_id))
         return await self._database.read(lambda connection: connection.scalar(query))
 
-    async def count(self, session_id: str) -> int:
+    async def count(self, session_id: WorkflowId) -> int:
         return await self._database.read(lambda connection: _count(connection, TURNS, _is_of(TURNS, session_id)))
 
-    async def put_steps(self, session_id: str, turn_number: int, first: int, steps: Sequence[Step]) -> None:
+    async def put_steps(self, session_id: WorkflowId, turn_number: int, first: int, steps: Sequence[Step]) -> None:
         """Store all of `steps` of turn `turn_number`, or none, at positions from `first` on, counted from 0.
 
         A repetition changes nothing.
@@ -106,20 +107,22 @@ class Archive:
             is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
             await self._database.write(partial(_insert_steps, is_own=is_own, first=first, rows=rows))
 
-    async def steps(self, session_id: str, turn_number: int, *, first: int = 0, count: int | None = None) -> list[Step]:
+    async def steps(
+        self, session_id: WorkflowId, turn_number: int, *, first: int = 0, count: int | None = None
+    ) -> list[Step]:
         """Return the archived steps of a turn from the position `first` on, at most `count` (None: all)."""
         is_own = _is_of(STEPS, session_id) & (STEPS.c.turn_number == turn_number)
         query = select(STEPS.c.step).where(is_own, STEPS.c.position >= first).order_by(STEPS.c.position).limit(count)
         steps = await self._database.read(lambda connection: connection.scalars(query).all())
         return [_step(step) for step in steps]
 
-    async def delete(self, session_id: str) -> int:
+    async def delete(self, session_id: WorkflowId) -> int:
         """Delete all turns and steps of the session; return the number of turns."""
         await delete_rows(self._database, STEPS, session_id)
         return await delete_rows(self._database, TURNS, session_id)
 
 
-def _insert_turns(connection: Connection, *, session_id: str, turns: Sequence[ArchivedTurn]) -> None:
+def _insert_turns(connection: Connection, *, session_id: WorkflowId, turns: Sequence[ArchivedTurn]) -> None:
     first, last = turns[0].number, turns[-1].number
     is_own = _is_of(TURNS, session_id)
     _require_all_before(connection, TURNS, is_own & (TURNS.c.number < first), expected=first - 1)
@@ -155,7 +158,7 @@ def _require_all_before(connection: Connection, table: Table, before: ColumnElem
 
 
 def _read_page(
-    connection: Connection, *, session_id: str, before: int | None, limit: int | None, max_bytes: int
+    connection: Connection, *, session_id: WorkflowId, before: int | None, limit: int | None, max_bytes: int
 ) -> Sequence[Row[Any, Any]]:
     is_own = _is_of(TURNS, session_id)
     older = is_own if before is None else is_own & (TURNS.c.number < before)
@@ -187,15 +190,15 @@ def _count(connection: Connection, table: Table, condition: ColumnElement[bool])
     return connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one()
 
 
-def _is_of(table: Table, session_id: str) -> ColumnElement[bool]:
+def _is_of(table: Table, session_id: WorkflowId) -> ColumnElement[bool]:
     return table.c.session_id == session_id
 
 
-def _is_turn(session_id: str, turn_id: str) -> ColumnElement[bool]:
+def _is_turn(session_id: WorkflowId, turn_id: str) -> ColumnElement[bool]:
     return _is_of(TURNS, session_id) & (TURNS.c.turn_id == turn_id)
 
 
-def _row_of(session_id: str, archived: ArchivedTurn) -> dict[str, object]:
+def _row_of(session_id: WorkflowId, archived: ArchivedTurn) -> dict[str, object]:
     return {
         "session_id": session_id,
         "number": archived.number,

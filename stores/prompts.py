@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.rows import delete_rows, put_rows
@@ -28,26 +29,26 @@ class Prompts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put_fates(self, session_id: str, fates: Sequence[Fate]) -> None:
+    async def put_fates(self, session_id: WorkflowId, fates: Sequence[Fate]) -> None:
         """Store all of `fates`, or none; if an id already has one, the later fate stays."""
         # Sorted: two transactions that lock the same rows in different orders would deadlock.
         rows = [_fate_row(session_id, fate) for fate in sorted(fates, key=lambda fate: fate.id)]
         if rows:
             await self._database.write(lambda connection: put_rows(connection, FATES, rows, newest_by="decided_at"))
 
-    async def fate_of(self, session_id: str, message_id: str) -> Fate | None:
+    async def fate_of(self, session_id: WorkflowId, message_id: str) -> Fate | None:
         """Return the fate of a prompt; `None` if none is stored: it started, is waiting, or was never sent."""
         query = select(FATES.c.fate).where(_is_of(FATES, session_id), FATES.c.message_id == message_id)
         text = await self._database.read(lambda connection: connection.scalar(query))
         return None if text is None else _read(Fate, text)
 
-    async def park(self, session_id: str, *, first: int, prompts: Sequence[Prompt]) -> None:
+    async def park(self, session_id: WorkflowId, *, first: int, prompts: Sequence[Prompt]) -> None:
         """Store all of `prompts`, or none, under numbers from `first` on."""
         rows = [_parked_row(session_id, number, prompt) for number, prompt in enumerate(prompts, start=first)]
         if rows:
             await self._database.write(lambda connection: put_rows(connection, PARKED, rows))
 
-    async def parked(self, session_id: str, *, first: int, max_prompts: int, max_bytes: int) -> list[Prompt]:
+    async def parked(self, session_id: WorkflowId, *, first: int, max_prompts: int, max_bytes: int) -> list[Prompt]:
         """Return the parked prompts from number `first` on, by number.
 
         At most `max_prompts`, with at most `max_bytes` of JSON text together, but at least one if there is any.
@@ -57,16 +58,16 @@ class Prompts:
         )
         return [_read(Prompt, row.prompt) for row in rows]
 
-    async def forget_parked(self, session_id: str, *, below: int) -> None:
+    async def forget_parked(self, session_id: WorkflowId, *, below: int) -> None:
         await delete_rows(self._database, PARKED, session_id, where=PARKED.c.number < below)
 
-    async def delete(self, session_id: str) -> None:
+    async def delete(self, session_id: WorkflowId) -> None:
         await delete_rows(self._database, PARKED, session_id)
         await delete_rows(self._database, FATES, session_id)
 
 
 def _read_parked(
-    connection: Connection, session_id: str, first: int, max_prompts: int, max_bytes: int
+    connection: Connection, session_id: WorkflowId, first: int, max_prompts: int, max_bytes: int
 ) -> Sequence[Row[Any, Any]]:
     is_own = _is_of(PARKED, session_id)
     sizes = (
@@ -87,11 +88,11 @@ def _read_parked(
     return connection.execute(query).all()
 
 
-def _is_of(table: Table, session_id: str) -> ColumnElement[bool]:
+def _is_of(table: Table, session_id: WorkflowId) -> ColumnElement[bool]:
     return table.c.session_id == session_id
 
 
-def _fate_row(session_id: str, fate: Fate) -> dict[str, object]:
+def _fate_row(session_id: WorkflowId, fate: Fate) -> dict[str, object]:
     return {
         "session_id": session_id,
         "message_id": fate.id,
@@ -100,7 +101,7 @@ def _fate_row(session_id: str, fate: Fate) -> dict[str, object]:
     }
 
 
-def _parked_row(session_id: str, number: int, prompt: Prompt) -> dict[str, object]:
+def _parked_row(session_id: WorkflowId, number: int, prompt: Prompt) -> dict[str, object]:
     return {
         "session_id": session_id,
         "number": number,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, opaque_owner
@@ -35,7 +36,7 @@ class Stores:
             raise SettingsError(f"archive_url: {error}") from error
         return cls(database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database))
 
-    async def delete(self, session_id: str) -> int:
+    async def delete(self, session_id: WorkflowId) -> int:
         """Delete everything of the session; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, delete, select
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import TASK_HANDLES
@@ -31,7 +32,7 @@ class TaskHandle:
 
     id: str
     owner: str
-    session_id: str
+    session_id: WorkflowId
     message_id: str | None
     created_at: datetime
     expires_at: datetime
@@ -43,7 +44,7 @@ class TaskHandles:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, session_id: str, message_id: str | None, *, owner: str, now: datetime) -> TaskHandle:
+    async def create(self, session_id: WorkflowId, message_id: str | None, *, owner: str, now: datetime) -> TaskHandle:
         """Create and store a handle of a prompt."""
         handle = TaskHandle(secrets.token_urlsafe(RANDOM_BYTES), owner, session_id, message_id, now, now + LIFETIME)
         await self._database.write(lambda connection: _insert(connection, handle, now))
@@ -59,7 +60,7 @@ class TaskHandles:
         created_at, expires_at = _moment(row.created_at), _moment(row.expires_at)
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
 
-    async def delete(self, session_id: str) -> int:
+    async def delete(self, session_id: WorkflowId) -> int:
         """Delete the handles of the session; return how many were deleted."""
         return await delete_rows(self._database, TASK_HANDLES, session_id)
 

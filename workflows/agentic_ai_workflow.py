@@ -22,6 +22,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.context_view import ContextView
     from turnkeeper.models.errors import RejectedError, TurnPausedError
+    from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
@@ -85,7 +86,11 @@ class AgenticAIWorkflow:
         start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
         self._last_change = LastChange()
         self._session = session = Session(
-            workflow.info().workflow_id, start, now=workflow.now(), rules=rules, on_revision=self._last_change.note
+            session_id_of(WorkflowId(workflow.info().workflow_id)),
+            start,
+            now=workflow.now(),
+            rules=rules,
+            on_revision=self._last_change.note,
         )
         self._web_ui = WebUi(session)
         growth = HistoryGrowth(session)

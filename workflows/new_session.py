@@ -13,7 +13,7 @@ MAX_SUMMARY_BYTES = 200
 """The maximum that Temporal accepts as a workflow's summary."""
 
 
-def initial_attributes(start: SessionInput) -> TypedSearchAttributes:
+def initial_attributes(start: SessionInput, *, tenant: str) -> TypedSearchAttributes:
     pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
         SearchAttributePair(search_attributes.MODEL, start.model),
@@ -23,6 +23,8 @@ def initial_attributes(start: SessionInput) -> TypedSearchAttributes:
         pairs.append(SearchAttributePair(search_attributes.USER, search_attributes.encoded_user(start.user)))
     if start.task:
         pairs.append(SearchAttributePair(search_attributes.TASK_PARENT, search_attributes.task_parent(start.task)))
+    if tenant:
+        pairs.append(SearchAttributePair(search_attributes.TENANT, tenant))
     return TypedSearchAttributes(pairs)
 
 

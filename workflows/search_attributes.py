@@ -18,9 +18,12 @@ TURNS = SearchAttributeKey.for_int("AgentTurns")
 TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
 """The session that started a task, or `NO_PARENT`. Other sessions have no value."""
 
+TENANT = SearchAttributeKey.for_keyword("AgentTenant")
+"""The tenant that the session belongs to. Those of the default tenant have no value (API-4)."""
+
 NO_PARENT = "none"
 
-ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
+ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT, TENANT)
 """Registered at start-up."""
 
 

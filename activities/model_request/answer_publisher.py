@@ -18,6 +18,7 @@ from pydantic_core import to_json
 
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import (
     MAX_PARTIAL_BYTES,
     PartialKind,
@@ -151,7 +152,7 @@ class AnswerPublisher:
     def __init__(
         self,
         carrier: PartialCarrier,
-        workflow_id: str,
+        workflow_id: WorkflowId,
         tag: PartialTag,
         *,
         clock: asyncio.AbstractEventLoop | None = None,

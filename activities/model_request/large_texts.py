@@ -7,6 +7,7 @@ stay excerpts. The log says so.
 import logging
 from collections.abc import Iterable
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.large_texts import (
     Texts,
     cut_response,
@@ -37,21 +38,21 @@ class LargeTexts:
         self._blobs = blobs
         self._recent = RecentTexts(max_chars=cached_chars)
 
-    async def keep_result(self, session_id: str, result: ToolResult, inline_bytes: int) -> ToolResult:
+    async def keep_result(self, session_id: WorkflowId, result: ToolResult, inline_bytes: int) -> ToolResult:
         """Return the result with its content by reference if it is over `inline_bytes`."""
         texts = Texts()
         reduced = refer_result(result, inline_bytes=inline_bytes, texts=texts)
         return reduced if await self._store(session_id, texts) else cut_result(result, inline_bytes=inline_bytes)
 
     async def keep_response(
-        self, session_id: str, response: ModelResponse, inline_bytes: int, *, max_bytes: int
+        self, session_id: WorkflowId, response: ModelResponse, inline_bytes: int, *, max_bytes: int
     ) -> ModelResponse:
         """Return the response with every text over `inline_bytes` by reference."""
         texts = Texts()
         reduced = refer_response(response, inline_bytes=inline_bytes, texts=texts)
         return reduced if await self._store(session_id, texts) else cut_response(response, answer_bytes=max_bytes)
 
-    async def resolve(self, session_id: str, request: ModelRequest) -> ModelRequest:
+    async def resolve(self, session_id: WorkflowId, request: ModelRequest) -> ModelRequest:
         """Return the request with its large texts restored, as far as they can be read."""
         hashes, opaque = hashes_in(request), opaque_hashes_in(request)
         if not hashes and not opaque:
@@ -59,7 +60,7 @@ class LargeTexts:
         texts = await self._read(session_id, hashes) | await self._read(opaque_owner(session_id), opaque)
         return resolve_request(request, texts)
 
-    async def resolve_call(self, session_id: str, invocation: ToolInvocation) -> ToolInvocation | None:
+    async def resolve_call(self, session_id: WorkflowId, invocation: ToolInvocation) -> ToolInvocation | None:
         """Return the invocation with its arguments; `None` if they can't be read."""
         if invocation.args_blob is None:
             return invocation
@@ -67,11 +68,11 @@ class LargeTexts:
         args = resolve_args(invocation.args, invocation.args_blob, texts)
         return None if args is None else invocation.model_copy(update={"args": args, "args_blob": None})
 
-    async def read(self, session_id: str, ref: BlobRef) -> str | None:
+    async def read(self, session_id: WorkflowId, ref: BlobRef) -> str | None:
         """Return the text that `ref` refers to; `None` where it can't be read."""
         return (await self._read(session_id, [ref.hash])).get(ref.hash)
 
-    async def _store(self, session_id: str, texts: Texts) -> bool:
+    async def _store(self, session_id: WorkflowId, texts: Texts) -> bool:
         try:
             for owner, by_hash in ((session_id, texts.by_hash), (opaque_owner(session_id), texts.opaque)):
                 if by_hash:
@@ -82,7 +83,7 @@ class LargeTexts:
             return False
         return True
 
-    async def _read(self, session_id: str, hashes: Iterable[str]) -> dict[str, str]:
+    async def _read(self, session_id: WorkflowId, hashes: Iterable[str]) -> dict[str, str]:
         missing_or_cached = set(hashes)
         texts = self._recent.find(session_id, missing_or_cached)
         missing = missing_or_cached - texts.keys()

@@ -31,6 +31,7 @@ from turnkeeper.activities.toolbox.workspace import Entry, Workspace, WorkspaceE
 from turnkeeper.models.bounds import head_within
 
 WORKSPACE_KEY = "turnkeeper/workspace"
+TENANT_KEY = "turnkeeper/tenant"
 """Key in a request's `_meta`: the session's folder below the root; without it, the root itself."""
 
 ROOM_KEY = "turnkeeper/max-bytes"
@@ -181,7 +182,9 @@ class _FileTools:
         return _result(f"Wrote {path} ({_count(len(encoded), 'byte')})")
 
     def _workspace(self, ctx: Context) -> Workspace:
-        return Workspace.at(self._root, _meta_of(ctx).get(WORKSPACE_KEY, ""), off_limits=self._off_limits)
+        meta = _meta_of(ctx)
+        folder, tenant = meta.get(WORKSPACE_KEY, ""), meta.get(TENANT_KEY, "")
+        return Workspace.at(self._root, folder, tenant=tenant, off_limits=self._off_limits)
 
     def _room(self, ctx: Context) -> int:
         """Return how many bytes of lines a result may contain; the rest is for notes."""

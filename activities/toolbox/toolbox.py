@@ -19,11 +19,12 @@ from typing import Self, cast
 from mcp_types import RequestParamsMeta
 from pydantic import JsonValue
 
-from turnkeeper.activities.toolbox.built_in import ROOM_KEY, WORKSPACE_KEY
+from turnkeeper.activities.toolbox.built_in import ROOM_KEY, TENANT_KEY, WORKSPACE_KEY
 from turnkeeper.activities.toolbox.server_connection import ServerConnection, ToolChangedError, ToolServer
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
@@ -176,6 +177,8 @@ def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMe
     meta: dict[str, JsonValue] = {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"}
     if server.built_in:
         meta[WORKSPACE_KEY] = invocation.workspace
+        # By the activity's own workflow id: no input of a session decides whose files it reads.
+        meta[TENANT_KEY] = tenant_of(WorkflowId(invocation.session_id))
         # The smaller of both limits in bytes satisfies both: a character has at least one byte.
         meta[ROOM_KEY] = min(invocation.max_chars, invocation.max_bytes)
     return cast(RequestParamsMeta, meta)

@@ -23,11 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.ids import is_tenant
 
 MAX_NAME_BYTES = 255
 MAX_LEVELS = 64
 MAX_READ_BYTES = 10_000_000
 MAX_WRITE_BYTES = 1_000_000
+
+TENANTS = ".tenants"
+"""The folder below the root with a folder for each tenant. It is hidden, so no path leads to it (API-4)."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # A FIFO or a terminal that was swapped in must not block the thread, nor become its terminal.
@@ -94,12 +98,16 @@ class Workspace:
         self._off_limits = off_limits or OffLimits()
 
     @classmethod
-    def at(cls, root: Path, folder: str, *, off_limits: Collection[Path] = ()) -> "Workspace":
-        """Return the workspace in `folder`, a relative path below `root`; "" is `root` itself.
+    def at(cls, root: Path, folder: str, *, tenant: str = "", off_limits: Collection[Path] = ()) -> "Workspace":
+        """Return the workspace in `folder`, a relative path below the tenant's folder; "" is that folder itself.
 
-        It need not exist: the first write creates it. Raises `WorkspaceError`.
+        The default tenant's folder is `root`. The workspace need not exist: the first write creates it. Raises
+        `WorkspaceError`.
         """
-        return cls(root, _names_in(folder), OffLimits(off_limits))
+        if not is_tenant(tenant):
+            raise WorkspaceError(f"{tenant!r} is not a valid tenant.")
+        names = (TENANTS, tenant) if tenant else ()
+        return cls(root, (*names, *_names_in(folder)), OffLimits(off_limits))
 
     def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, answer_id
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
@@ -23,7 +24,7 @@ class UIMessage(TypedDict):
     parts: list[dict[str, JsonValue]]
 
 
-def messages_of(turns: Iterable[ConversationMessage], *, session_id: str) -> Iterator[UIMessage]:
+def messages_of(turns: Iterable[ConversationMessage], *, session_id: PublicId) -> Iterator[UIMessage]:
     """Yield the messages of turns. A running turn yields only its prompt, since its stream has the rest."""
     for turn in turns:
         yield UIMessage(
@@ -36,7 +37,7 @@ def messages_of(turns: Iterable[ConversationMessage], *, session_id: str) -> Ite
             yield _answer(turn, session_id)
 
 
-def _answer(turn: ConversationMessage, session_id: str) -> UIMessage:
+def _answer(turn: ConversationMessage, session_id: PublicId) -> UIMessage:
     metadata: dict[str, Any] = {}
     parts: list[dict[str, Any]] = []
     for chunk in TurnChunks(session_id, turn.id).on_turn(turn):

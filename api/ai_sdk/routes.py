@@ -20,13 +20,13 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
-from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
-from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.queue.prompts import check_text
@@ -69,29 +69,30 @@ Events = AsyncGenerator[UIMessageChunk, None]
 
 
 async def send_last_message(
-    services: ServicesDep, response: Response, body: PostChat, version: ClientVersion = "7"
+    services: ServicesDep, caller: CallerDep, response: Response, body: PostChat, version: ClientVersion = "7"
 ) -> AsyncGenerator[Events, None]:
     """Send the last message before the response begins, so that a rejection is a problem and not a chunk."""
-    turn = await _send(services, body)
+    workflow_id = caller.workflow_id(body.id)
+    turn = await _send(services, workflow_id, body)
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    async with aclosing(_events(TurnStream(services, body.id, turn), version)) as events:
+    async with aclosing(_events(TurnStream(services, workflow_id, turn), version)) as events:
         yield events
 
 
 async def find_running_turn(
-    services: ServicesDep, session_id: SessionId, response: Response, version: ClientVersion = "7"
+    services: ServicesDep, workflow_id: SessionId, response: Response, version: ClientVersion = "7"
 ) -> AsyncGenerator[Events | None, None]:
     """Find the running turn; 204 if there is none, or no such session.
 
     The AI SDK sends this request whenever a page is opened, even for a new chat.
     """
     response.headers[STREAM_HEADER] = STREAM_VERSION
-    turn_id = await turn_to_resume(services, session_id)
+    turn_id = await turn_to_resume(services, workflow_id)
     if turn_id is None:
         response.status_code = 204
         yield None
         return
-    stream = TurnStream(services, session_id, TurnChunks(session_id, turn_id))
+    stream = TurnStream(services, workflow_id, TurnChunks(session_id_of(workflow_id), turn_id))
     async with aclosing(_events(stream, version)) as events:
         yield events
 
@@ -146,7 +147,7 @@ async def ai_sdk_resume(events: Annotated[Events | None, Depends(find_running_tu
 )
 async def ai_sdk_messages(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     before: Annotated[str | None, Query(pattern=MESSAGE_PATTERN, description="Only messages before this one.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum number of turns.")] = None,
 ) -> list[UIMessage]:
@@ -156,8 +157,8 @@ async def ai_sdk_messages(
     messages.
     """
     turn_id = before and (turn_of_answer(before) or before)
-    state = await services.transcripts.page(session_id, before=turn_id, limit=limit)
-    return list(messages_of(state.messages, session_id=session_id))
+    state = await services.transcripts.page(workflow_id, before=turn_id, limit=limit)
+    return list(messages_of(state.messages, session_id=session_id_of(workflow_id)))
 
 
 async def _events(stream: TurnStream, version: Version) -> Events:
@@ -175,24 +176,24 @@ async def _events(stream: TurnStream, version: Version) -> Events:
     yield done_event
 
 
-async def _send(services: Services, body: PostChat) -> TurnChunks:
+async def _send(services: Services, workflow_id: WorkflowId, body: PostChat) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
-        return await _decide(services, body, last)
+        return await _decide(services, workflow_id, body, last)
     if body.trigger == "regenerate-message":
-        return await _retry(services, body, last)
+        return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
         raise problems.invalid("messageId", texts.NO_EDITING)
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
     check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
-    await services.transcripts.raise_if_id_was_used(body.id)
-    receipt = await services.sender.send(body.id, prompt, start=default_input(services.settings, body.id))
-    return TurnChunks(body.id, last.id, awaits_worker=not receipt.is_known)
+    await services.transcripts.raise_if_id_was_used(workflow_id)
+    receipt = await services.sender.send(workflow_id, prompt, start=default_input(services.settings, workflow_id))
+    return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
 
 
-async def _decide(services: Services, body: PostChat, answer: AnswerMessage) -> TurnChunks:
+async def _decide(services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage) -> TurnChunks:
     field = body.last_field
     if body.trigger != "submit-message":
         raise problems.invalid(f"{field}.role", texts.NOT_USER)
@@ -202,32 +203,34 @@ async def _decide(services: Services, body: PostChat, answer: AnswerMessage) -> 
     if answer.turn_id is None:
         raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
     for decision in decisions:
-        await services.sessions.resolve_approval(body.id, decision)
-    return TurnChunks(body.id, answer.turn_id, answer.client_state)
+        await services.sessions.resolve_approval(workflow_id, decision)
+    return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 
 
-async def _retry(services: Services, body: PostChat, message: UserMessage | None) -> TurnChunks:
+async def _retry(
+    services: Services, workflow_id: WorkflowId, body: PostChat, message: UserMessage | None
+) -> TurnChunks:
     """Send the newest turn's prompt again, if it is this message's or a retry of it. Repeating it has no effect.
 
     Without a message the newest turn is meant.
     """
-    state = await services.reader.state(body.id, StateRequest(limit=1))
+    state = await services.reader.state(workflow_id, StateRequest(limit=1))
     newest = state.messages[-1] if state.messages else None
     # The client has already dropped the answer that it wants again.
     message_id = body.messageId or ""
     turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
-    if newest is None or (turn_id and newest.id not in _tries(body.id, turn_id)):
+    if newest is None or (turn_id and newest.id not in _tries(workflow_id, turn_id)):
         raise problems.not_failed(texts.NOT_NEWEST)
     if not newest.is_complete:
-        return TurnChunks(body.id, newest.id)
+        return TurnChunks(session_id_of(workflow_id), newest.id)
     if not newest.is_error:
         raise problems.not_failed(texts.ALREADY_ANSWERED)
-    receipt = await services.sender.send(body.id, retry_prompt(body.id, newest))
-    return TurnChunks(body.id, receipt.message_id, awaits_worker=not receipt.is_known)
+    receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, newest))
+    return TurnChunks(session_id_of(workflow_id), receipt.message_id, awaits_worker=not receipt.is_known)
 
 
-def _tries(session_id: str, turn_id: str) -> Iterator[str]:
+def _tries(workflow_id: WorkflowId, turn_id: str) -> Iterator[str]:
     """Yield the ids of the turn and of its retries, of which the client knows only the first."""
     for _ in range(MAX_TRIES):
         yield turn_id
-        turn_id = retry_prompt_id(session_id, turn_id)
+        turn_id = retry_prompt_id(workflow_id, turn_id)

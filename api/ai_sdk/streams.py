@@ -19,8 +19,8 @@ from turnkeeper.api.live.live_output import PartialEvent
 from turnkeeper.api.live.shared_reader import QueueEvent, UpdateEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.trajectory import ModelStep
@@ -32,16 +32,16 @@ SILENCE_SECONDS = 1.2
 """How long to wait for a worker that gave no receipt, before the stream says that none answers (API-2)."""
 
 
-async def turn_to_resume(services: Services, session_id: str) -> str | None:
+async def turn_to_resume(services: Services, workflow_id: WorkflowId) -> str | None:
     """Return the id of the running turn, or of the next prompt; `None` if there is neither, or no such session.
 
     Raises `ProblemError`.
     """
     try:
-        state = await services.reader.state(session_id, StateRequest(limit=0))
+        state = await services.reader.state(workflow_id, StateRequest(limit=0))
         if state.current_message_id or not state.queue_length:
             return state.current_message_id
-        waiting = (await services.reader.queue(session_id)).waiting
+        waiting = (await services.reader.queue(workflow_id)).waiting
     except ProblemError as problem:
         if problem.problem.status == 404:
             return None
@@ -52,9 +52,9 @@ async def turn_to_resume(services: Services, session_id: str) -> str | None:
 class TurnStream:
     """One turn of a session, for one client. `turn` knows what the client has."""
 
-    def __init__(self, services: Services, session_id: str, turn: TurnChunks) -> None:
+    def __init__(self, services: Services, workflow_id: WorkflowId, turn: TurnChunks) -> None:
         self._services = services
-        self._session_id = session_id
+        self._workflow_id = workflow_id
         self._turn = turn
 
     async def chunks(self) -> AsyncGenerator[Chunks, None]:
@@ -79,14 +79,14 @@ class TurnStream:
         """Return whether still no worker answers for the session."""
         try:
             async with asyncio.timeout(SILENCE_SECONDS):
-                await self._services.reader.state(self._session_id, StateRequest(limit=0))
+                await self._services.reader.state(self._workflow_id, StateRequest(limit=0))
         except (TimeoutError, ProblemError):
             return True
         return False
 
     async def _follow(self) -> AsyncGenerator[Chunks, None]:
         """Yield what the session has of the turn, then what is new. Raises `ProblemError`."""
-        state = await self._services.reader.state(self._session_id, StateRequest(limit=1))
+        state = await self._services.reader.state(self._workflow_id, StateRequest(limit=1))
         newest = state.messages[-1] if state.messages else None
         is_newest = newest is not None and newest.id == self._turn.turn_id
         yield await self._on_turn(newest if is_newest else await self._ended_turn())
@@ -94,7 +94,7 @@ class TurnStream:
             return
         cursor = UpdatesRequest(last_seen_message_id=newest.id if newest else None, since_revision=state.revision)
         status = state.status
-        async with aclosing(self._services.feed.events(self._session_id, cursor)) as events:
+        async with aclosing(self._services.feed.events(self._workflow_id, cursor)) as events:
             async for event in events:
                 status = event.update.status if isinstance(event, UpdateEvent) else status
                 yield await self._on_event(event)
@@ -126,7 +126,7 @@ class TurnStream:
 
     async def _ended_turn(self) -> ConversationMessage | None:
         """Return the turn if it has ended, also from the archive. Raises the fate of a prompt that became no turn."""
-        return await self._services.transcripts.ended_turn(self._session_id, self._turn.turn_id)
+        return await self._services.transcripts.ended_turn(self._workflow_id, self._turn.turn_id)
 
     async def _on_turn(self, turn: ConversationMessage | None) -> Chunks:
         """Return the next chunks of the turn, with its new large texts restored if they can be read."""
@@ -136,8 +136,7 @@ class TurnStream:
         # Results stay excerpts with a link.
         hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
         until = seconds_from_now(RESTORE_SECONDS)
-        session = workflow_id(self._session_id)
-        (whole,) = await self._services.texts.restore_texts(session, [turn], hashes, until=until)
+        (whole,) = await self._services.texts.restore_texts(self._workflow_id, [turn], hashes, until=until)
         return self._turn.on_turn(whole)
 
 

@@ -18,6 +18,7 @@ from turnkeeper.api.ai_sdk.chunks import (
     ToolOutputErrorChunk,
     UIMessageChunk,
 )
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.transcript.trajectory import Approval, BlobRef, ToolCall, ToolResult
 
 _APPROVAL_ID = re.compile(r"([0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}):([0-9a-f]{64})")
@@ -33,7 +34,7 @@ def read_approval_id(text: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
-def tool_chunks(call: ToolCall, *, session_id: str) -> Iterator[UIMessageChunk]:
+def tool_chunks(call: ToolCall, *, session_id: PublicId) -> Iterator[UIMessageChunk]:
     """Yield the chunks of a complete call in its current state, in order."""
     # Arguments that are stored by reference and could not be read are replaced with a link.
     args = {"blob": _large_text(call.args_blob, session_id)} if call.args_blob else call.args
@@ -76,7 +77,7 @@ def _response_chunk(approval_id: str, *, approved: bool, reason: str | None) -> 
     return response
 
 
-def _result_chunk(call: ToolCall, result: ToolResult, session_id: str) -> UIMessageChunk:
+def _result_chunk(call: ToolCall, result: ToolResult, session_id: PublicId) -> UIMessageChunk:
     if result.status == "denied":
         return ToolOutputDeniedChunk(type="tool-output-denied", toolCallId=call.id)
     if result.status != "ok":
@@ -96,5 +97,5 @@ def _model_text(result: ToolResult) -> str:
     return f"{result.outcome}\n{result.content}" if result.content else result.outcome
 
 
-def _large_text(ref: BlobRef, session_id: str) -> LargeText:
+def _large_text(ref: BlobRef, session_id: PublicId) -> LargeText:
     return LargeText(url=f"/workflow/{session_id}/blobs/{ref.hash}", chars=ref.chars)

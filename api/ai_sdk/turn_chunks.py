@@ -37,6 +37,7 @@ from turnkeeper.api.ai_sdk.chunks import (
 )
 from turnkeeper.api.ai_sdk.step_text import StepText, final_text, partial_text
 from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, with_growth
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
@@ -79,7 +80,7 @@ class TurnChunks:
     """
 
     def __init__(
-        self, session_id: str, turn_id: str, client: ClientState | None = None, *, awaits_worker: bool = False
+        self, session_id: PublicId, turn_id: str, client: ClientState | None = None, *, awaits_worker: bool = False
     ) -> None:
         client = client or ClientState()
         self.turn_id = turn_id

@@ -2,6 +2,7 @@
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.store_calls import read_store
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
 from turnkeeper.stores.archive import Archive
@@ -9,7 +10,7 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 
 
 async def turns_before(
-    archive: Archive, owner: str, number: int, *, limit: int | None, max_bytes: int, until: float
+    archive: Archive, owner: WorkflowId, number: int, *, limit: int | None, max_bytes: int, until: float
 ) -> list[ConversationMessage]:
     """Return the turns just before `number`, oldest first, at least one. Raises `StoreUnavailableError`."""
     page = archive.page(owner, before=number, limit=limit, max_bytes=max_bytes)
@@ -20,7 +21,7 @@ async def turns_before(
 
 
 async def with_archived_steps(
-    archive: Archive, owner: str, number: int, turn: ConversationMessage, *, until: float
+    archive: Archive, owner: WorkflowId, number: int, turn: ConversationMessage, *, until: float
 ) -> ConversationMessage:
     """Return turn `number` with its archived steps. They stay omitted if the archive can't be read."""
     if not turn.steps_omitted:

@@ -17,7 +17,6 @@ from temporalio.service import RPCError
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -25,6 +24,7 @@ from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.http_responses import DeletionReceipt
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
@@ -45,28 +45,28 @@ class SessionDeleter:
         self._stores = stores
         self._client: Client = reader.client
 
-    async def delete(self, session_id: str) -> DeletionReceipt:
+    async def delete(self, workflow_id: WorkflowId) -> DeletionReceipt:
         """Start to delete a session, or return the progress of the deletion.
 
         Raises 404 if there is no such session, and 503 while the archive can't be reached.
         """
-        deletion = await find_deletion(self._client, session_id)
-        first_run_id = await find_first_run(self._client, session_id)
-        if deletion is None or not await self._is_of(deletion, session_id, first_run_id):
-            await self._begin(session_id, first_run_id, instead_of=deletion)
+        deletion = await find_deletion(self._client, workflow_id)
+        first_run_id = await find_first_run(self._client, workflow_id)
+        if deletion is None or not await self._is_of(deletion, workflow_id, first_run_id):
+            await self._begin(workflow_id, first_run_id, instead_of=deletion)
         is_done, progress = False, DeletionProgress()
         try:
             async with asyncio.timeout(rpc_timeout().total_seconds()):
-                is_done, progress = await self._progress(session_id)
+                is_done, progress = await self._progress(workflow_id)
         except TimeoutError:
             pass
         finally:
-            self._reader.forget(session_id)
+            self._reader.forget(workflow_id)
         if progress.runs is None and first_run_id is not None:
             # No worker has begun. The session must not accept prompts that would then be deleted.
-            await self._stop(session_id, first_run_id)
+            await self._stop(workflow_id, first_run_id)
         return DeletionReceipt(
-            workflow_id=session_id,
+            workflow_id=session_id_of(workflow_id),
             status="deleted" if is_done else "deleting",
             runs=progress.runs,
             remaining=progress.remaining,
@@ -75,7 +75,7 @@ class SessionDeleter:
 
     # ---- starting
 
-    async def _is_of(self, deletion: Deletion, session_id: str, first_run_id: str | None) -> bool:
+    async def _is_of(self, deletion: Deletion, workflow_id: WorkflowId, first_run_id: str | None) -> bool:
         """Return whether the deletion is that of the session which has the id now."""
         if first_run_id is not None:
             return first_run_id == deletion.first_run_id
@@ -83,20 +83,20 @@ class SessionDeleter:
             return True
         # An archive restored from a backup has the turns of a deleted session again.
         try:
-            count_call = self._stores.archive.count(workflow_id(session_id))
+            count_call = self._stores.archive.count(workflow_id)
             return not await read_store(count_call, until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError:
             return True
 
-    async def _begin(self, session_id: str, first_run_id: str | None, *, instead_of: Deletion | None) -> None:
+    async def _begin(self, workflow_id: WorkflowId, first_run_id: str | None, *, instead_of: Deletion | None) -> None:
         """Start the workflow, unless another gateway starts it at the same moment."""
-        await self._raise_if_unknown(session_id, first_run_id)
+        await self._raise_if_unknown(workflow_id, first_run_id)
         if instead_of:
-            await self._end(session_id, instead_of)
+            await self._end(workflow_id, instead_of)
         start_call = self._client.start_workflow(
             DeleteSession.run,
             DeletionOrder(first_run_id=first_run_id or ""),
-            id=deletion_id(workflow_id(session_id)),
+            id=deletion_id(workflow_id),
             task_queue=self._settings.task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -104,51 +104,50 @@ class SessionDeleter:
             memo={FIRST_RUN: first_run_id or ""},
             rpc_timeout=rpc_timeout(),
         )
-        await call_temporal(start_call, session_id)
+        await call_temporal(start_call, workflow_id)
 
-    async def _raise_if_unknown(self, session_id: str, first_run_id: str | None) -> None:
+    async def _raise_if_unknown(self, workflow_id: WorkflowId, first_run_id: str | None) -> None:
         """Raise 404 if neither Temporal nor the archive has the session, and 503 if the archive can't be read."""
-        owner = workflow_id(session_id)
         try:
-            count = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
+            count = await read_store(self._stores.archive.count(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
         if first_run_id is None and not count:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
-                await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))
-            raise problems.unknown_session(session_id)
+                await read_store(self._stores.delete(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
+            raise problems.unknown_session(workflow_id)
 
-    async def _end(self, session_id: str, deletion: Deletion) -> None:
+    async def _end(self, workflow_id: WorkflowId, deletion: Deletion) -> None:
         """End the deletion of an earlier session with the id: it only waits for what Temporal deletes by itself."""
-        handle = self._client.get_workflow_handle(deletion_id(workflow_id(session_id)), run_id=deletion.run_id)
-        await _terminate(session_id, handle, reason="the id was used again")
+        handle = self._client.get_workflow_handle(deletion_id(workflow_id), run_id=deletion.run_id)
+        await _terminate(workflow_id, handle, reason="the id was used again")
 
-    async def _stop(self, session_id: str, first_run_id: str) -> None:
+    async def _stop(self, workflow_id: WorkflowId, first_run_id: str) -> None:
         """Try to terminate the session now; otherwise the deletion does it."""
-        handle = self._client.get_workflow_handle(workflow_id(session_id), first_execution_run_id=first_run_id)
+        handle = self._client.get_workflow_handle(workflow_id, first_execution_run_id=first_run_id)
         with suppress(ProblemError):
-            await _terminate(session_id, handle, reason="deleted by request")
+            await _terminate(workflow_id, handle, reason="deleted by request")
 
     # ---- progress
 
-    async def _progress(self, session_id: str) -> tuple[bool, DeletionProgress]:
+    async def _progress(self, workflow_id: WorkflowId) -> tuple[bool, DeletionProgress]:
         """Wait until the deletion knows what to delete; return whether it is done, and its progress.
 
         Raises 503 while the archive is unavailable, or Temporal doesn't permit the deletion.
         """
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            deletion = await find_deletion(self._client, session_id)
+            deletion = await find_deletion(self._client, workflow_id)
             if deletion is None:
                 return False, DeletionProgress()  # it has just failed: the next request starts another
             if deletion.problem:
                 raise deletion.problem
             handle = self._client.get_workflow_handle_for(
-                DeleteSession.run, deletion_id(workflow_id(session_id)), run_id=deletion.run_id
+                DeleteSession.run, deletion_id(workflow_id), run_id=deletion.run_id
             )
             if deletion.is_done:
-                return True, await call_temporal(handle.result(rpc_timeout=rpc_timeout()), session_id)
+                return True, await call_temporal(handle.result(rpc_timeout=rpc_timeout()), workflow_id)
             with suppress(RPCError, WorkflowQueryFailedError):  # no worker, or one of an earlier release
                 progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=rpc_timeout())
                 if progress.runs is not None:
@@ -156,10 +155,10 @@ class SessionDeleter:
             await asyncio.sleep(next(pauses))
 
 
-async def _terminate(session_id: str, handle: WorkflowHandle[Any, Any], *, reason: str) -> None:
+async def _terminate(workflow_id: WorkflowId, handle: WorkflowHandle[Any, Any], *, reason: str) -> None:
     """Terminate a workflow, unless it has ended already. Raises 503."""
     try:
-        await call_temporal(handle.terminate(reason=reason, rpc_timeout=rpc_timeout()), session_id)
+        await call_temporal(handle.terminate(reason=reason, rpc_timeout=rpc_timeout()), workflow_id)
     except ProblemError as problem:
         if problem.problem.status not in (404, 409):
             raise

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from turnkeeper.api.history.archived_turns import turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns, count_events, with_newest_events
 from turnkeeper.models.session.messages import ReplayRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -51,14 +51,16 @@ class ReplayTextReader:
         self._archive = archive
         self._texts = texts
 
-    async def text(self, session_id: str, *, max_history: int) -> ReplayText:
+    async def text(self, workflow_id: WorkflowId, *, max_history: int) -> ReplayText:
         """Return the whole CURRENT and the last `max_history` events of HISTORY (0: all, up to about 10 MB)."""
         until, max_events = seconds_from_now(REQUEST_SECONDS), max_history or ALL
-        in_session = await self._reader.replay_turns(session_id, ReplayRequest(max_history=max_history))
-        replay = await self._with_archive(workflow_id(session_id), in_session, max_events, until)
+        in_session = await self._reader.replay_turns(workflow_id, ReplayRequest(max_history=max_history))
+        replay = await self._with_archive(workflow_id, in_session, max_events, until)
         return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, max_events))
 
-    async def _with_archive(self, owner: str, in_session: ReplayTurns, max_events: int, until: float) -> ReplayTurns:
+    async def _with_archive(
+        self, owner: WorkflowId, in_session: ReplayTurns, max_events: int, until: float
+    ) -> ReplayTurns:
         """Return the turns to show, completed from the stores."""
         past, unfinished = in_session.past_turns, in_session.unfinished_turn
         reading = _HistoryReader(self._archive, owner, in_session.first_number + len(past), max_events, until)
@@ -75,7 +77,7 @@ class ReplayTextReader:
 class _HistoryReader:
     """Reads HISTORY backwards, until it has the last `max_events` events before the turn number `after`."""
 
-    def __init__(self, archive: Archive, owner: str, after: int, max_events: int, until: float) -> None:
+    def __init__(self, archive: Archive, owner: WorkflowId, after: int, max_events: int, until: float) -> None:
         self._archive = archive
         self._owner = owner
         self._events_left = max_events

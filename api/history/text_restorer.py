@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.large_texts import resolve_answer, resolve_turn
 from turnkeeper.stores.blobs import Blobs
@@ -41,7 +42,7 @@ class TextRestorer:
         self._reads = Coalescer[tuple[str, frozenset[str]], dict[str, str]]()
 
     async def restore_answers(
-        self, owner: str, turns: Sequence[ConversationMessage], *, until: float
+        self, owner: WorkflowId, turns: Sequence[ConversationMessage], *, until: float
     ) -> list[ConversationMessage]:
         """Return the turns with whole answers. Texts in steps stay excerpts."""
         hashes = frozenset(turn.agent_message_blob.hash for turn in turns if turn.agent_message_blob)
@@ -51,19 +52,21 @@ class TextRestorer:
             texts |= await _texts_in_time(reading, until)
         return [resolve_answer(turn, texts) for turn in turns]
 
-    async def restore_update(self, owner: str, update: ConversationUpdate, *, until: float) -> ConversationUpdate:
+    async def restore_update(
+        self, owner: WorkflowId, update: ConversationUpdate, *, until: float
+    ) -> ConversationUpdate:
         turns = await self.restore_answers(owner, [*update.new_messages, *update.updated_messages], until=until)
         new = len(update.new_messages)
         return update.model_copy(update={"new_messages": turns[:new], "updated_messages": turns[new:]})
 
     async def restore_texts(
-        self, owner: str, turns: Sequence[ConversationMessage], hashes: Collection[str], *, until: float
+        self, owner: WorkflowId, turns: Sequence[ConversationMessage], hashes: Collection[str], *, until: float
     ) -> list[ConversationMessage]:
         """Return the turns with the texts of `hashes`, also in steps. Nothing is cached."""
         texts = await _texts_in_time(self._blobs.get(owner, hashes), until) if hashes else {}
         return [resolve_turn(turn, texts) for turn in turns]
 
-    async def _read_answers(self, owner: str, hashes: frozenset[str]) -> dict[str, str]:
+    async def _read_answers(self, owner: WorkflowId, hashes: frozenset[str]) -> dict[str, str]:
         texts = await self._blobs.get(owner, hashes)
         self._cached_answers.remember(owner, texts)
         return texts

@@ -21,10 +21,10 @@ from turnkeeper.api import problems
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.transcript import visible_size
@@ -46,42 +46,42 @@ class TranscriptReader:
         self._archive = archive
         self._texts = texts
 
-    async def page(self, session_id: str, *, before: str | None, limit: int | None) -> ConversationState:
+    async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
         """Return the newest turns (before the turn `before`), oldest first: at most `limit`, and about 1 MB.
 
         Raises `StoreUnavailableError` if only the archive has them.
         """
         until = seconds_from_now(REQUEST_SECONDS)
-        state, first_in_session = await self._page_in_session(session_id, before, limit, until)
-        older = await self._older(session_id, state, first_in_session, limit, until)
-        turns = await self._texts.restore_answers(workflow_id(session_id), [*older, *state.messages], until=until)
+        state, first_in_session = await self._page_in_session(workflow_id, before, limit, until)
+        older = await self._older(workflow_id, state, first_in_session, limit, until)
+        turns = await self._texts.restore_answers(workflow_id, [*older, *state.messages], until=until)
         after = first_in_session + len(state.messages)
-        page = await self._newest_that_fit(session_id, turns, after, until)
+        page = await self._newest_that_fit(workflow_id, turns, after, until)
         first = after - len(page)
         numbers = {"first_number": first if page else None, "has_more": bool(page) and first > 1}
         return state.model_copy(update={"messages": page, **numbers})
 
     async def _page_in_session(
-        self, session_id: str, before: str | None, limit: int | None, until: float
+        self, workflow_id: WorkflowId, before: str | None, limit: int | None, until: float
     ) -> tuple[ConversationState, int]:
         """Return the turns of a page that are in the session, and the number of the first (or of the one after)."""
-        state = await self._reader.page_in_session(session_id, StateRequest(before=before, limit=limit))
+        state = await self._reader.page_in_session(workflow_id, StateRequest(before=before, limit=limit))
         if state is not None:
             return state, state.first_number or state.archived_count + 1
-        state = await self._reader.state(session_id, StateRequest(limit=0))
-        return state, await self._number_in_archive(session_id, before or "", state.archived_count, until)
+        state = await self._reader.state(workflow_id, StateRequest(limit=0))
+        return state, await self._number_in_archive(workflow_id, before or "", state.archived_count, until)
 
-    async def _number_in_archive(self, session_id: str, turn_id: str, archived_count: int, until: float) -> int:
-        number = await read_store(self._archive.number_of(workflow_id(session_id), turn_id), until=until)
+    async def _number_in_archive(self, workflow_id: WorkflowId, turn_id: str, archived_count: int, until: float) -> int:
+        number = await read_store(self._archive.number_of(workflow_id, turn_id), until=until)
         # Turns beyond the session's own archive belong to an older session with the same id.
         if number is not None and number <= archived_count:
             return number
-        if await read_store(self._archive.count(workflow_id(session_id)), until=until) < archived_count:
+        if await read_store(self._archive.count(workflow_id), until=until) < archived_count:
             raise missing_turns_error()
         raise problems.unknown_turn(turn_id)
 
     async def _older(
-        self, session_id: str, state: ConversationState, first_in_session: int, limit: int | None, until: float
+        self, workflow_id: WorkflowId, state: ConversationState, first_in_session: int, limit: int | None, until: float
     ) -> list[ConversationMessage]:
         """Return archived turns just before those of `state`, as many as may fit in the page."""
         max_turns = None if limit is None else limit - len(state.messages)
@@ -90,10 +90,9 @@ class TranscriptReader:
         bytes_left = PAGE_BYTES - sum(map(visible_size, state.messages))
         if bytes_left <= 0:
             return []
-        owner = workflow_id(session_id)
         try:
             return await turns_before(
-                self._archive, owner, first_in_session, limit=max_turns, max_bytes=bytes_left, until=until
+                self._archive, workflow_id, first_in_session, limit=max_turns, max_bytes=bytes_left, until=until
             )
         except StoreUnavailableError:
             if not state.messages:
@@ -101,7 +100,7 @@ class TranscriptReader:
             return []
 
     async def _newest_that_fit(
-        self, session_id: str, turns: Sequence[ConversationMessage], after: int, until: float
+        self, workflow_id: WorkflowId, turns: Sequence[ConversationMessage], after: int, until: float
     ) -> list[ConversationMessage]:
         """Return the newest of `turns` with all their steps, as many as fit in a page, but at least one.
 
@@ -111,37 +110,35 @@ class TranscriptReader:
         for number, turn in zip(count(after - 1, -1), reversed(turns), strict=False):
             whole = turn
             if turn.is_complete:
-                whole = await with_archived_steps(self._archive, workflow_id(session_id), number, turn, until=until)
+                whole = await with_archived_steps(self._archive, workflow_id, number, turn, until=until)
             bytes_left -= len(whole.model_dump_json().encode())
             if page and bytes_left < 0:
                 break
             page.append(whole)
         return page[::-1]
 
-    async def raise_if_id_was_used(self, session_id: str) -> None:
+    async def raise_if_id_was_used(self, workflow_id: WorkflowId) -> None:
         """Raise 409 if the archive has a session with the id that Temporal no longer has.
 
         Temporal retains ended sessions for a limited time, but ids are never reused (API-1).
         """
         try:
-            archived_count = await read_store(
-                self._archive.count(workflow_id(session_id)), until=seconds_from_now(RESTORE_SECONDS)
-            )
+            archived_count = await read_store(self._archive.count(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
         except StoreUnavailableError:
             return  # if Temporal still has the session, it rejects the id itself
         if archived_count:
             try:
-                await self._reader.describe(session_id)
+                await self._reader.describe(workflow_id)
             except problems.ProblemError as problem:
-                raise problems.id_was_used(session_id) if problem.problem.status == 404 else problem from None
+                raise problems.id_was_used(workflow_id) if problem.problem.status == 404 else problem from None
 
-    async def ended_turn(self, session_id: str, message_id: str) -> ConversationMessage | None:
-        receipt = await self._reader.receipt(session_id, message_id)
-        turn = await self._turn_of(session_id, receipt)
+    async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
+        receipt = await self._reader.receipt(workflow_id, message_id)
+        turn = await self._turn_of(workflow_id, receipt)
         return turn if turn and turn.is_complete else None
 
     async def wait_for_turn(
-        self, session_id: str, message_id: str, *, seconds: float
+        self, workflow_id: WorkflowId, message_id: str, *, seconds: float
     ) -> tuple[Receipt, ConversationMessage | None]:
         """Wait about `seconds` for the turn of a prompt to end; otherwise return the prompt's position.
 
@@ -150,11 +147,11 @@ class TranscriptReader:
         """
         clock = asyncio.get_running_loop().time
         until, receipt = clock() + seconds, Receipt(message_id)
-        async with self._reader.watches.watching(workflow_id(session_id)) as watch:
+        async with self._reader.watches.watching(workflow_id) as watch:
             while True:
                 version = watch.version
                 last = max(until, clock() + RECEIPT_SECONDS)
-                result = await self._turn_in_time(session_id, message_id, until=last)
+                result = await self._turn_in_time(workflow_id, message_id, until=last)
                 if result and result[1] and result[1].is_complete:
                     return result
                 receipt = result[0] if result else receipt
@@ -166,13 +163,13 @@ class TranscriptReader:
                     return receipt, None
 
     async def _turn_in_time(
-        self, session_id: str, message_id: str, *, until: float
+        self, workflow_id: WorkflowId, message_id: str, *, until: float
     ) -> tuple[Receipt, ConversationMessage | None] | None:
         """Return a prompt's position, and its turn once there is one; `None` if nobody answers in time."""
         try:
             async with asyncio.timeout_at(until):
-                receipt = await self._reader.receipt(session_id, message_id)
-                turn = await self._turn_of(session_id, receipt)
+                receipt = await self._reader.receipt(workflow_id, message_id)
+                turn = await self._turn_of(workflow_id, receipt)
         except TimeoutError:
             return None
         except ProblemError as problem:
@@ -181,18 +178,18 @@ class TranscriptReader:
             return None
         return (receipt, turn) if turn or receipt.position else None
 
-    async def failed_turn(self, session_id: str, message_id: str | None) -> ConversationMessage:
+    async def failed_turn(self, workflow_id: WorkflowId, message_id: str | None) -> ConversationMessage:
         """Return a failed turn: the given one, or the newest in the session.
 
         Raises 409 if it did not fail or there is none, 404 if there is no such turn.
         """
         if message_id is None:
-            return await self._newest_failed_turn(session_id)
-        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
+            return await self._newest_failed_turn(workflow_id)
+        update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
         turns = update.updated_messages
         if update.reset:
             until = seconds_from_now(REQUEST_SECONDS)
-            archived_turn = await read_store(self._archive.find(workflow_id(session_id), message_id), until=until)
+            archived_turn = await read_store(self._archive.find(workflow_id, message_id), until=until)
             if archived_turn is None:
                 raise problems.unknown_turn(message_id)
             turns = [archived_turn.turn]
@@ -200,30 +197,30 @@ class TranscriptReader:
             raise problems.not_failed(texts.NOT_FAILED.format(turn_id=message_id))
         return turns[0]
 
-    async def _newest_failed_turn(self, session_id: str) -> ConversationMessage:
-        page = await self._reader.page_in_session(session_id, StateRequest())
+    async def _newest_failed_turn(self, workflow_id: WorkflowId) -> ConversationMessage:
+        page = await self._reader.page_in_session(workflow_id, StateRequest())
         while page and page.messages:
             for turn in reversed(page.messages):
                 if turn.is_error:
                     return turn
-            page = await self._reader.page_in_session(session_id, StateRequest(before=page.messages[0].id))
+            page = await self._reader.page_in_session(workflow_id, StateRequest(before=page.messages[0].id))
         raise problems.not_failed(texts.NO_FAILED_TURN)
 
-    async def _turn_of(self, session_id: str, receipt: Receipt) -> ConversationMessage | None:
+    async def _turn_of(self, workflow_id: WorkflowId, receipt: Receipt) -> ConversationMessage | None:
         if receipt.position != 0:
             return None
         turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
-        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
+        update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
         is_gone = update.reset and receipt.fate is not None
-        turns = await self._archived_turn(session_id, turn_id, until) if is_gone else update.updated_messages
-        whole = await self._texts.restore_answers(workflow_id(session_id), turns, until=until)
+        turns = await self._archived_turn(workflow_id, turn_id, until) if is_gone else update.updated_messages
+        whole = await self._texts.restore_answers(workflow_id, turns, until=until)
         return whole[0] if whole else None
 
-    async def _archived_turn(self, session_id: str, turn_id: str, until: float) -> list[ConversationMessage]:
+    async def _archived_turn(self, workflow_id: WorkflowId, turn_id: str, until: float) -> list[ConversationMessage]:
         """Return, as a list, a turn that was archived before its waiters saw it; empty if it can't be read."""
         try:
-            archived_turn = await read_store(self._archive.find(workflow_id(session_id), turn_id), until=until)
+            archived_turn = await read_store(self._archive.find(workflow_id, turn_id), until=until)
         except StoreUnavailableError:
             return []
         return [archived_turn.turn] if archived_turn else []

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -59,9 +60,9 @@ class DeliveredForms:
     def __init__(self) -> None:
         self._delivered = BoundedDict[str, _DeliveredTurn](max_entries=MAX_SESSIONS)
 
-    def hold_seconds(self, session_id: str, turn_id: str, form: Form, *, now: float) -> float | None:
+    def hold_seconds(self, workflow_id: WorkflowId, turn_id: str, form: Form, *, now: float) -> float | None:
         """Return how long to hold an answer with only this form of a turn; `None` if all clients have seen it."""
-        delivered = self._delivered.get(session_id)
+        delivered = self._delivered.get(workflow_id)
         if delivered is None or delivered.turn_id != turn_id:
             return 0
         forms = {other for other, at in delivered.forms if other == form or at > now - FORM_SECONDS}
@@ -69,12 +70,12 @@ class DeliveredForms:
             return 0
         return None if forms == {form} else UNCLEAR_SECONDS
 
-    def note(self, session_id: str, turn_id: str, form: Form, *, comes_back: bool, now: float) -> None:
+    def note(self, workflow_id: WorkflowId, turn_id: str, form: Form, *, comes_back: bool, now: float) -> None:
         """Note that this form of a turn is delivered. `comes_back`: the client has seen the turn before."""
-        delivered = self._delivered.get(session_id)
+        delivered = self._delivered.get(workflow_id)
         if delivered is None or delivered.turn_id != turn_id:
             delivered = _DeliveredTurn(turn_id)
-        self._delivered[session_id] = delivered
+        self._delivered[workflow_id] = delivered
         older = [entry for entry in delivered.forms if entry[0] < form]
         same = [entry for entry in delivered.forms if entry[0] == form]
         if comes_back and older:
@@ -89,13 +90,13 @@ class Poll:
 
     def __init__(
         self,
-        session_id: str,
+        workflow_id: WorkflowId,
         cursor: UpdatesRequest,
         delivered: DeliveredForms,
         *,
         matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
     ) -> None:
-        self._session_id = session_id
+        self._workflow_id = workflow_id
         self._cursor = cursor
         self._delivered = delivered
         self._matches_etag = matches_etag
@@ -119,7 +120,7 @@ class Poll:
             return
         turn_id = update.last_seen_message_id or ""
         comes_back = self._cursor.last_seen_message_id == turn_id
-        self._delivered.note(self._session_id, turn_id, form, comes_back=comes_back, now=now)
+        self._delivered.note(self._workflow_id, turn_id, form, comes_back=comes_back, now=now)
 
     def _unseen_seconds(self, update: ConversationUpdate, form: Form | None, now: float) -> float | None:
         cursor, is_closed = self._cursor, update.status in FINAL_STATUSES
@@ -133,7 +134,7 @@ class Poll:
             return 0 if is_closed else None
         if form != self._first_form:
             return 0  # the turn has changed while the client waited
-        return self._delivered.hold_seconds(self._session_id, cursor.last_seen_message_id, form, now=now)
+        return self._delivered.hold_seconds(self._workflow_id, cursor.last_seen_message_id, form, now=now)
 
 
 def _form_of(update: ConversationUpdate) -> Form | None:

@@ -25,8 +25,8 @@ from turnkeeper.api.history.text_restorer import ExcerptRetries
 from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
@@ -69,7 +69,7 @@ def cursor_of(event_id: str) -> UpdatesRequest:
 class _Watcher:
     """One watcher: its cursor, and what it was sent last."""
 
-    session_id: str
+    workflow_id: WorkflowId
     cursor: UpdatesRequest
     task_count: int = -1
     """How many workflow tasks of the session had been counted when it was last read."""
@@ -174,7 +174,7 @@ class UpdateFeed:
         self._stopping.set()
         self._watches.notify_all()
 
-    async def events(self, session_id: str, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
+    async def events(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
         """Yield what is new since `cursor`: first an update, then all events until the session ends.
 
         Yields nothing if the session is closed and `cursor` is its end.
@@ -182,10 +182,10 @@ class UpdateFeed:
         Raises:
             ProblemError: The session can't be read now, or the gateway is stopping; only before the first event.
         """
-        watcher, workflow = _Watcher(session_id, cursor), workflow_id(session_id)
+        watcher = _Watcher(workflow_id, cursor)
         while not (watcher.is_at_end or self._stopping.is_set()):
-            async with self._watches.watching(workflow) as watch:
-                with self._outputs.watching(workflow, watch) as output:
+            async with self._watches.watching(workflow_id) as watch:
+                with self._outputs.watching(workflow_id, watch) as output:
                     async with aclosing(self._events_in(watch, watcher, output)) as events:
                         async for event in events:
                             yield event
@@ -219,17 +219,17 @@ class UpdateFeed:
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
         if watcher.queue_is_stale:
-            return watcher.next_queue(await self._reader.queue(watcher.session_id, watch))
+            return watcher.next_queue(await self._reader.queue(watcher.workflow_id, watch))
         if watcher.has_more or watch.task_count > watcher.task_count:
             if watcher.last is not None:
                 await output.wait_for_watchers()
             task_count = watch.task_count
-            event = await self._reader.update(watcher.session_id, watcher.cursor, watch)
+            event = await self._reader.update(watcher.workflow_id, watcher.cursor, watch)
             watcher.task_count = task_count
             output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.next_update(event)
         if watcher.retries.is_due:
-            turn = await self._reader.with_whole_answer(watcher.session_id, watcher.retries.next)
+            turn = await self._reader.with_whole_answer(watcher.workflow_id, watcher.retries.next)
             return watcher.next_restored(turn)
         return watcher.next_output(output)
 

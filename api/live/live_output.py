@@ -18,6 +18,7 @@ from functools import cached_property
 from fastapi.sse import ServerSentEvent
 
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, growth
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -80,7 +81,7 @@ class SeenSteps:
 class LiveOutput:
     """What the model of one session is writing."""
 
-    def __init__(self, carrier: PartialCarrier, workflow_id: str, watch: Watch) -> None:
+    def __init__(self, carrier: PartialCarrier, workflow_id: WorkflowId, watch: Watch) -> None:
         self.latest: Snapshot | None = None
         self.watchers = 0
         self._carrier = carrier
@@ -157,7 +158,7 @@ class LiveOutputRegistry:
         self._outputs: dict[Watch, LiveOutput] = {}
 
     @contextmanager
-    def watching(self, workflow_id: str, watch: Watch) -> Iterator[LiveOutput]:
+    def watching(self, workflow_id: WorkflowId, watch: Watch) -> Iterator[LiveOutput]:
         """Yield the session's live output, which is followed while the block runs."""
         output = self._outputs.get(watch)
         if output is None:

@@ -11,8 +11,8 @@ from functools import partial
 
 from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -35,25 +35,25 @@ class Poller:
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
         self._delivered = DeliveredForms()
 
-    async def poll(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
+    async def poll(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now."""
-        if not self._is_worth_a_watch(session_id):
-            event = await self._shared_reader.unshared_update(session_id, cursor)
+        if not self._is_worth_a_watch(workflow_id):
+            event = await self._shared_reader.unshared_update(workflow_id, cursor)
             if event.update.status not in FINAL_STATUSES:
-                self._polled_at[session_id] = asyncio.get_running_loop().time()
+                self._polled_at[workflow_id] = asyncio.get_running_loop().time()
         else:
-            async with self._watches.watching(workflow_id(session_id)) as watch:
+            async with self._watches.watching(workflow_id) as watch:
                 if watch.is_live:
-                    event = await self._shared_reader.update(session_id, cursor, watch)
+                    event = await self._shared_reader.update(workflow_id, cursor, watch)
                 else:
-                    event = await self._shared_reader.unshared_update(session_id, cursor)
+                    event = await self._shared_reader.unshared_update(workflow_id, cursor)
         now = asyncio.get_running_loop().time()
-        Poll(session_id, cursor, self._delivered).note_answer(event.update, now=now)
+        Poll(workflow_id, cursor, self._delivered).note_answer(event.update, now=now)
         return event
 
     async def wait_for_news(
         self,
-        session_id: str,
+        workflow_id: WorkflowId,
         cursor: UpdatesRequest,
         *,
         seconds: float,
@@ -64,24 +64,24 @@ class Poller:
         `matches_etag`: whether the client has the response with an update's `ETag`.
         """
         clock = asyncio.get_running_loop().time
-        until, poll = clock() + seconds, Poll(session_id, cursor, self._delivered, matches_etag=matches_etag)
+        until, poll = clock() + seconds, Poll(workflow_id, cursor, self._delivered, matches_etag=matches_etag)
         while True:
-            async with self._watches.watching(workflow_id(session_id)) as watch:
-                event = await self._next_unseen(session_id, cursor, watch, poll, until=until)
+            async with self._watches.watching(workflow_id) as watch:
+                event = await self._next_unseen(workflow_id, cursor, watch, poll, until=until)
             if event is not None:
                 poll.note_answer(event.update, now=clock())
                 return event
             await asyncio.sleep(min(REWATCH_SECONDS, max(0.0, until - clock())))
 
     async def _next_unseen(
-        self, session_id: str, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
+        self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
     ) -> UpdateEvent | None:
         """Return an update when it is due; `None` if `watch` is over before."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         while True:
             version = watch.version
-            event = await self._shared_reader.update(session_id, cursor, watch)
+            event = await self._shared_reader.update(workflow_id, cursor, watch)
             is_closed = event.update.status in FINAL_STATUSES
             seconds = poll.hold_seconds(event.update, now=clock())
             due_at = until if seconds is None else min(until, asked_at + seconds)
@@ -92,10 +92,10 @@ class Poller:
             if watch.version == version:
                 return None
 
-    def _is_worth_a_watch(self, session_id: str) -> bool:
-        polled_at = self._polled_at.get(session_id)
+    def _is_worth_a_watch(self, workflow_id: WorkflowId) -> bool:
+        polled_at = self._polled_at.get(workflow_id)
         is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
-        return is_often or workflow_id(session_id) in self._watches
+        return is_often or workflow_id in self._watches
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:

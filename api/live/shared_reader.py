@@ -20,11 +20,11 @@ from pydantic_core import to_json
 
 from turnkeeper.api.coalescer import SharedCall
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
@@ -79,7 +79,7 @@ class UpdateEvent:
     def json(self) -> str:
         return self.update.model_dump_json()
 
-    def as_answer(self, session_id: str) -> str:
+    def as_answer(self, session_id: PublicId) -> str:
         """Return the JSON of a `ConversationResponse`."""
         return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
@@ -127,35 +127,35 @@ class SharedReader:
         self._cache_warmer = cache_warmer
         self._cached: WeakKeyDictionary[Watch, BoundedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
 
-    async def update(self, session_id: str, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
+    async def update(self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
 
         async def read() -> UpdateEvent:
-            event = await self.unshared_update(session_id, cursor)
+            event = await self.unshared_update(workflow_id, cursor)
             if event.update.status in IDLE_STATUSES:
-                self._cache_warmer.warm(workflow_id(session_id), watch)
+                self._cache_warmer.warm(workflow_id, watch)
             return event
 
         return await self._shared(cursor, watch, read)
 
-    async def queue(self, session_id: str, watch: Watch) -> QueueEvent:
+    async def queue(self, workflow_id: WorkflowId, watch: Watch) -> QueueEvent:
         """Return the queue, at least as new as the last change that `watch` has counted."""
 
         async def read() -> QueueEvent:
-            queue = await self._reader.queue(session_id)
+            queue = await self._reader.queue(workflow_id)
             return QueueEvent(queue.waiting, queue.revision)
 
         return await self._shared("queue", watch, read)
 
-    async def unshared_update(self, session_id: str, cursor: UpdatesRequest) -> UpdateEvent:
+    async def unshared_update(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new since `cursor` with a query of its own, for a session that is not watched."""
-        update, until = await self._reader.updates(session_id, cursor), seconds_from_now(RESTORE_SECONDS)
-        return UpdateEvent(await self._texts.restore_update(workflow_id(session_id), update, until=until))
+        update, until = await self._reader.updates(workflow_id, cursor), seconds_from_now(RESTORE_SECONDS)
+        return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until))
 
-    async def with_whole_answer(self, session_id: str, turn: ConversationMessage) -> ConversationMessage:
+    async def with_whole_answer(self, workflow_id: WorkflowId, turn: ConversationMessage) -> ConversationMessage:
         """Return a turn with its whole answer, if that can be read now."""
         until = seconds_from_now(RESTORE_SECONDS)
-        (turn,) = await self._texts.restore_answers(workflow_id(session_id), [turn], until=until)
+        (turn,) = await self._texts.restore_answers(workflow_id, [turn], until=until)
         return turn
 
     async def _shared(self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Event]]) -> Event:

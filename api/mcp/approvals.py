@@ -15,6 +15,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
+from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, ResolveApproval
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
@@ -53,12 +54,12 @@ class ElicitAnswer(BaseModel):
 class AwaitingCall:
     """A waiting call, of the task's session or of a task below it."""
 
-    session_id: str
+    workflow_id: WorkflowId
     approval: PendingApproval
 
     @property
     def key(self) -> str:
-        parts = [self.session_id, self.approval.call_id, self.approval.args_digest]
+        parts = [self.workflow_id, self.approval.call_id, self.approval.args_digest]
         return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def elicitation(self, *, url: str) -> dict[str, Any]:
@@ -70,14 +71,18 @@ class AwaitingCall:
         arguments = json.dumps(approval.args, ensure_ascii=False, indent=2)
         if approval.args_blob or len(arguments) > MAX_ARGUMENTS_CHARS:
             arguments = f"{arguments[:MAX_ARGUMENTS_CHARS]}\n… All of it: {url}"
-        return f"Run {approval.tool} (call {approval.call_id} of {self.session_id})?\n{arguments}"
+        return f"Run {approval.tool} (call {approval.call_id} of {session_id_of(self.workflow_id)})?\n{arguments}"
 
 
-async def awaiting_calls(services: Services, session_id: str) -> list[AwaitingCall]:
+async def awaiting_calls(services: Services, workflow_id: WorkflowId) -> list[AwaitingCall]:
     """Return the waiting calls of a session and of the tasks below it, at most `MAX_CALLS`."""
-    pending = await services.approvals.pending(session_id)
-    calls = [AwaitingCall(approval.workflow_id or session_id, approval) for approval in pending.approvals]
+    pending = await services.approvals.pending(workflow_id)
+    calls = [AwaitingCall(_session_of(approval, workflow_id), approval) for approval in pending.approvals]
     return calls[:MAX_CALLS]
+
+
+def _session_of(approval: PendingApproval, workflow_id: WorkflowId) -> WorkflowId:
+    return sibling_id(approval.workflow_id, of=workflow_id) if approval.workflow_id else workflow_id
 
 
 def read_decisions(
@@ -109,7 +114,7 @@ async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> 
     )
     with suppress(ValidationError):
         try:
-            await services.sessions.resolve_approval(call.session_id, request)
+            await services.sessions.resolve_approval(call.workflow_id, request)
         except ProblemError as problem:
             if problem.problem.status not in (404, 409):
                 raise

@@ -7,10 +7,10 @@ whatever the session does afterwards.
 from typing import Any
 
 from turnkeeper.api.services import Services
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.models.http_responses import PromptFate, Task, TaskResult
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
 from turnkeeper.models.session.tasks.task_state import task_status
@@ -20,57 +20,57 @@ from turnkeeper.models.transcript.trajectory import Usage
 FIRST_TURN_BYTES = 1_000_000
 
 
-async def read_prompt_task(services: Services, session_id: str, message_id: str | None) -> Task:
-    """Return the task of a prompt; with `message_id` `None`, of the first prompt of the task `session_id`.
+async def read_prompt_task(services: Services, workflow_id: WorkflowId, message_id: str | None) -> Task:
+    """Return the task of a prompt; with `message_id` `None`, of the first prompt of the task `workflow_id`.
 
     Raises `ProblemError`, and `StoreUnavailableError` if the turn is in an archive that can't be read.
     """
     if message_id is None:
-        return await _task_of_first_prompt(services, session_id)
-    fate = await services.fates.fate_of(session_id, message_id)
-    turn = await services.transcripts.ended_turn(session_id, message_id) if fate.turn_id else None
-    state = await services.reader.state(session_id, StateRequest(limit=1))
-    task = _session_as_task(services, state)
+        return await _task_of_first_prompt(services, workflow_id)
+    fate = await services.fates.fate_of(workflow_id, message_id)
+    turn = await services.transcripts.ended_turn(workflow_id, message_id) if fate.turn_id else None
+    state = await services.reader.state(workflow_id, StateRequest(limit=1))
+    task = _session_as_task(services, workflow_id, state)
     if fate.turn_id is None:
         return _not_started(task, fate)
-    return _ended(services, task, turn) if turn else await _running(services, task, state)
+    return _ended(services, task, turn) if turn else await _running(services, task, workflow_id, state)
 
 
-async def _task_of_first_prompt(services: Services, task_id: str) -> Task:
-    task, turn = await services.tasks.get(task_id), await _first_turn(services, task_id)
+async def _task_of_first_prompt(services: Services, workflow_id: WorkflowId) -> Task:
+    task, turn = await services.tasks.get(workflow_id), await _first_turn(services, workflow_id)
     is_newest = turn is None or (task.is_final and task.updated_at == turn.agent_timestamp)
     return task if turn is None or is_newest or not turn.is_complete else _ended(services, task, turn)
 
 
-async def _first_turn(services: Services, session_id: str) -> ConversationMessage | None:
+async def _first_turn(services: Services, workflow_id: WorkflowId) -> ConversationMessage | None:
     for request in (StateRequest(limit=1), StateRequest()):
-        state = await services.reader.state(session_id, request)
+        state = await services.reader.state(workflow_id, request)
         if not state.messages or state.first_number == 1:
             turns = state.messages[:1]
             break
     else:
-        reading = services.stores.archive.page(workflow_id(session_id), before=2, limit=1, max_bytes=FIRST_TURN_BYTES)
+        reading = services.stores.archive.page(workflow_id, before=2, limit=1, max_bytes=FIRST_TURN_BYTES)
         turns = [item.turn for item in await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))]
     until = seconds_from_now(REQUEST_SECONDS)
-    return next(iter(await services.texts.restore_answers(workflow_id(session_id), turns, until=until)), None)
+    return next(iter(await services.texts.restore_answers(workflow_id, turns, until=until)), None)
 
 
-def _session_as_task(services: Services, state: ConversationState) -> Task:
-    session = state.session
+def _session_as_task(services: Services, workflow_id: WorkflowId, state: ConversationState) -> Task:
+    session, session_id = state.session, session_id_of(workflow_id)
     return Task(
-        task_id=session.id,
-        workflow_id=session.id,
+        task_id=session_id,
+        workflow_id=session_id,
         title=session.title,
         status="working",
         created_at=session.created_at,
-        **links_of(services, session.id),
+        **links_of(services, workflow_id),
     )
 
 
-def links_of(services: Services, session_id: str) -> dict[str, Any]:
+def links_of(services: Services, workflow_id: WorkflowId) -> dict[str, Any]:
     """Return the links of a session as fields of a task."""
-    links = session_links(services.settings, session_id, namespace=services.client.namespace)
-    return {"url": chat_url(services.settings, session_id), "temporal_url": links.temporal}
+    links = session_links(services.settings, workflow_id, namespace=services.client.namespace)
+    return {"url": chat_url(services.settings, workflow_id), "temporal_url": links.temporal}
 
 
 def _not_started(task: Task, fate: PromptFate) -> Task:
@@ -80,14 +80,14 @@ def _not_started(task: Task, fate: PromptFate) -> Task:
     return _changed(task, status="cancelled", status_message=fate.reason or f"The prompt was {fate.fate}.")
 
 
-async def _running(services: Services, task: Task, state: ConversationState) -> Task:
+async def _running(services: Services, task: Task, workflow_id: WorkflowId, state: ConversationState) -> Task:
     """Return the task of the running turn, which is the newest one."""
     waits = any(sub_task.status == "input_required" for sub_task in state.session.tasks)
     newest = state.messages[-1].status if state.messages else None
     status = task_status(newest, session=state.status, waits=waits, queue_length=0)
     if status != "input_required":
         return _changed(task, status="working", status_message=state.waiting_reason)
-    pending = await services.approvals.pending(task.task_id)
+    pending = await services.approvals.pending(workflow_id)
     return _changed(task, status=status, approvals=len(pending.approvals) + pending.omitted)
 
 

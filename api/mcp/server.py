@@ -25,7 +25,7 @@ from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
-from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_declared
+from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -104,7 +104,7 @@ class ToolCalls:
         except ValidationError as error:
             return error_result(sentence_of(arguments_error(error)))
         try:
-            answer = await tool.run(self._services, arguments)
+            answer = await tool.run(self._services, caller_of_call(context), arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
@@ -115,16 +115,18 @@ class ToolCalls:
         """Return a handle of the work; `None` if the client does not support handles, or none can be stored."""
         if not is_declared(context):
             return None
-        message = " ".join([f"{work.session_id} is working: {work.accepted.url}", *work.notes])
+        message = " ".join([f"{work.accepted.task_id} is working: {work.accepted.url}", *work.notes])
         try:
-            return await self._extension.create(work.session_id, work.message_id, status_message=message)
+            return await self._extension.create(
+                caller_of_call(context), work.workflow_id, work.message_id, status_message=message
+            )
         except StoreUnavailableError:
             return None
 
     async def _result_of(self, work: Work) -> CallToolResult:
         """Return the current task; if no worker answers, the task as it was accepted."""
         try:
-            task = await read_prompt_task(self._services, work.session_id, work.message_id)
+            task = await read_prompt_task(self._services, work.workflow_id, work.message_id)
         except EXPECTED as error:
             if not is_temporary(error):
                 raise

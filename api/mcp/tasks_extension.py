@@ -19,6 +19,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     HEADER_MISMATCH,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -27,7 +28,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
@@ -35,6 +36,7 @@ from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import Task
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.messages import CancelTurn
 from turnkeeper.stores.task_handles import TaskHandle
 
@@ -69,6 +71,13 @@ def client_capabilities(context: Context) -> Mapping[str, Any]:
     return declared if isinstance(declared, Mapping) else {}
 
 
+def caller_of_call(context: Context) -> Caller:
+    """Return who sends this call. Raises `MCPError` if it came by no HTTP request, and so from nobody."""
+    if context.request is None:
+        raise MCPError(INTERNAL_ERROR, "The call has no HTTP request.")
+    return caller_of(context.request)
+
+
 def is_declared(context: Context) -> bool:
     """Return whether the client supports handles."""
     extensions = client_capabilities(context).get("extensions")
@@ -88,12 +97,14 @@ class TasksExtension:
         server.add_request_handler("tasks/update", UpdateParams, self._update)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
-    async def create(self, session_id: str, message_id: str | None, *, status_message: str) -> Answer:
-        """Return a new handle, as the result of the call that started the work.
+    async def create(
+        self, caller: Caller, workflow_id: WorkflowId, message_id: str | None, *, status_message: str
+    ) -> Answer:
+        """Return a new handle of the caller, as the result of the call that started the work.
 
         Raises `StoreUnavailableError`; the work continues anyway.
         """
-        handle = await self._handles.create(session_id, message_id, owner=LOCAL.id, now=datetime.now(UTC))
+        handle = await self._handles.create(workflow_id, message_id, owner=caller.id, now=datetime.now(UTC))
         task = _task(handle, "working", status_message=status_message, updated_at=handle.created_at)
         return {"resultType": "task", **task}
 
@@ -149,22 +160,22 @@ class TasksExtension:
         return {"resultType": "complete"}
 
     async def _stop(self, handle: TaskHandle) -> None:
-        services, session_id = self._services, handle.session_id
+        services, workflow_id = self._services, handle.session_id
         try:
-            task = await read_prompt_task(services, session_id, handle.message_id)
+            task = await read_prompt_task(services, workflow_id, handle.message_id)
             if task.is_final:
                 return
         except EXPECTED as error:
             if not is_temporary(error):
                 raise
         if handle.message_id is None:
-            await services.tasks.cancel(session_id)
+            await services.tasks.cancel(workflow_id)
             return
-        fate = await services.fates.fate_of(session_id, handle.message_id)
+        fate = await services.fates.fate_of(workflow_id, handle.message_id)
         if fate.turn_id is None:
-            await services.sessions.withdraw(session_id, handle.message_id)
+            await services.sessions.withdraw(workflow_id, handle.message_id)
         else:
-            await services.sessions.cancel_turn(session_id, CancelTurn(message_id=fate.turn_id))
+            await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=fate.turn_id))
 
     async def _handle(self, context: Context, params: TaskParams) -> TaskHandle:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -174,11 +185,13 @@ class TasksExtension:
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"The client must declare {EXTENSION}.", data)
         if context.request and decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != params.task_id:
             raise MCPError(HEADER_MISMATCH, "The header Mcp-Name must be the taskId.")
+        caller = caller_of_call(context)
         try:
-            handle = await self._handles.find(params.task_id, owner=LOCAL.id, now=datetime.now(UTC))
+            handle = await self._handles.find(params.task_id, owner=caller.id, now=datetime.now(UTC))
         except EXPECTED as error:
             raise rpc_error(error) from error
-        if handle is None:
+        # A person of a single sign-on may have moved to another tenant since.
+        if handle is None or tenant_of(handle.session_id) != caller.tenant:
             raise MCPError(INVALID_PARAMS, "There is no such task, or it has expired.")
         return handle
 

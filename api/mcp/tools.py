@@ -14,12 +14,13 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
 from turnkeeper.api.bodies import Id, PromptText, TaskMessage
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.prompt_tasks import links_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.http_responses import Task, TaskPage
-from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.session.task import CreateTask
@@ -37,7 +38,7 @@ Arguments = TypeVar("Arguments", bound=BaseModel)
 class Work:
     """Started work: a prompt of a session; if `message_id` is `None`, the first prompt of a task."""
 
-    session_id: str
+    workflow_id: WorkflowId
     message_id: str | None
     accepted: Task
     """The task as known without a worker."""
@@ -54,7 +55,7 @@ class Tool(Generic[Arguments]):
     description: str
     arguments: type[Arguments]
     output: type[BaseModel]
-    run: Callable[[Services, Arguments], Awaitable[BaseModel | Work]]
+    run: Callable[[Services, Caller, Arguments], Awaitable[BaseModel | Work]]
     hints: ToolAnnotations
 
     def listed(self) -> McpTool:
@@ -143,7 +144,7 @@ class ConversationTurn(Frozen):
 class Conversation(Frozen):
     """Turns of a session, oldest first. `has_more`: there are older ones."""
 
-    workflow_id: str
+    workflow_id: PublicId
     title: str | None = None
     status: SessionStatus
     turns: list[ConversationTurn]
@@ -153,8 +154,8 @@ class Conversation(Frozen):
 # ---- what the tools do
 
 
-async def create_task(services: Services, arguments: CreateTask) -> Work:
-    receipt = await services.tasks.create(arguments)
+async def create_task(services: Services, caller: Caller, arguments: CreateTask) -> Work:
+    receipt = await services.tasks.create(arguments, tenant=caller.tenant)
     accepted = Task(
         task_id=receipt.task_id,
         workflow_id=receipt.workflow_id,
@@ -167,30 +168,32 @@ async def create_task(services: Services, arguments: CreateTask) -> Work:
         temporal_url=receipt.temporal_url,
     )
     notes = [f"Warning: {warning.field}: {warning.message}" for warning in receipt.warnings]
-    return Work(receipt.task_id, None, accepted, notes)
+    return Work(caller.workflow_id(receipt.task_id), None, accepted, notes)
 
 
-async def get_task(services: Services, arguments: GetTaskArguments) -> Task:
-    return await services.tasks.get(arguments.task_id, wait_seconds=arguments.wait_seconds)
+async def get_task(services: Services, caller: Caller, arguments: GetTaskArguments) -> Task:
+    return await services.tasks.get(caller.workflow_id(arguments.task_id), wait_seconds=arguments.wait_seconds)
 
 
-async def list_tasks(services: Services, arguments: ListTasksArguments) -> TaskPage:
-    return await services.tasks.list(**arguments.model_dump())
+async def list_tasks(services: Services, caller: Caller, arguments: ListTasksArguments) -> TaskPage:
+    return await services.tasks.list(tenant=caller.tenant, **arguments.model_dump())
 
 
-async def message_task(services: Services, arguments: MessageTaskArguments) -> Task:
-    await services.tasks.message(arguments.task_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})))
-    return await services.tasks.get(arguments.task_id)
+async def message_task(services: Services, caller: Caller, arguments: MessageTaskArguments) -> Task:
+    workflow_id = caller.workflow_id(arguments.task_id)
+    await services.tasks.message(workflow_id, TaskMessage(**arguments.model_dump(exclude={"task_id"})))
+    return await services.tasks.get(workflow_id)
 
 
-async def cancel_task(services: Services, arguments: CancelTaskArguments) -> Task:
-    return await services.tasks.cancel(arguments.task_id, reason=arguments.reason)
+async def cancel_task(services: Services, caller: Caller, arguments: CancelTaskArguments) -> Task:
+    return await services.tasks.cancel(caller.workflow_id(arguments.task_id), reason=arguments.reason)
 
 
-async def get_conversation(services: Services, arguments: GetConversationArguments) -> Conversation:
-    page = await services.transcripts.page(arguments.workflow_id, before=arguments.before, limit=arguments.limit)
+async def get_conversation(services: Services, caller: Caller, arguments: GetConversationArguments) -> Conversation:
+    workflow_id = caller.workflow_id(arguments.workflow_id)
+    page = await services.transcripts.page(workflow_id, before=arguments.before, limit=arguments.limit)
     return Conversation(
-        workflow_id=arguments.workflow_id,
+        workflow_id=session_id_of(workflow_id),
         title=page.session.title,
         status=page.status,
         turns=[_conversation_turn(turn) for turn in page.messages],
@@ -211,22 +214,22 @@ def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
     )
 
 
-async def send_prompt(services: Services, arguments: SendPromptArguments) -> Work:
-    session_id = arguments.workflow_id
+async def send_prompt(services: Services, caller: Caller, arguments: SendPromptArguments) -> Work:
+    workflow_id = caller.workflow_id(arguments.workflow_id)
     check_text(arguments.message, limits=Limits(), field="message")
     prompt = new_prompt(arguments.message, message_id=arguments.id or str(uuid4()), mode=arguments.mode)
     if arguments.start:
-        await services.transcripts.raise_if_id_was_used(session_id)
-    start = default_input(services.settings, session_id) if arguments.start else None
-    receipt = await services.sender.send(session_id, prompt, start=start, is_new=arguments.id is None)
+        await services.transcripts.raise_if_id_was_used(workflow_id)
+    start = default_input(services.settings, workflow_id) if arguments.start else None
+    receipt = await services.sender.send(workflow_id, prompt, start=start, is_new=arguments.id is None)
     accepted = Task(
-        task_id=session_id,
-        workflow_id=session_id,
+        task_id=session_id_of(workflow_id),
+        workflow_id=session_id_of(workflow_id),
         status="working",
         created_at=datetime.now(UTC),
-        **links_of(services, session_id),
+        **links_of(services, workflow_id),
     )
-    return Work(session_id, receipt.message_id, accepted)
+    return Work(workflow_id, receipt.message_id, accepted)
 
 
 # ---- the list

@@ -13,11 +13,11 @@ from contextlib import suppress
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.http_responses import PromptFate
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -35,25 +35,25 @@ class FateReader:
         self._reader = reader
         self._stores = stores
 
-    async def fate_of(self, session_id: str, message_id: str) -> PromptFate:
+    async def fate_of(self, workflow_id: WorkflowId, message_id: str) -> PromptFate:
         """Return the fate of a prompt; `waiting` while it has none.
 
         Raises 404 if there is no such prompt, 504 if only a worker has the answer and none is there, and
         `StoreUnavailableError` if only the archive has it.
         """
-        session_query = asyncio.create_task(self._from_session(session_id, message_id))
+        session_query = asyncio.create_task(self._from_session(workflow_id, message_id))
         try:
             done, _ = await asyncio.wait({session_query}, timeout=RECEIPT_SECONDS)
             if not done:
                 with suppress(StoreUnavailableError):
-                    if fate := await self._from_stores(session_id, message_id, is_final=False):
+                    if fate := await self._from_stores(workflow_id, message_id, is_final=False):
                         return fate
-            return await self._from_session_first(session_query, session_id, message_id)
+            return await self._from_session_first(session_query, workflow_id, message_id)
         finally:
             session_query.cancel()
 
     async def _from_session_first(
-        self, session_query: "asyncio.Task[PromptFate | None]", session_id: str, message_id: str
+        self, session_query: "asyncio.Task[PromptFate | None]", workflow_id: WorkflowId, message_id: str
     ) -> PromptFate:
         """Return the fate from the session, or else from the stores.
 
@@ -68,28 +68,28 @@ class FateReader:
             if problem.problem.status not in (404, 503, 504):
                 raise
             if problem.problem.status == 404:
-                await self._reader.raise_if_deleted(session_id)
+                await self._reader.raise_if_deleted(workflow_id)
             failure_to_answer = problem
         is_final = failure_to_answer is None or failure_to_answer.problem.status == 404
-        fate = fate or await self._from_stores(session_id, message_id, is_final=is_final)
+        fate = fate or await self._from_stores(workflow_id, message_id, is_final=is_final)
         if fate is None:
             raise failure_to_answer or problems.unknown_prompt(message_id)
         return fate
 
-    async def _from_session(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def _from_session(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the session; `None` if it has nothing."""
-        result = await self._reader.queue_result(session_id, [message_id])
+        result = await self._reader.queue_result(workflow_id, [message_id])
         view = result.view
         position = position_in(view, message_id)
         if position is not None:
             waits = result.closed is None
-            return _waiting_fate(session_id, message_id, position) if waits else _closed_fate(session_id, message_id)
+            return _waiting_fate(workflow_id, message_id, position) if waits else _closed_fate(workflow_id, message_id)
         if view.fates:
-            return _fate_of(session_id, view.fates[0])
-        update = await self._reader.updates(session_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
-        return None if update.reset else _started_fate(session_id, message_id)
+            return _fate_of(workflow_id, view.fates[0])
+        update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
+        return None if update.reset else _started_fate(workflow_id, message_id)
 
-    async def _from_stores(self, session_id: str, message_id: str, *, is_final: bool) -> PromptFate | None:
+    async def _from_stores(self, workflow_id: WorkflowId, message_id: str, *, is_final: bool) -> PromptFate | None:
         """Return the fate from archive or history. Raises `StoreUnavailableError`.
 
         `is_final`: the session has nothing of the prompt, or no longer exists. Otherwise a rejection doesn't count:
@@ -97,30 +97,30 @@ class FateReader:
         """
         archived_fate, failure = None, None
         try:
-            archived_fate = await self.archived_fate(session_id, message_id)
+            archived_fate = await self.archived_fate(workflow_id, message_id)
         except StoreUnavailableError as error:
             failure = error
         if archived_fate is not None and archived_fate.fate != "rejected":
             return archived_fate
-        if fate_in_history := await self._from_history(session_id, message_id):
+        if fate_in_history := await self._from_history(workflow_id, message_id):
             return fate_in_history
         if failure is not None:
             raise failure
         return archived_fate if is_final else None
 
-    async def archived_fate(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def archived_fate(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the archive. Raises `StoreUnavailableError`."""
-        until, owner = seconds_from_now(RESTORE_SECONDS), workflow_id(session_id)
-        if await read_store(self._stores.archive.number_of(owner, message_id), until=until) is not None:
-            return _started_fate(session_id, message_id)
-        fate = await read_store(self._stores.prompts.fate_of(owner, message_id), until=until)
-        return None if fate is None else _fate_of(session_id, fate)
+        until = seconds_from_now(RESTORE_SECONDS)
+        if await read_store(self._stores.archive.number_of(workflow_id, message_id), until=until) is not None:
+            return _started_fate(workflow_id, message_id)
+        fate = await read_store(self._stores.prompts.fate_of(workflow_id, message_id), until=until)
+        return None if fate is None else _fate_of(workflow_id, fate)
 
-    async def _from_history(self, session_id: str, message_id: str) -> PromptFate | None:
+    async def _from_history(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate of a prompt that waits in the history; `None` if it doesn't, or can't be read in time."""
         try:
             tail = await self._reader.tails.read(
-                session_id,
+                workflow_id,
                 max_prompts=TAIL_PROMPTS,
                 max_bytes=TAIL_BYTES,
                 seconds=TAIL_SECONDS,
@@ -130,24 +130,26 @@ class FateReader:
             return None
         if message_id not in tail.sizes:
             return None
-        return _closed_fate(session_id, message_id) if tail.is_closed else _waiting_fate(session_id, message_id, None)
+        return _closed_fate(workflow_id, message_id) if tail.is_closed else _waiting_fate(workflow_id, message_id, None)
 
 
-def _waiting_fate(session_id: str, message_id: str, position: int | None) -> PromptFate:
-    return PromptFate(workflow_id=session_id, message_id=message_id, fate="waiting", position=position)
+def _waiting_fate(workflow_id: WorkflowId, message_id: str, position: int | None) -> PromptFate:
+    return PromptFate(workflow_id=session_id_of(workflow_id), message_id=message_id, fate="waiting", position=position)
 
 
-def _started_fate(session_id: str, message_id: str) -> PromptFate:
-    return PromptFate(workflow_id=session_id, message_id=message_id, fate="started", turn_id=message_id)
+def _started_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
+    return PromptFate(workflow_id=session_id_of(workflow_id), message_id=message_id, fate="started", turn_id=message_id)
 
 
-def _closed_fate(session_id: str, message_id: str) -> PromptFate:
-    return PromptFate(workflow_id=session_id, message_id=message_id, fate="discarded", reason=texts.QUEUE_CLOSED)
-
-
-def _fate_of(session_id: str, fate: Fate) -> PromptFate:
+def _closed_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
     return PromptFate(
-        workflow_id=session_id,
+        workflow_id=session_id_of(workflow_id), message_id=message_id, fate="discarded", reason=texts.QUEUE_CLOSED
+    )
+
+
+def _fate_of(workflow_id: WorkflowId, fate: Fate) -> PromptFate:
+    return PromptFate(
+        workflow_id=session_id_of(workflow_id),
         message_id=fate.id,
         fate=fate.fate,
         turn_id=fate.turn_id,

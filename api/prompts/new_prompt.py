@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
@@ -12,14 +13,14 @@ def new_prompt(text: str, *, message_id: str | None, mode: Any) -> PromptSignal:
     return PromptSignal(id=message_id or str(uuid4()), text=text, mode=mode, sent_at=datetime.now(UTC))
 
 
-def retry_prompt(session_id: str, turn: ConversationMessage) -> PromptSignal:
+def retry_prompt(workflow_id: WorkflowId, turn: ConversationMessage) -> PromptSignal:
     """Return the signal that sends a turn's prompt again. It always has the same id, so repeating it has no effect."""
-    return new_prompt(turn.user_message, message_id=retry_prompt_id(session_id, turn.id), mode="enqueue")
+    return new_prompt(turn.user_message, message_id=retry_prompt_id(workflow_id, turn.id), mode="enqueue")
 
 
-def retry_prompt_id(session_id: str, turn_id: str) -> str:
+def retry_prompt_id(workflow_id: WorkflowId, turn_id: str) -> str:
     """Return the id of the prompt that retries a turn."""
-    return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{session_id}:{turn_id}"))
+    return str(uuid5(NAMESPACE_URL, f"urn:turnkeeper:retry:{workflow_id}:{turn_id}"))
 
 
 def chat_session_id(message_id: str, *, user: str | None) -> str:

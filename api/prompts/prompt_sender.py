@@ -18,6 +18,7 @@ from turnkeeper.api.temporal.receipts import Receipt, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -44,7 +45,7 @@ class PromptSender:
 
     async def send(
         self,
-        session_id: str,
+        workflow_id: WorkflowId,
         prompt: PromptSignal,
         *,
         start: SessionInput | None = None,
@@ -60,23 +61,23 @@ class PromptSender:
         """
         clock = asyncio.get_running_loop().time
         started_at, message_id = clock(), prompt.id or ""
-        receipt = await self._admit(session_id, prompt, is_new=is_new)
+        receipt = await self._admit(workflow_id, prompt, is_new=is_new)
         seconds_spent = clock() - started_at
         if receipt is None:
-            await self._signal(session_id, prompt, start)
+            await self._signal(workflow_id, prompt, start)
             receipt = Receipt(message_id)
         seconds = min(RECEIPT_SECONDS - seconds_spent, started_at + SEND_SECONDS - clock())
         if receipt.is_known or not wants_receipt or seconds <= 0:
             return receipt
-        return await self._reader.receipt(session_id, message_id, seconds=seconds)
+        return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
 
-    async def _signal(self, session_id: str, prompt: PromptSignal, start: SessionInput | None) -> None:
-        estimate, message_id, clock = self._estimates.of(session_id), prompt.id or "", asyncio.get_running_loop().time
+    async def _signal(self, workflow_id: WorkflowId, prompt: PromptSignal, start: SessionInput | None) -> None:
+        estimate, message_id, clock = self._estimates.of(workflow_id), prompt.id or "", asyncio.get_running_loop().time
         try:
             if start:
-                await self._sessions.start_or_prompt(session_id, start, prompt)
+                await self._sessions.start_or_prompt(workflow_id, start, prompt)
             else:
-                await self._sessions.prompt(session_id, prompt)
+                await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as problem:
             if problem.problem.status == 503:
                 estimate.leave_open(message_id, now=clock())
@@ -87,15 +88,15 @@ class PromptSender:
             estimate.leave_open(message_id, now=clock())
             raise
         estimate.settle(message_id, now=clock())
-        self._estimates.note_accepted(session_id, message_id)
+        self._estimates.note_accepted(workflow_id, message_id)
 
     # ---- is there room?
 
-    async def _admit(self, session_id: str, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
+    async def _admit(self, workflow_id: WorkflowId, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
         """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
-        estimate, size = self._estimates.of(session_id), len(to_json(prompt.text))
+        estimate, size = self._estimates.of(workflow_id), len(to_json(prompt.text))
         if estimate.is_tail_due(now=_now(), workers_answer=self._estimates.workers_answer(now=_now())):
-            await self._read_tail(session_id, estimate)
+            await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):
             return Receipt(prompt.id or "")
         rejection = self._reserve(estimate, prompt, size)
@@ -103,7 +104,7 @@ class PromptSender:
             return None
         is_final = is_new and estimate.rejection_of_all(now=_now()) is not None
         for _ in range(0 if is_final else MAX_QUERIES):
-            receipt = await self._earlier_receipt(session_id, estimate, prompt.id or "")
+            receipt = await self._earlier_receipt(workflow_id, estimate, prompt.id or "")
             if receipt:
                 return receipt
             rejection = self._reserve(estimate, prompt, size)
@@ -120,35 +121,37 @@ class PromptSender:
             estimate.reserve(message_id, size)
         return rejection
 
-    async def _earlier_receipt(self, session_id: str, estimate: QueueEstimate, message_id: str) -> Receipt | None:
+    async def _earlier_receipt(
+        self, workflow_id: WorkflowId, estimate: QueueEstimate, message_id: str
+    ) -> Receipt | None:
         """Return the receipt of a prompt that was accepted before. Also updates the estimate of the queue."""
         result = None
         if not estimate.is_silent(now=_now()):
-            result = await self._reader.queue_in_time(session_id, message_id)
+            result = await self._reader.queue_in_time(workflow_id, message_id)
         if result is None:
             if estimate.is_tail_due(now=_now()):
-                await self._read_tail(session_id, estimate)
+                await self._read_tail(workflow_id, estimate)
         elif result.closed is not None:
-            raise problems.session_ended(session_id)
+            raise problems.session_ended(workflow_id)
         elif any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
             return None
         elif (receipt := receipt_of(result.view, message_id)).is_known:
             return receipt
         if estimate.tail is not None and estimate.tail.is_closed:
-            raise problems.session_ended(session_id)
+            raise problems.session_ended(workflow_id)
         if estimate.tail is not None and estimate.tail.will_process(message_id):
             return Receipt(message_id)
-        if self._estimates.has_accepted(session_id, message_id):
-            return await self._receipt_if_not_rejected(session_id, message_id)
+        if self._estimates.has_accepted(workflow_id, message_id):
+            return await self._receipt_if_not_rejected(workflow_id, message_id)
         return None
 
-    async def _receipt_if_not_rejected(self, session_id: str, message_id: str) -> Receipt | None:
+    async def _receipt_if_not_rejected(self, workflow_id: WorkflowId, message_id: str) -> Receipt | None:
         """Return the receipt of a prompt that this gateway has signalled; `None` if it may have been rejected since.
 
         The session has only the last fates; the archive has older ones. Raises 409 if the prompt was withdrawn.
         """
         try:
-            archived = await self._fates.archived_fate(session_id, message_id)
+            archived = await self._fates.archived_fate(workflow_id, message_id)
         except StoreUnavailableError:
             return None
         if archived is None or archived.turn_id is not None:
@@ -157,17 +160,17 @@ class PromptSender:
             return None
         raise problems.prompt_not_waiting(message_id, archived.fate)
 
-    async def _read_tail(self, session_id: str, estimate: QueueEstimate) -> None:
+    async def _read_tail(self, workflow_id: WorkflowId, estimate: QueueEstimate) -> None:
         """Read the end of the history, once for all concurrent callers."""
-        await self._tail_reads.run(session_id, lambda: self._note_tail(session_id, estimate))
+        await self._tail_reads.run(workflow_id, lambda: self._note_tail(workflow_id, estimate))
 
-    async def _note_tail(self, session_id: str, estimate: QueueEstimate) -> None:
+    async def _note_tail(self, workflow_id: WorkflowId, estimate: QueueEstimate) -> None:
         tails = self._reader.tails
         try:
             if estimate.read is None and estimate.first_limits is None:
-                estimate.first_limits = await tails.first_limits(session_id, seconds=READ_SECONDS)
+                estimate.first_limits = await tails.first_limits(workflow_id, seconds=READ_SECONDS)
             max_prompts, max_bytes = estimate.limits
-            tail = await tails.read(session_id, max_prompts=max_prompts, max_bytes=max_bytes, seconds=READ_SECONDS)
+            tail = await tails.read(workflow_id, max_prompts=max_prompts, max_bytes=max_bytes, seconds=READ_SECONDS)
         except ProblemError:
             return  # the signal will fail with the reason, if there is one
         estimate.note_tail(tail)

@@ -5,18 +5,19 @@ from fastapi import APIRouter
 from turnkeeper.api.dependencies import CallId, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.models.http_responses import ApprovalDecided
+from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.approvals import Decision, PendingApprovals, ResolveApproval
 
 router = APIRouter(tags=["approvals"])
 
 
 @router.get("/workflow/{id}/approvals", operation_id="get_pending_approvals", responses=errors(*WORKER))
-async def get_pending_approvals(services: ServicesDep, session_id: SessionId) -> PendingApprovals:
+async def get_pending_approvals(services: ServicesDep, workflow_id: SessionId) -> PendingApprovals:
     """List the tool calls that wait for approval, with their arguments and deadlines.
 
     Calls of the session's tasks follow its own. Decide each at the approvals of its `workflow_id`.
     """
-    return await services.approvals.pending(session_id)
+    return await services.approvals.pending(workflow_id)
 
 
 @router.post(
@@ -25,9 +26,9 @@ async def get_pending_approvals(services: ServicesDep, session_id: SessionId) ->
     responses=errors(*WORKER, "too-large", "session-ended", "unknown-call", "not-awaiting-approval", "other-arguments"),
 )
 async def resolve_approval(
-    services: ServicesDep, session_id: SessionId, call_id: CallId, body: Decision
+    services: ServicesDep, workflow_id: SessionId, call_id: CallId, body: Decision
 ) -> ApprovalDecided:
     """Approve or reject a call. Repeating a decision has no effect; a different decision afterwards is a 409."""
     request = ResolveApproval(call_id=call_id, **body.model_dump())
-    receipt = await services.sessions.resolve_approval(session_id, request)
-    return ApprovalDecided(workflow_id=session_id, call_id=receipt.call_id, decision=receipt.decision)
+    receipt = await services.sessions.resolve_approval(workflow_id, request)
+    return ApprovalDecided(workflow_id=session_id_of(workflow_id), call_id=receipt.call_id, decision=receipt.decision)

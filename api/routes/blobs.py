@@ -9,7 +9,6 @@ from turnkeeper.api import problems
 from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 
 router = APIRouter(tags=["conversation"])
@@ -39,15 +38,15 @@ PLAIN_TEXT_HEADERS = {
 )
 async def get_blob(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     blob_hash: BlobHash,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Response:
     """Return a whole text that a turn refers to by the `hash` of its blob."""
     until = seconds_from_now(REQUEST_SECONDS)
-    await services.reader.describe(session_id)
+    await services.reader.describe(workflow_id)
     # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
-    texts = await read_store(services.stores.blobs.get(workflow_id(session_id), [blob_hash]), until=until)
+    texts = await read_store(services.stores.blobs.get(workflow_id, [blob_hash]), until=until)
     if blob_hash not in texts:
         raise problems.unknown_blob(blob_hash)
     headers = {**PLAIN_TEXT_HEADERS, "ETag": f'"{blob_hash}"'}

@@ -12,6 +12,7 @@ from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.routes.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import ContextRequest, ReplayRequest
 
 router = APIRouter(tags=["conversation"])
@@ -58,7 +59,7 @@ MaxHistory = Annotated[
 )
 async def get_context(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     context_format: Format = "view",
     before: Before = None,
     limit: Limit = None,
@@ -72,14 +73,14 @@ async def get_context(
     if context_format == "replay":
         _reject_parameters("view", before=before, limit=limit)
         request = ReplayRequest.model_validate(_provided(max_history=max_history))
-        return await _replay_text(services.replays, session_id, request)
+        return await _replay_text(services.replays, workflow_id, request)
     _reject_parameters("replay", max_history=max_history)
     page = ContextRequest.model_validate(_provided(before=before, limit=limit))
-    return await services.reader.context_view(session_id, page)
+    return await services.reader.context_view(workflow_id, page)
 
 
-async def _replay_text(replays: ReplayTextReader, session_id: str, request: ReplayRequest) -> PlainTextResponse:
-    replay = await replays.text(session_id, max_history=request.max_history)
+async def _replay_text(replays: ReplayTextReader, workflow_id: WorkflowId, request: ReplayRequest) -> PlainTextResponse:
+    replay = await replays.text(workflow_id, max_history=request.max_history)
     headers = PLAIN_TEXT_HEADERS if replay.is_whole else {**PLAIN_TEXT_HEADERS, INCOMPLETE: "true"}
     return PlainTextResponse(replay.text, headers=headers)
 

@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
-from turnkeeper.api.dependencies import MessageId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.delivered_forms import poll_etag
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
-from turnkeeper.api.session_links import default_input
+from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ChatAccepted,
     ConversationResponse,
@@ -24,7 +24,7 @@ from turnkeeper.models.http_responses import (
     PromptAccepted,
     PromptFate,
 )
-from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
@@ -63,7 +63,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
 )
 async def send_prompt(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     body: SendPrompt,
     prefers_async: PrefersAsync,
     wait: Wait = None,
@@ -77,19 +77,21 @@ async def send_prompt(
     """
     prompt = _prompt_of(body, idempotency_key)
     if start:
-        await services.transcripts.raise_if_id_was_used(session_id)
+        await services.transcripts.raise_if_id_was_used(workflow_id)
     receipt = await services.sender.send(
-        session_id,
+        workflow_id,
         prompt,
-        start=default_input(services.settings, session_id) if start else None,
+        start=default_input(services.settings, workflow_id) if start else None,
         is_new=not (body.id or idempotency_key),
         wants_receipt=not (wait or prefers_async),
     )
     if wait and not prefers_async:
-        receipt, turn = await services.transcripts.wait_for_turn(session_id, receipt.message_id, seconds=wait)
+        receipt, turn = await services.transcripts.wait_for_turn(workflow_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
-    return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
+    return PromptAccepted(
+        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
+    )
 
 
 @router.post(
@@ -100,7 +102,7 @@ async def send_prompt(
 )
 async def retry_turn(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     prefers_async: PrefersAsync,
     body: Retry | None = None,
 ) -> PromptAccepted:
@@ -109,9 +111,11 @@ async def retry_turn(
     With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
     an earlier retry.
     """
-    turn = await services.transcripts.failed_turn(session_id, body.message_id if body else None)
-    receipt = await services.sender.send(session_id, retry_prompt(session_id, turn), wants_receipt=not prefers_async)
-    return PromptAccepted(workflow_id=session_id, message_id=receipt.message_id, position=receipt.position)
+    turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
+    receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, turn), wants_receipt=not prefers_async)
+    return PromptAccepted(
+        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
+    )
 
 
 @router.post(
@@ -122,6 +126,7 @@ async def retry_turn(
 )
 async def chat(
     services: ServicesDep,
+    caller: CallerDep,
     body: Chat,
     prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
@@ -133,16 +138,16 @@ async def chat(
     """
     prompt = _prompt_of(SendPrompt(message=body.message, id=body.id), idempotency_key)
     is_repeatable = bool(body.id or idempotency_key)
-    session_id = body.workflow_id or (
-        chat_session_id(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4())
+    workflow_id = caller.workflow_id(
+        body.workflow_id or (chat_session_id(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4()))
     )
     if body.workflow_id or is_repeatable:
-        await services.transcripts.raise_if_id_was_used(session_id)
-    start = default_input(services.settings, session_id, user=body.user_name)
+        await services.transcripts.raise_if_id_was_used(workflow_id)
+    start = default_input(services.settings, workflow_id, user=body.user_name)
     receipt = await services.sender.send(
-        session_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
+        workflow_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
     )
-    return ChatAccepted(workflow_id=session_id, message_id=receipt.message_id)
+    return ChatAccepted(workflow_id=session_id_of(workflow_id), message_id=receipt.message_id)
 
 
 @router.get(
@@ -157,7 +162,7 @@ async def chat(
 )
 async def get_conversation(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last response.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum number of new messages.")] = None,
@@ -173,20 +178,20 @@ async def get_conversation(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
     if wait:
-        run_id = await services.reader.first_run_id(session_id) if if_none_match else ""
+        run_id = await services.reader.first_run_id(workflow_id) if if_none_match else ""
 
         def matches_etag(update: ConversationUpdate) -> bool:
             return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
 
-        event = await services.poller.wait_for_news(session_id, request, seconds=wait, matches_etag=matches_etag)
+        event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, matches_etag=matches_etag)
     else:
-        event = await services.poller.poll(session_id, request)
-    etag = poll_etag(await services.reader.first_run_id(session_id), request, event.update.revision)
+        event = await services.poller.poll(workflow_id, request)
+    etag = poll_etag(await services.reader.first_run_id(workflow_id), request, event.update.revision)
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
-    return Response(event.as_answer(session_id), headers=headers, media_type="application/json")
+    return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
 
 
 @router.get(
@@ -196,7 +201,7 @@ async def get_conversation(
 )
 async def get_full_conversation(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only turns before this one.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum turns per page.")] = None,
 ) -> FullConversation:
@@ -205,14 +210,14 @@ async def get_full_conversation(
     A page has about 1 MB, or a single turn that is larger. While the archive is unavailable, a page contains what the
     session itself has, and is a 503 if that is nothing.
     """
-    state = await services.transcripts.page(session_id, before=before, limit=limit)
-    return FullConversation(**dict(state), links=PageLinks(older=_older(session_id, state, limit)))
+    state = await services.transcripts.page(workflow_id, before=before, limit=limit)
+    return FullConversation(**dict(state), links=PageLinks(older=_older(workflow_id, state, limit)))
 
 
 @router.get("/workflow/{id}/queue", operation_id="get_queue", responses=errors(*WORKER))
-async def get_queue(services: ServicesDep, session_id: SessionId) -> QueueView:
+async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
     """Return the queued prompts with their positions, and the last 200 fates."""
-    return await services.reader.queue(session_id)
+    return await services.reader.queue(workflow_id)
 
 
 @router.get(
@@ -220,12 +225,12 @@ async def get_queue(services: ServicesDep, session_id: SessionId) -> QueueView:
     operation_id="get_prompt_fate",
     responses=errors(*WORKER, "unknown-prompt", "archive-unavailable"),
 )
-async def get_prompt_fate(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> PromptFate:
+async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
     Without a worker the fate comes from Temporal and the archive, with `position` null; 504 if they don't have it.
     """
-    return await services.fates.fate_of(session_id, message_id)
+    return await services.fates.fate_of(workflow_id, message_id)
 
 
 @router.delete(
@@ -234,9 +239,9 @@ async def get_prompt_fate(services: ServicesDep, session_id: SessionId, message_
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
-async def withdraw_prompt(services: ServicesDep, session_id: SessionId, message_id: MessageId) -> None:
+async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> None:
     """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
-    await services.sessions.withdraw(session_id, message_id)
+    await services.sessions.withdraw(workflow_id, message_id)
 
 
 def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
@@ -246,8 +251,8 @@ def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
     return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
 
 
-def _older(session_id: str, state: ConversationState, limit: int | None) -> str | None:
+def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None) -> str | None:
     if not state.has_more or not state.messages:
         return None
     page = f"&limit={limit}" if limit else ""
-    return f"/workflow/{session_id}/conversation/full?before={state.messages[0].id}{page}"
+    return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"

@@ -33,7 +33,7 @@ class OpenFeed:
 
 async def open_feed(
     services: ServicesDep,
-    session_id: SessionId,
+    workflow_id: SessionId,
     response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
@@ -53,7 +53,7 @@ async def open_feed(
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
     if last_event_id:
         cursor = cursor_of(last_event_id)
-    async with aclosing(services.feed.events(session_id, cursor)) as events:
+    async with aclosing(services.feed.events(workflow_id, cursor)) as events:
         first = await anext(events, None)
         if first is None:
             response.status_code = 204

@@ -10,7 +10,7 @@ from turnkeeper.api.bodies import Readiness
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import NO_POLLING_WORKER, errors
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.models.http_responses import Health
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
@@ -32,7 +32,7 @@ async def readiness(services: ServicesDep) -> Readiness:
     """Return 200 if Temporal is reachable and a worker is polling; 503 says which is missing."""
     client, task_queue = services.client, services.settings.task_queue
     archive = asyncio.create_task(_archive(services.stores))
-    workers = await call_temporal(polling_workers(client, task_queue), "")
+    workers = await call_temporal(polling_workers(client, task_queue), NO_SESSION)
     if not workers:
         raise problems.no_polling_worker(task_queue)
     host = client.service_client.config.target_host
@@ -42,7 +42,7 @@ async def readiness(services: ServicesDep) -> Readiness:
 async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:
     """Check whether the archive can be read, by counting the turns of the empty id, which no session has."""
     try:
-        await read_store(stores.archive.count(""), until=seconds_from_now(ARCHIVE_SECONDS))
+        await read_store(stores.archive.count(NO_SESSION), until=seconds_from_now(ARCHIVE_SECONDS))
     except StoreUnavailableError:
         return "unavailable"
     return "ok"

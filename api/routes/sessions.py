@@ -8,10 +8,10 @@ from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
-from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
-from turnkeeper.api.session_links import default_input, session_links
+from turnkeeper.api.session_links import default_input, session_links, session_path
 from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
 from turnkeeper.models.http_responses import (
     Cancelling,
@@ -22,6 +22,7 @@ from turnkeeper.models.http_responses import (
     SessionList,
     SessionStarted,
 )
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import (
     USER_PATTERN,
     CancelTurn,
@@ -46,46 +47,48 @@ router = APIRouter(tags=["sessions"])
 )
 async def start_session(
     services: ServicesDep,
+    caller: CallerDep,
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was used before."""
     options = body or StartSession()
-    session_id = options.id or str(uuid4())
-    start = _input_of(options, services.settings, session_id)
+    workflow_id = caller.workflow_id(options.id or str(uuid4()))
+    start = _input_of(options, services.settings, workflow_id)
     message_id = None
     if options.prompt is not None:
         check_text(options.prompt, limits=start.limits, field="prompt")
         first = new_prompt(options.prompt, message_id=None, mode="enqueue")
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
     if options.id:
-        await services.transcripts.raise_if_id_was_used(session_id)
-    await services.sessions.start(session_id, start)
-    response.headers["Location"] = f"/workflow/{session_id}"
-    return SessionStarted(workflow_id=session_id, message_id=message_id)
+        await services.transcripts.raise_if_id_was_used(workflow_id)
+    await services.sessions.start(workflow_id, start)
+    response.headers["Location"] = session_path(workflow_id)
+    return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=message_id)
 
 
 @router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
 async def get_sessions_list(
     services: ServicesDep,
+    caller: CallerDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
     q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text to find in titles and ids.")] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, open ones first, newest first."""
-    return await list_sessions(services.client, status=status, user=user, text=q, cursor=cursor)
+    return await list_sessions(services.client, tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
-async def describe_session(services: ServicesDep, session_id: SessionId) -> SessionDescription:
+async def describe_session(services: ServicesDep, workflow_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
-    description = await services.reader.describe(session_id)
-    links = session_links(services.settings, session_id, namespace=services.client.namespace)
-    if await services.reader.is_stuck(session_id, description):
-        return await _stuck(description, session_id, links)
-    state = await services.reader.state(session_id, StateRequest(limit=0))
-    return _description_of(state, session_id, links)
+    description = await services.reader.describe(workflow_id)
+    links = session_links(services.settings, workflow_id, namespace=services.client.namespace)
+    if await services.reader.is_stuck(workflow_id, description):
+        return await _stuck(description, workflow_id, links)
+    state = await services.reader.state(workflow_id, StateRequest(limit=0))
+    return _description_of(state, workflow_id, links)
 
 
 @router.patch(
@@ -94,10 +97,10 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionChanged:
+async def configure_session(services: ServicesDep, workflow_id: SessionId, body: ConfigureBody) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
-    await services.sessions.configure(session_id, body)
-    return SessionChanged(workflow_id=session_id)
+    await services.sessions.configure(workflow_id, body)
+    return SessionChanged(workflow_id=session_id_of(workflow_id))
 
 
 @router.post(
@@ -106,14 +109,14 @@ async def configure_session(services: ServicesDep, session_id: SessionId, body: 
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
-async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel | None = None) -> Cancelling:
+async def cancel_turn(services: ServicesDep, workflow_id: SessionId, body: Cancel | None = None) -> Cancelling:
     """Stop a turn. With `message_id` a late request can't stop the next turn by mistake."""
     options = body or Cancel()
-    turn_id = options.message_id or (await services.reader.state(session_id, StateRequest(limit=0))).current_message_id
+    turn_id = options.message_id or (await services.reader.state(workflow_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
         raise problems.not_running()
-    receipt = await services.sessions.cancel_turn(session_id, CancelTurn(message_id=turn_id, reason=options.reason))
-    return Cancelling(workflow_id=session_id, cancelling=receipt.cancelling)
+    receipt = await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=turn_id, reason=options.reason))
+    return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)
 
 
 @router.post(
@@ -122,11 +125,11 @@ async def cancel_turn(services: ServicesDep, session_id: SessionId, body: Cancel
     operation_id="end_session",
     responses=errors(*SESSION, "too-large", "session-ended"),
 )
-async def end_session(services: ServicesDep, session_id: SessionId, body: End | None = None) -> SessionChanged:
+async def end_session(services: ServicesDep, workflow_id: SessionId, body: End | None = None) -> SessionChanged:
     """End the session after its queued prompts, or discard them."""
     options = body or End()
-    await services.sessions.end(session_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
-    return SessionChanged(workflow_id=session_id)
+    await services.sessions.end(workflow_id, EndSession(reason=options.reason, discard_queue=options.discard_queue))
+    return SessionChanged(workflow_id=session_id_of(workflow_id))
 
 
 @router.delete(
@@ -139,20 +142,20 @@ async def end_session(services: ServicesDep, session_id: SessionId, body: End | 
         **errors(*SESSION, "archive-unavailable", "deletion-refused"),
     },
 )
-async def delete_session(services: ServicesDep, session_id: SessionId, response: Response) -> DeletionReceipt:
+async def delete_session(services: ServicesDep, workflow_id: SessionId, response: Response) -> DeletionReceipt:
     """Terminate the session and delete all its runs, archived turns and large texts. Repeat it to get the receipt.
 
     200 once everything is deleted. A deletion that has begun always finishes, as soon as a worker and the archive are
     available; 503 while the archive is unavailable.
     """
-    receipt = await services.deleter.delete(session_id)
+    receipt = await services.deleter.delete(workflow_id)
     if receipt.status == "deleted":
         response.status_code = 200
     return receipt
 
 
-def _input_of(options: StartSession, settings: Settings, session_id: str) -> SessionInput:
-    base = default_input(settings, session_id)
+def _input_of(options: StartSession, settings: Settings, workflow_id: WorkflowId) -> SessionInput:
+    base = default_input(settings, workflow_id)
     change = Configure(
         title=options.title,
         model=options.model,
@@ -170,10 +173,10 @@ def _input_of(options: StartSession, settings: Settings, session_id: str) -> Ses
     return configured(base, change).model_copy(update=fields)
 
 
-def _description_of(state: ConversationState, session_id: str, links: SessionLinks) -> SessionDescription:
+def _description_of(state: ConversationState, workflow_id: WorkflowId, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
-        workflow_id=session_id,
+        workflow_id=session_id_of(workflow_id),
         title=session.title,
         user=session.user,
         model=session.model,
@@ -190,10 +193,12 @@ def _description_of(state: ConversationState, session_id: str, links: SessionLin
     )
 
 
-async def _stuck(description: WorkflowExecutionDescription, session_id: str, links: SessionLinks) -> SessionDescription:
+async def _stuck(
+    description: WorkflowExecutionDescription, workflow_id: WorkflowId, links: SessionLinks
+) -> SessionDescription:
     memo = await description.memo()
     return SessionDescription(
-        workflow_id=session_id,
+        workflow_id=session_id_of(workflow_id),
         title=memo.get("title"),
         user=memo.get("user"),
         model=None,

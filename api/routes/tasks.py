@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
-from turnkeeper.api.dependencies import ServicesDep, TaskId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
@@ -25,12 +25,12 @@ WaitSeconds = Annotated[
     operation_id="preview_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable"),
 )
-async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
+async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTask) -> TaskPreview:
     """Return the context that a task's agent would get, with warnings about what would be fixed or left out.
 
     Nothing is started.
     """
-    prepared = await services.tasks.prepare(body)
+    prepared = await services.tasks.prepare(body, tenant=caller.tenant)
     return TaskPreview(
         context=prepared.report,
         warnings=prepared.warnings,
@@ -45,13 +45,13 @@ async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
     operation_id="create_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
 )
-async def create_task(services: ServicesDep, body: CreateTask, response: Response) -> TaskReceipt:
+async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask, response: Response) -> TaskReceipt:
     """Start a task: a session whose first prompt is the description and what led to it.
 
     Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
-    receipt = await services.tasks.create(body)
+    receipt = await services.tasks.create(body, tenant=caller.tenant)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt
 
@@ -59,6 +59,7 @@ async def create_task(services: ServicesDep, body: CreateTask, response: Respons
 @router.get("/tasks", operation_id="list_tasks", responses=errors(*TASK))
 async def list_tasks(
     services: ServicesDep,
+    caller: CallerDep,
     status: Annotated[TaskStatus | None, Query(description="Only tasks with this status.")] = None,
     parent: Annotated[
         str | None, Query(pattern=ID_PATTERN, description="Only tasks of this session; `none`: those of no session.")
@@ -71,13 +72,13 @@ async def list_tasks(
     A page may have fewer than `limit` tasks, or none, and still a `next_cursor`. Temporal lists a new task a moment
     late.
     """
-    return await services.tasks.list(status=status, parent=parent, limit=limit, cursor=cursor)
+    return await services.tasks.list(tenant=caller.tenant, status=status, parent=parent, limit=limit, cursor=cursor)
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))
-async def get_task(services: ServicesDep, task_id: TaskId, wait_seconds: WaitSeconds = 0) -> Task:
+async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: WaitSeconds = 0) -> Task:
     """Return a task; with `wait_seconds`, once it has ended or a person has to decide, or after that time."""
-    return await services.tasks.get(task_id, wait_seconds=wait_seconds)
+    return await services.tasks.get(workflow_id, wait_seconds=wait_seconds)
 
 
 @router.post(
@@ -86,12 +87,12 @@ async def get_task(services: ServicesDep, task_id: TaskId, wait_seconds: WaitSec
     operation_id="message_task",
     responses=errors(*TASK, "too-large", "queue-full", "session-ended", "state-full", "not-waiting"),
 )
-async def message_task(services: ServicesDep, task_id: TaskId, body: TaskMessage) -> PromptAccepted:
+async def message_task(services: ServicesDep, workflow_id: TaskId, body: TaskMessage) -> PromptAccepted:
     """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
-    return await services.tasks.message(task_id, body)
+    return await services.tasks.message(workflow_id, body)
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
-async def cancel_task(services: ServicesDep, task_id: TaskId, body: CancelTask | None = None) -> Task:
+async def cancel_task(services: ServicesDep, workflow_id: TaskId, body: CancelTask | None = None) -> Task:
     """Cancel a task and all tasks below it, and end its session; one that has ended stays as it is."""
-    return await services.tasks.cancel(task_id, reason=body.reason if body else None)
+    return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)

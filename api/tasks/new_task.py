@@ -16,6 +16,7 @@ from temporalio.client import WorkflowExecution
 
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.bounds import head_within
+from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
@@ -43,15 +44,16 @@ class TaskNote(Compact):
     warnings: list[TaskValidationWarning] = []
 
 
-def new_task_id(task: CreateTask) -> str:
-    """Return the id of a new task, which is the same for the same `idempotency_key` and parent.
+def new_task_id(task: CreateTask, *, tenant: str) -> WorkflowId:
+    """Return the id of a tenant's new task, which is the same for the same `idempotency_key` and parent.
 
-    >>> new_task_id(CreateTask(description="Go.", idempotency_key="k1"))
+    >>> new_task_id(CreateTask(description="Go.", idempotency_key="k1"), tenant="")
     'task-b660dfa6-8481-5ecc-b79b-2b3679e3a9aa'
     """
     key = task.idempotency_key
     unique = uuid5(NAMESPACE_URL, f"urn:turnkeeper:task:{task.parent or ''}:{key}") if key else uuid4()
-    return sub_task_id(task.parent, unique.hex[:12]) if task.parent else f"task-{unique}"
+    task_id = sub_task_id(task.parent, unique.hex[:12]) if task.parent else f"task-{unique}"
+    return workflow_id(task_id, tenant=tenant)
 
 
 def request_digest(task: CreateTask) -> str:
@@ -74,9 +76,11 @@ def _text(message: object, name: str) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def task_input(task: CreateTask, prepared: PreparedTask, *, task_id: str, settings: Settings) -> SessionInput:
+def task_input(
+    task: CreateTask, prepared: PreparedTask, *, workflow_id: WorkflowId, settings: Settings
+) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
-    base = default_input(settings, task_id)
+    base = default_input(settings, workflow_id)
     change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change)
     if task.timeout is not None:

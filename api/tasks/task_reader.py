@@ -14,14 +14,14 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, W
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
-from turnkeeper.api.session_links import chat_url, session_links
+from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import Task, TaskResult
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
 from turnkeeper.models.session.tasks.task_state import task_status
@@ -51,24 +51,24 @@ class TaskReader:
         self._texts = texts
         self._approvals = approvals
 
-    async def describe(self, task_id: str) -> WorkflowExecutionDescription:
+    async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
         """Return Temporal's description of a task. Raises 404 for a session that is not a task."""
         try:
-            description = await self._reader.describe(task_id)
+            description = await self._reader.describe(workflow_id)
         except ProblemError as problem:
-            raise problems.unknown_task(task_id) if problem.problem.status == 404 else problem from None
+            raise problems.unknown_task(workflow_id) if problem.problem.status == 404 else problem from None
         if description.typed_search_attributes.get(search_attributes.TASK_PARENT) is None:
-            raise problems.unknown_task(task_id)
+            raise problems.unknown_task(workflow_id)
         return description
 
-    async def task(self, task_id: str) -> Task:
+    async def task(self, workflow_id: WorkflowId) -> Task:
         """Return a task with its whole answer. A stuck one is `working`, with a status message."""
-        description = await self.describe(task_id)
-        if await self._reader.is_stuck(task_id, description):
+        description = await self.describe(workflow_id)
+        if await self._reader.is_stuck(workflow_id, description):
             return await self.without_state(description, STUCK)
-        state = await self._reader.state(task_id, StateRequest(limit=1))
+        state = await self._reader.state(workflow_id, StateRequest(limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
-        turns = await self._texts.restore_answers(workflow_id(task_id), state.messages, until=until)
+        turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
         return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
 
     async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
@@ -78,7 +78,7 @@ class TaskReader:
         """
         try:
             async with asyncio.timeout_at(until):
-                state = await self._reader.state(execution.id, StateRequest(limit=1))
+                state = await self._reader.state(WorkflowId(execution.id), StateRequest(limit=1))
                 newest = state.messages[-1] if state.messages else None
                 return await self._task(execution, state, newest, with_answer=False)
         except TimeoutError:
@@ -91,15 +91,15 @@ class TaskReader:
             is_stuck = problem.problem.type.endswith(":session-stuck")
             return await self.without_state(execution, STUCK if is_stuck else SILENT)
 
-    async def awaited(self, task_id: str, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
+    async def awaited(self, workflow_id: WorkflowId, *, seconds: float, is_due: Callable[[Task], bool]) -> Task:
         """Return a task once `is_due` returns true for it, or after about `seconds`."""
         clock = asyncio.get_running_loop().time
         until = clock() + seconds
-        async with self._reader.watches.watching(workflow_id(task_id)) as watch:
+        async with self._reader.watches.watching(workflow_id) as watch:
             while True:
                 version, again_at = watch.version, until
                 try:
-                    task = await self.task(task_id)
+                    task = await self.task(workflow_id)
                     if is_due(task) or clock() >= until:
                         return task
                 except ProblemError as problem:
@@ -115,7 +115,7 @@ class TaskReader:
         memo = await execution.memo()
         state: dict[str, Any] = {"status": "working", "status_message": message}
         if execution.status == WorkflowExecutionStatus.COMPLETED:
-            state = await self._state_of_result(execution.id)
+            state = await self._state_of_result(WorkflowId(execution.id))
         elif execution.status in FINAL_STATUS_OF:
             state = {"status": "cancelled"}
         return Task(
@@ -126,10 +126,10 @@ class TaskReader:
             updated_at=execution.close_time,
         )
 
-    async def _state_of_result(self, task_id: str) -> dict[str, Any]:
+    async def _state_of_result(self, workflow_id: WorkflowId) -> dict[str, Any]:
         """Return the status and the result from the result of a task's workflow."""
-        handle = self._reader.client.get_workflow_handle(workflow_id(task_id), result_type=SessionEnd)
-        end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), task_id)
+        handle = self._reader.client.get_workflow_handle(workflow_id, result_type=SessionEnd)
+        end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), workflow_id)
         outcome = end.task
         if outcome is None:
             return {"status": "cancelled"}
@@ -137,7 +137,7 @@ class TaskReader:
             summary=summary_of_answer(outcome.answer or outcome.error or "") or None,
             findings=outcome.findings,
             usage=outcome.usage or Usage(),
-            transcript_url=self._transcript_url(task_id),
+            transcript_url=self._transcript_url(workflow_id),
         )
         return {
             "status": outcome.status,
@@ -154,7 +154,7 @@ class TaskReader:
         *,
         with_answer: bool,
     ) -> Task:
-        session = state.session
+        session, workflow_id = state.session, WorkflowId(execution.id)
         status = task_status(
             newest.status if newest else None,
             session=state.status,
@@ -164,7 +164,7 @@ class TaskReader:
         view, is_final = session.task, status in FINAL
         approvals = 0
         if status == "input_required":
-            pending = await self._approvals.pending(execution.id)
+            pending = await self._approvals.pending(workflow_id)
             approvals = len(pending.approvals) + pending.omitted
         return Task(
             **await self._facts(execution, await execution.memo()),
@@ -175,27 +175,34 @@ class TaskReader:
             created_at=session.created_at,
             updated_at=newest and (newest.agent_timestamp or newest.timestamp),
             approvals=approvals,
-            result=self._result(state, newest, with_answer=with_answer) if is_final else None,
+            result=self._result(workflow_id, state, newest, with_answer=with_answer) if is_final else None,
             error=newest.error if newest and is_final else None,
             error_type=newest.error_type if newest and is_final else None,
         )
 
     async def _facts(self, execution: WorkflowExecution, memo: Any) -> dict[str, Any]:
         """Return the fields that come from Temporal."""
-        task_id = execution.id
-        links = session_links(self._settings, task_id, namespace=execution.namespace)
+        workflow_id, session_id = WorkflowId(execution.id), session_id_of(WorkflowId(execution.id))
+        links = session_links(self._settings, workflow_id, namespace=execution.namespace)
         parent = execution.typed_search_attributes.get(search_attributes.TASK_PARENT)
         note = memo.get(MEMO_KEY)
         return {
-            "task_id": task_id,
-            "workflow_id": task_id,
+            "task_id": session_id,
+            "workflow_id": session_id,
             "description": note.get("description") if isinstance(note, dict) else None,
             "parent": None if parent == search_attributes.NO_PARENT else parent,
-            "url": chat_url(self._settings, task_id),
+            "url": chat_url(self._settings, workflow_id),
             "temporal_url": links.temporal,
         }
 
-    def _result(self, state: ConversationState, newest: ConversationMessage | None, *, with_answer: bool) -> TaskResult:
+    def _result(
+        self,
+        workflow_id: WorkflowId,
+        state: ConversationState,
+        newest: ConversationMessage | None,
+        *,
+        with_answer: bool,
+    ) -> TaskResult:
         answer = newest and newest.agent_message
         why_not = newest.error if newest else None
         view = state.session.task
@@ -204,11 +211,11 @@ class TaskReader:
             answer=answer if with_answer else None,
             findings=view and view.findings,
             usage=state.session.usage,
-            transcript_url=self._transcript_url(state.session.id),
+            transcript_url=self._transcript_url(workflow_id),
         )
 
-    def _transcript_url(self, task_id: str) -> str:
-        return f"{self._settings.gateway_url}/workflow/{task_id}/conversation/full"
+    def _transcript_url(self, workflow_id: WorkflowId) -> str:
+        return f"{self._settings.gateway_url}{session_path(workflow_id)}/conversation/full"
 
 
 def _status_message(state: ConversationState, status: TaskStatus) -> str | None:

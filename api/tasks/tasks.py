@@ -28,6 +28,7 @@ from turnkeeper.api.temporal.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
@@ -72,39 +73,39 @@ class Tasks:
 
     # ---- creating
 
-    async def prepare(self, task: CreateTask) -> PreparedTask:
+    async def prepare(self, task: CreateTask, *, tenant: str) -> PreparedTask:
         """Return the first prompt of a task and what was changed; nothing is started."""
-        return await self._preparer.prepare(task)
+        return await self._preparer.prepare(task, tenant=tenant)
 
-    async def create(self, task: CreateTask) -> TaskReceipt:
+    async def create(self, task: CreateTask, *, tenant: str) -> TaskReceipt:
         """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
-        task_id = new_task_id(task)
+        workflow_id = new_task_id(task, tenant=tenant)
         if task.idempotency_key:
-            receipt = await self._created_before(task_id, task)
+            receipt = await self._created_before(workflow_id, task)
             if receipt:
                 return receipt
-            await self._transcripts.raise_if_id_was_used(task_id)
-        prepared = await self.prepare(task)
+            await self._transcripts.raise_if_id_was_used(workflow_id)
+        prepared = await self.prepare(task, tenant=tenant)
         note = note_of(task, prepared)
         try:
             await self._sessions.start(
-                task_id,
-                task_input(task, prepared, task_id=task_id, settings=self._settings),
+                workflow_id,
+                task_input(task, prepared, workflow_id=workflow_id, settings=self._settings),
                 priority_key=task.priority_key,
                 memo={MEMO_KEY: note.model_dump(mode="json")},
             )
         except ProblemError as problem:
             # The same request may have arrived twice at the same time.
-            receipt = await self._created_before(task_id, task) if problem.problem.status == 409 else None
+            receipt = await self._created_before(workflow_id, task) if problem.problem.status == 409 else None
             if receipt is None:
                 raise
             return receipt
-        return self._receipt(task_id, note, "working").model_copy(update={"warnings": prepared.warnings})
+        return self._receipt(workflow_id, note, "working").model_copy(update={"warnings": prepared.warnings})
 
-    async def _created_before(self, task_id: str, task: CreateTask) -> TaskReceipt | None:
+    async def _created_before(self, workflow_id: WorkflowId, task: CreateTask) -> TaskReceipt | None:
         """Return the receipt of a task that the same request created. Raises 409 if it was another request."""
         try:
-            description = await self._reader.describe(task_id)
+            description = await self._reader.describe(workflow_id)
         except ProblemError as problem:
             if problem.problem.status == 404:
                 return None
@@ -112,20 +113,20 @@ class Tasks:
         note = await read_note(description)
         if note is None or note.digest != request_digest(task):
             raise problems.idempotency_key_reused(task.idempotency_key or "")
-        return self._receipt(task_id, note, await self._status_of(description))
+        return self._receipt(workflow_id, note, await self._status_of(description))
 
     async def _status_of(self, execution: WorkflowExecution) -> TaskStatus:
         """Return a task's status; if no worker answers in time, an open one counts as working."""
         task = await self._tasks.listed(execution, until=seconds_from_now(STATUS_SECONDS))
         return task.status if task else "cancelled"
 
-    def _receipt(self, task_id: str, note: TaskNote, status: TaskStatus) -> TaskReceipt:
-        links = session_links(self._settings, task_id, namespace=self._reader.client.namespace)
+    def _receipt(self, workflow_id: WorkflowId, note: TaskNote, status: TaskStatus) -> TaskReceipt:
+        links = session_links(self._settings, workflow_id, namespace=self._reader.client.namespace)
         return TaskReceipt(
-            task_id=task_id,
-            workflow_id=task_id,
+            task_id=session_id_of(workflow_id),
+            workflow_id=session_id_of(workflow_id),
             status=status,
-            url=chat_url(self._settings, task_id),
+            url=chat_url(self._settings, workflow_id),
             temporal_url=links.temporal,
             context=note.context,
             warnings=note.warnings,
@@ -133,18 +134,24 @@ class Tasks:
 
     # ---- reading
 
-    async def get(self, task_id: str, *, wait_seconds: float = 0) -> Task:
+    async def get(self, workflow_id: WorkflowId, *, wait_seconds: float = 0) -> Task:
         """Return a task; with `wait_seconds`, once it ends or needs approval, or after that time."""
         if wait_seconds:
             return await self._tasks.awaited(
-                task_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
+                workflow_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
             )
-        return await self._tasks.task(task_id)
+        return await self._tasks.task(workflow_id)
 
     async def list(
-        self, *, status: TaskStatus | None = None, parent: str | None = None, limit: int = 20, cursor: str | None = None
+        self,
+        *,
+        tenant: str,
+        status: TaskStatus | None = None,
+        parent: str | None = None,
+        limit: int = 20,
+        cursor: str | None = None,
     ) -> TaskPage:
-        """Return a page of tasks, newest first, at most `limit`; without their answers.
+        """Return a page of the tenant's tasks, newest first, at most `limit`; without their answers.
 
         A page can have fewer tasks and a `next_cursor`: at most `MAX_SCANNED` tasks are read for it, in about
         `LIST_SECONDS`.
@@ -154,7 +161,12 @@ class Tasks:
         is_open = status is not None and status not in FINAL
         while True:
             executions, cursor = await list_task_executions(
-                self._reader.client, parent=parent, is_open=is_open, page_size=limit - len(matches), cursor=cursor
+                self._reader.client,
+                tenant=tenant,
+                parent=parent,
+                is_open=is_open,
+                page_size=limit - len(matches),
+                cursor=cursor,
             )
             scanned += len(executions)
             tasks = await self._read_all(executions, until=until)
@@ -174,22 +186,24 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, task_id: str, message: TaskMessage) -> PromptAccepted:
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage) -> PromptAccepted:
         """Send a task a further prompt; a completed task starts working again."""
         check_text(message.text, limits=Limits(), field="text")
-        await self._tasks.describe(task_id)
+        await self._tasks.describe(workflow_id)
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        receipt = await self._sender.send(task_id, prompt, is_new=message.id is None)
-        return PromptAccepted(workflow_id=task_id, message_id=receipt.message_id, position=receipt.position)
+        receipt = await self._sender.send(workflow_id, prompt, is_new=message.id is None)
+        return PromptAccepted(
+            workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
+        )
 
-    async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
+    async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
-        description = await self._tasks.describe(task_id)
-        await self._sessions.cancel(task_id, reason=reason)
+        description = await self._tasks.describe(workflow_id)
+        await self._sessions.cancel(workflow_id, reason=reason)
         try:
             # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.
             async with asyncio.timeout(2 * CANCEL_SECONDS):
-                return await self._tasks.awaited(task_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
+                return await self._tasks.awaited(workflow_id, seconds=CANCEL_SECONDS, is_due=lambda task: task.is_final)
         except TimeoutError:
             pass
         except ProblemError as problem:

@@ -19,6 +19,7 @@ from temporalio.service import RPCError
 
 from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.connection import polling_workers
 
 WORKER_LIST_SECONDS = 5.0
@@ -41,7 +42,7 @@ class CacheWarmer:
         self._worker_list_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def warm(self, workflow_id: str, watch: Watch) -> None:
+    def warm(self, workflow_id: WorkflowId, watch: Watch) -> None:
         """Start to warm the session, unless a worker has it in memory. Returns at once."""
         if watch.is_live and watch.workers and not watch.is_being_warmed:
             watch.is_being_warmed = True
@@ -54,7 +55,7 @@ class CacheWarmer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _warm_if_worker_left(self, workflow_id: str, watch: Watch) -> None:
+    async def _warm_if_worker_left(self, workflow_id: WorkflowId, watch: Watch) -> None:
         try:
             before, present = watch.workers, await self._present_workers()
             if not present or before <= present:
@@ -67,7 +68,7 @@ class CacheWarmer:
         finally:
             watch.is_being_warmed = False
 
-    async def _send_rejected_update(self, workflow_id: str) -> None:
+    async def _send_rejected_update(self, workflow_id: WorkflowId) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
             async with asyncio.timeout(rpc_timeout().total_seconds()):

@@ -21,6 +21,7 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
@@ -46,7 +47,7 @@ class CommitChecker:
         self._newest_committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
         """The newest committed state of each session, so that an idle session is checked once."""
 
-    async def is_committed(self, workflow_id: str, as_of: AsOf) -> bool:
+    async def is_committed(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:
         """Wait until all tasks are completed (true) or one was undone (false). The caller bounds the wait.
 
         A worker whose task was undone is made to evict the session, even if no caller waits any more.
@@ -62,20 +63,20 @@ class CommitChecker:
     async def close(self) -> None:
         await self._checks.close()
 
-    async def _check(self, workflow_id: str, as_of: AsOf) -> bool:
+    async def _check(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:
         async with asyncio.timeout(CHECK_SECONDS):
             is_committed = await self._verdict(workflow_id, as_of)
         if not is_committed:
             await self._make_worker_forget(workflow_id)
         return is_committed
 
-    async def _make_worker_forget(self, workflow_id: str) -> None:
+    async def _make_worker_forget(self, workflow_id: WorkflowId) -> None:
         """Make the worker that has the session in memory replay it from its history."""
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
         with suppress(WorkflowQueryFailedError, RPCError):  # expected: the query always fails
             await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
 
-    async def _verdict(self, workflow_id: str, as_of: AsOf) -> bool:
+    async def _verdict(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:
         committed = self._newest_committed.get(workflow_id)
         is_same_run = committed is not None and committed.run_id == as_of.run_id
         open_tasks = [task for task in as_of.tasks if not (committed and is_same_run and task in committed.tasks)]
@@ -87,7 +88,7 @@ class CommitChecker:
         return is_committed
 
     async def _check_once(
-        self, workflow_id: str, run_id: str, tasks: Sequence[WorkflowTaskStart], patience: float
+        self, workflow_id: WorkflowId, run_id: str, tasks: Sequence[WorkflowTaskStart], patience: float
     ) -> bool | None:
         """Check what the watch has seen or sees within `patience` seconds, then the history; `None` if undecided."""
         watch = self._watches.get(workflow_id)
@@ -101,7 +102,7 @@ class CommitChecker:
             return _are_committed(watch.tasks, tasks)
         return await self._read(workflow_id, run_id, tasks)
 
-    async def _read(self, workflow_id: str, run_id: str, tasks: Sequence[WorkflowTaskStart]) -> bool | None:
+    async def _read(self, workflow_id: WorkflowId, run_id: str, tasks: Sequence[WorkflowTaskStart]) -> bool | None:
         since = min((task.started_at for task in tasks), default=None)
         return _are_committed(await newest_tasks(self._client, workflow_id, run_id=run_id, since=since), tasks)
 

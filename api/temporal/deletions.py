@@ -8,10 +8,10 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
+from turnkeeper.models.ids import WorkflowId
 
 FIRST_RUN = "first_run_id"
 """The memo field that identifies the session, since an id can be used again after a deletion."""
@@ -29,9 +29,9 @@ class Deletion:
     """Why it makes no progress now; Temporal retries it."""
 
 
-async def find_deletion(client: Client, session_id: str) -> Deletion | None:
+async def find_deletion(client: Client, workflow_id: WorkflowId) -> Deletion | None:
     """Return the newest deletion for that id, running or done; `None` if there is none. Raises 503."""
-    description = await _describe(client, session_id, deletion_id(workflow_id(session_id)))
+    description = await _describe(client, workflow_id, deletion_id(workflow_id))
     if description is None or description.status not in (Status.RUNNING, Status.COMPLETED):
         return None
     return Deletion(
@@ -42,9 +42,9 @@ async def find_deletion(client: Client, session_id: str) -> Deletion | None:
     )
 
 
-async def find_first_run(client: Client, session_id: str) -> str | None:
+async def find_first_run(client: Client, workflow_id: WorkflowId) -> str | None:
     """Return the id of the first run of the session that has the id now; `None` if there is none. Raises 503."""
-    description = await _describe(client, session_id, workflow_id(session_id))
+    description = await _describe(client, workflow_id, workflow_id)
     return None if description is None else first_run_of(description)
 
 
@@ -53,23 +53,23 @@ def first_run_of(description: WorkflowExecutionDescription) -> str:
     return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
 
 
-async def raise_if_deleted(client: Client, session_id: str) -> None:
+async def raise_if_deleted(client: Client, workflow_id: WorkflowId) -> None:
     """Raise 404 if the session is being deleted: for clients it is gone, though Temporal takes a while (API-1).
 
     Call it for closed sessions only, since a deletion begins by terminating the session. While the archive is
     unavailable, or Temporal doesn't permit the deletion, the session can still be read.
     """
-    deletion = await find_deletion(client, session_id)
+    deletion = await find_deletion(client, workflow_id)
     if deletion is None or deletion.is_done or deletion.problem:
         return
-    if await find_first_run(client, session_id) in (None, deletion.first_run_id):  # otherwise a new session has the id
-        raise problems.unknown_session(session_id)
+    if await find_first_run(client, workflow_id) in (None, deletion.first_run_id):  # otherwise a new session has the id
+        raise problems.unknown_session(workflow_id)
 
 
-async def _describe(client: Client, session_id: str, workflow: str) -> WorkflowExecutionDescription | None:
+async def _describe(client: Client, workflow_id: WorkflowId, workflow: str) -> WorkflowExecutionDescription | None:
     handle = client.get_workflow_handle(workflow)
     try:
-        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
     except ProblemError as problem:
         if problem.problem.status == 404:
             return None

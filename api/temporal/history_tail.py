@@ -17,10 +17,10 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.queue_estimates import HistoryTail
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import id_in
 from turnkeeper.workflows.hosting.history_pages import newest_pages
@@ -36,24 +36,26 @@ class HistoryTailReader:
         self._client = client
 
     async def read(
-        self, session_id: str, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
+        self, workflow_id: WorkflowId, *, max_prompts: int, max_bytes: int, seconds: float, until_id: str | None = None
     ) -> HistoryTail:
         """Return the prompts that no workflow task has processed, up to the limits.
 
         With `until_id` it also stops at that prompt. Takes at most `seconds`.
         """
-        tail_read = self._read(session_id, max_prompts, max_bytes, until_id)
-        return await call_temporal(tail_read, session_id, seconds=seconds)
+        tail_read = self._read(workflow_id, max_prompts, max_bytes, until_id)
+        return await call_temporal(tail_read, workflow_id, seconds=seconds)
 
-    async def first_limits(self, session_id: str, *, seconds: float) -> Limits | None:
+    async def first_limits(self, workflow_id: WorkflowId, *, seconds: float) -> Limits | None:
         """Return the limits that the session's current run began with; `None` if they can't be read."""
-        return await call_temporal(self._first_limits(session_id), session_id, seconds=seconds)
+        return await call_temporal(self._first_limits(workflow_id), workflow_id, seconds=seconds)
 
-    async def _read(self, session_id: str, max_prompts: int, max_bytes: int, until_id: str | None) -> HistoryTail:
+    async def _read(
+        self, workflow_id: WorkflowId, max_prompts: int, max_bytes: int, until_id: str | None
+    ) -> HistoryTail:
         asked_at = asyncio.get_running_loop().time()
         sizes: dict[str, int] = {}
         without_id, bytes_, without_id_bytes, is_closed, is_ending, is_whole = 0, 0, 0, False, False, True
-        async for event in self._unprocessed_events(session_id):
+        async for event in self._unprocessed_events(workflow_id):
             if event.event_type in CLOSING_EVENTS:
                 is_closed = True
             is_ending = is_ending or _is_signal(event, "end_chat")
@@ -72,9 +74,9 @@ class HistoryTailReader:
             asked_at, sizes, without_id, without_id_bytes, is_whole=is_whole, is_closed=is_closed, is_ending=is_ending
         )
 
-    async def _unprocessed_events(self, session_id: str) -> AsyncIterator[HistoryEvent]:
+    async def _unprocessed_events(self, workflow_id: WorkflowId) -> AsyncIterator[HistoryEvent]:
         """Yield the events after the last completed workflow task, the newest first. The caller bounds the time."""
-        pages = newest_pages(self._client, workflow_id(session_id), first_page_events=FIRST_PAGE_EVENTS)
+        pages = newest_pages(self._client, workflow_id, first_page_events=FIRST_PAGE_EVENTS)
         async for page in pages:
             for event in page:
                 if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
@@ -96,11 +98,11 @@ class HistoryTailReader:
             return None
         return values[0] if values else None
 
-    async def _first_limits(self, session_id: str) -> Limits | None:
+    async def _first_limits(self, workflow_id: WorkflowId) -> Limits | None:
         page = await self._client.workflow_service.get_workflow_execution_history(
             GetWorkflowExecutionHistoryRequest(
                 namespace=self._client.namespace,
-                execution=WorkflowExecution(workflow_id=workflow_id(session_id)),
+                execution=WorkflowExecution(workflow_id=workflow_id),
                 maximum_page_size=1,
             ),
             timeout=timedelta(seconds=2),

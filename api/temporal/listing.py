@@ -20,8 +20,9 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import ListedSession, SessionList
+from turnkeeper.models.ids import WorkflowId, is_tenant, session_id_of, tenant_of
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
@@ -49,22 +50,25 @@ _STATUS_FILTERS: dict[ListedStatus, str] = {
 async def list_sessions(
     client: Client,
     *,
+    tenant: str,
     status: ListedStatus | None = None,
     user: str | None = None,
     text: str | None = None,
     cursor: str | None = None,
 ) -> SessionList:
-    """Return a page of sessions, open ones first, newest first. `text` is searched in titles and ids.
+    """Return a page of the tenant's sessions, open ones first, newest first. `text` is searched in titles and ids.
 
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
-    pages = _Pages(client, _filter(status, user), page_size=PAGE, cursor=cursor)
+    pages = _Pages(client, _filter(tenant, status, user), page_size=PAGE, cursor=cursor)
     sessions: list[ListedSession] = []
     scanned_count = 0
     while True:
         page = await pages.next()
         scanned_count += len(page)
         for execution in page:
+            if tenant_of(WorkflowId(execution.id)) != tenant:
+                continue  # was not started by a gateway
             session = await _listed_session(execution)
             searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
             if text is None or text.casefold() in searched_text:
@@ -74,17 +78,18 @@ async def list_sessions(
 
 
 async def list_task_executions(
-    client: Client, *, parent: str | None, is_open: bool, page_size: int, cursor: str | None
+    client: Client, *, tenant: str, parent: str | None, is_open: bool, page_size: int, cursor: str | None
 ) -> tuple[Sequence[WorkflowExecution], str | None]:
-    """Return a page of the sessions that are tasks, of all or of `parent`, and the cursor of the next one.
+    """Return a page of the tenant's sessions that are tasks, of all or of `parent`, and the cursor of the next one.
 
     `is_open`: only those whose workflows run. `parent` must match `turnkeeper.models.ids.ID_PATTERN`.
     """
-    conditions = [_SESSIONS, f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
+    conditions = [_sessions_of(tenant), f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
     if is_open:
         conditions.append(_STATUS_FILTERS["open"])
     pages = _Pages(client, " AND ".join(conditions), page_size=page_size, cursor=cursor)
-    return await pages.next(), pages.next_cursor
+    page = [execution for execution in await pages.next() if tenant_of(WorkflowId(execution.id)) == tenant]
+    return page, pages.next_cursor
 
 
 class _Pages:
@@ -99,7 +104,7 @@ class _Pages:
 
     async def next(self) -> Sequence[WorkflowExecution]:
         try:
-            await call_temporal(self._pages.fetch_next_page(), "")
+            await call_temporal(self._pages.fetch_next_page(), NO_SESSION)
         except problems.ProblemError as problem:
             if self._token and await _is_token_invalid(problem, self._client):
                 raise _invalid_cursor() from problem
@@ -117,7 +122,7 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
-    first_page = query_client(client).list_workflows(_filter(None, None), page_size=1, rpc_timeout=rpc_timeout())
+    first_page = query_client(client).list_workflows(_SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
     try:
         await first_page.fetch_next_page()
     except RPCError:
@@ -125,8 +130,15 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
     return True
 
 
-def _filter(status: ListedStatus | None, user: str | None) -> str:
-    conditions = [_SESSIONS]
+def _sessions_of(tenant: str) -> str:
+    """Return the filter of a tenant's sessions. Raises `ValueError` for a name that could end the filter's value."""
+    if not is_tenant(tenant):
+        raise ValueError(f"{tenant!r} is not a valid tenant")
+    return f"{_SESSIONS} AND AgentTenant = '{tenant}'" if tenant else f"{_SESSIONS} AND AgentTenant IS NULL"
+
+
+def _filter(tenant: str, status: ListedStatus | None, user: str | None) -> str:
+    conditions = [_sessions_of(tenant)]
     if status:
         conditions.append(_STATUS_FILTERS[status])
     if user:
@@ -140,7 +152,7 @@ async def _listed_session(execution: WorkflowExecution) -> ListedSession:
     status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
     waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
     return ListedSession(
-        workflow_id=execution.id,
+        workflow_id=session_id_of(WorkflowId(execution.id)),
         title=memo.get("title"),
         user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
         model=attributes.get(search_attributes.MODEL),

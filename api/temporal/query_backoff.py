@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import uniform
 
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 FIRST_PAUSE_SECONDS = 0.5
@@ -38,7 +39,7 @@ class QueryBackoff:
         self._watches = watches
         self._pauses = BoundedDict[str, _Pause](max_entries=MAX_SESSIONS)
 
-    async def wait(self, workflow_id: str) -> None:
+    async def wait(self, workflow_id: WorkflowId) -> None:
         """Wait until the session may be queried. The caller bounds the wait."""
         watch = self._watches.get(workflow_id)
         if watch and watch.tasks.are_failing and workflow_id not in self._pauses:
@@ -51,11 +52,11 @@ class QueryBackoff:
         else:
             await watch.wait_for(lambda: watch.version != pause.version, until=pause.until)
 
-    def note_answer(self, workflow_id: str) -> None:
+    def note_answer(self, workflow_id: WorkflowId) -> None:
         """End the session's pauses: a worker has answered."""
         self._pauses.pop(workflow_id, None)
 
-    def note_silence(self, workflow_id: str) -> None:
+    def note_silence(self, workflow_id: WorkflowId) -> None:
         """Begin a pause, twice as long as the last one: no worker has answered."""
         watch, previous = self._watches.get(workflow_id), self._pauses.get(workflow_id)
         max_seconds = MAX_PAUSE_SECONDS if watch and watch.tasks.are_failing else MAX_SILENCE_SECONDS

@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
@@ -283,8 +284,8 @@ class QueueEstimates:
         self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
         self._answered_at = float("-inf")
 
-    def of(self, session_id: str) -> QueueEstimate:
-        estimate = self._estimates[session_id] = self._estimates.get(session_id) or QueueEstimate()
+    def of(self, workflow_id: WorkflowId) -> QueueEstimate:
+        estimate = self._estimates[workflow_id] = self._estimates.get(workflow_id) or QueueEstimate()
         return estimate
 
     def note_answer(self, *, now: float) -> None:
@@ -295,18 +296,18 @@ class QueueEstimates:
         """Return whether a worker has recently answered for some session."""
         return self._answered_at >= now - FRESH_SECONDS
 
-    def note_accepted(self, session_id: str, message_id: str) -> None:
-        self._accepted_ids[session_id, message_id] = None
+    def note_accepted(self, workflow_id: WorkflowId, message_id: str) -> None:
+        self._accepted_ids[workflow_id, message_id] = None
 
-    def note_rejected(self, session_id: str, message_id: str) -> None:
+    def note_rejected(self, workflow_id: WorkflowId, message_id: str) -> None:
         """Forget a prompt that the session has rejected, since its id may be sent again."""
-        self._accepted_ids.pop((session_id, message_id), None)
+        self._accepted_ids.pop((workflow_id, message_id), None)
 
-    def has_accepted(self, session_id: str, message_id: str) -> bool:
+    def has_accepted(self, workflow_id: WorkflowId, message_id: str) -> bool:
         """Return whether this gateway has recently accepted the prompt."""
-        return (session_id, message_id) in self._accepted_ids
+        return (workflow_id, message_id) in self._accepted_ids
 
-    def forget(self, session_id: str) -> None:
-        self._estimates.pop(session_id, None)
-        for key in [key for key in self._accepted_ids if key[0] == session_id]:
+    def forget(self, workflow_id: WorkflowId) -> None:
+        self._estimates.pop(workflow_id, None)
+        for key in [key for key in self._accepted_ids if key[0] == workflow_id]:
             del self._accepted_ids[key]

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 MAX_IDS = 100
@@ -61,32 +62,32 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
 class ReceiptReader(Generic[Answer]):
     """Queries sessions for the receipts of prompts."""
 
-    def __init__(self, query: Callable[[str, Sequence[str]], Awaitable[Answer]]) -> None:
+    def __init__(self, query: Callable[[WorkflowId, Sequence[str]], Awaitable[Answer]]) -> None:
         self._query = query
         self._pending: dict[str, _Batch] = {}
         """The next query to each session, while ids can be added to it."""
         self._questions = SerialCoalescer[_Batch, Answer]()
 
-    async def answer(self, session_id: str, message_id: str) -> Answer:
+    async def answer(self, workflow_id: WorkflowId, message_id: str) -> Answer:
         """Return the session's answer about this prompt, and maybe others. Raises what `query` raises."""
-        batch = self._pending.get(session_id)
+        batch = self._pending.get(workflow_id)
         if batch is None or len(batch.callers) >= MAX_IDS:
-            batch = self._pending[session_id] = _Batch()
+            batch = self._pending[workflow_id] = _Batch()
         batch.callers[message_id] += 1
         try:
-            return await self._questions.run(session_id, batch, partial(self._ask_for, session_id, batch))
+            return await self._questions.run(workflow_id, batch, partial(self._ask_for, workflow_id, batch))
         finally:
             batch.callers[message_id] -= 1
             if not batch.callers.total():
-                self._close(session_id, batch)
+                self._close(workflow_id, batch)
 
-    async def _ask_for(self, session_id: str, batch: "_Batch") -> Answer:
-        self._close(session_id, batch)
-        return await self._query(session_id, [message_id for message_id, callers in batch.callers.items() if callers])
+    async def _ask_for(self, workflow_id: WorkflowId, batch: "_Batch") -> Answer:
+        self._close(workflow_id, batch)
+        return await self._query(workflow_id, [message_id for message_id, callers in batch.callers.items() if callers])
 
-    def _close(self, session_id: str, batch: "_Batch") -> None:
-        if self._pending.get(session_id) is batch:
-            del self._pending[session_id]
+    def _close(self, workflow_id: WorkflowId, batch: "_Batch") -> None:
+        if self._pending.get(workflow_id) is batch:
+            del self._pending[workflow_id]
 
 
 @dataclass(eq=False)

@@ -21,10 +21,10 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api import problems
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
+from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
 from turnkeeper.models.session.messages import (
     CancelReceipt,
@@ -60,7 +60,7 @@ class SessionCommands:
 
     async def start(
         self,
-        session_id: str,
+        workflow_id: WorkflowId,
         start: SessionInput,
         *,
         priority_key: int | None = None,
@@ -70,7 +70,7 @@ class SessionCommands:
 
         `priority_key`: Temporal's, from 1, the most urgent, to 5. `memo` is added to what every session's memo has.
         """
-        options = self._start_options(session_id, start)
+        options = self._start_options(workflow_id, start)
         options["memo"] |= memo or {}
         start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
@@ -81,91 +81,91 @@ class SessionCommands:
         )
         asked_at = asyncio.get_running_loop().time()
         try:
-            await call_temporal(start_call, session_id)
-            self._estimates.of(session_id).note_read(initial_queue_read(start, asked_at=asked_at))
+            await call_temporal(start_call, workflow_id)
+            self._estimates.of(workflow_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
-            raise problems.id_was_used(session_id) from error
+            raise problems.id_was_used(workflow_id) from error
 
-    async def start_or_prompt(self, session_id: str, start: SessionInput, prompt: PromptSignal) -> None:
+    async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
         start_call = self._client.start_workflow(
             AgenticAIWorkflow.run,
             start,
             start_signal="prompt",
             start_signal_args=[prompt],
-            **self._start_options(session_id, start),
+            **self._start_options(workflow_id, start),
         )
         try:
-            with self._watches.writing(workflow_id(session_id)):
-                await call_temporal(start_call, session_id)
+            with self._watches.writing(workflow_id):
+                await call_temporal(start_call, workflow_id)
         except WorkflowAlreadyStartedError as error:
-            raise problems.session_ended(session_id) from error
+            raise problems.session_ended(workflow_id) from error
 
-    def _start_options(self, session_id: str, start: SessionInput) -> dict[str, Any]:
+    def _start_options(self, workflow_id: WorkflowId, start: SessionInput) -> dict[str, Any]:
         return {
-            "id": workflow_id(session_id),
+            "id": workflow_id,
             "task_queue": self._settings.task_queue,
             "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
             "task_timeout": timedelta(seconds=self._settings.task_timeout),
             "static_summary": initial_summary(start),
             "memo": initial_memo(start, now=datetime.now(UTC)),
-            "search_attributes": initial_attributes(start),
+            "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id)),
             "rpc_timeout": rpc_timeout(),
         }
 
     # ---- prompts
 
-    async def prompt(self, session_id: str, prompt: PromptSignal) -> None:
+    async def prompt(self, workflow_id: WorkflowId, prompt: PromptSignal) -> None:
         """Signal a prompt. From here it survives any crash. Raises 404 and 409 as Temporal responds."""
-        await self._signal(session_id, "prompt", prompt)
+        await self._signal(workflow_id, "prompt", prompt)
 
     # ---- changing
 
-    async def withdraw(self, session_id: str, message_id: str) -> None:
-        await self._update(session_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
+    async def withdraw(self, workflow_id: WorkflowId, message_id: str) -> None:
+        await self._update(workflow_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
-    async def cancel_turn(self, session_id: str, request: CancelTurn) -> CancelReceipt:
+    async def cancel_turn(self, workflow_id: WorkflowId, request: CancelTurn) -> CancelReceipt:
         """Stop a running turn. No effect once it has ended."""
-        receipt: CancelReceipt = await self._update(session_id, "cancel_turn", request, result_type=CancelReceipt)
+        receipt: CancelReceipt = await self._update(workflow_id, "cancel_turn", request, result_type=CancelReceipt)
         return receipt
 
-    async def resolve_approval(self, session_id: str, request: ResolveApproval) -> ApprovalReceipt:
+    async def resolve_approval(self, workflow_id: WorkflowId, request: ResolveApproval) -> ApprovalReceipt:
         """Decide on a tool call. Repeating the decision has no effect (AGT-8)."""
         receipt: ApprovalReceipt = await self._update(
-            session_id, "resolve_approval", request, result_type=ApprovalReceipt
+            workflow_id, "resolve_approval", request, result_type=ApprovalReceipt
         )
         return receipt
 
-    async def configure(self, session_id: str, change: Configure) -> None:
+    async def configure(self, workflow_id: WorkflowId, change: Configure) -> None:
         """Change the session from its next turn on."""
-        await self._update(session_id, "configure", change)
+        await self._update(workflow_id, "configure", change)
 
-    async def end(self, session_id: str, request: EndSession) -> None:
+    async def end(self, workflow_id: WorkflowId, request: EndSession) -> None:
         """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
-        await self._signal(session_id, "end_chat", request)
+        await self._signal(workflow_id, "end_chat", request)
 
-    async def cancel(self, session_id: str, *, reason: str | None = None) -> None:
+    async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> None:
         """Ask Temporal to cancel the session, which stops its turn and closes it; like a prompt it is safe.
 
         One that has ended stays as it is. Raises 404 where there is none.
         """
-        cancelling = self._handle(session_id).cancel(reason=reason or "", rpc_timeout=rpc_timeout())
-        with self._watches.writing(workflow_id(session_id)):
+        cancelling = self._handle(workflow_id).cancel(reason=reason or "", rpc_timeout=rpc_timeout())
+        with self._watches.writing(workflow_id):
             try:
-                await call_temporal(cancelling, session_id)
+                await call_temporal(cancelling, workflow_id)
             except problems.ProblemError as problem:
                 if problem.problem.status != 409:
                     raise
 
-    async def _signal(self, session_id: str, name: str, argument: BaseModel) -> None:
-        signal_call = self._handle(session_id).signal(name, argument, rpc_timeout=rpc_timeout())
-        with self._watches.writing(workflow_id(session_id)):
-            await call_temporal(signal_call, session_id)
+    async def _signal(self, workflow_id: WorkflowId, name: str, argument: BaseModel) -> None:
+        signal_call = self._handle(workflow_id).signal(name, argument, rpc_timeout=rpc_timeout())
+        with self._watches.writing(workflow_id):
+            await call_temporal(signal_call, workflow_id)
 
     async def _update(
-        self, session_id: str, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
+        self, workflow_id: WorkflowId, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
     ) -> Any:
-        handle, update_id = self._handle(session_id), str(uuid4())
+        handle, update_id = self._handle(workflow_id), str(uuid4())
 
         async def update() -> Any:
             return await handle.execute_update(
@@ -176,9 +176,9 @@ class SessionCommands:
                 rpc_timeout=rpc_timeout(),
             )
 
-        async with self._update_slots.setdefault(session_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
-            with self._watches.writing(workflow_id(session_id)):
-                return await call_worker(self._client, retry_undone(update), session_id, workflow_id(session_id))
+        async with self._update_slots.setdefault(workflow_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
+            with self._watches.writing(workflow_id):
+                return await call_worker(self._client, retry_undone(update), workflow_id)
 
-    def _handle(self, session_id: str) -> WorkflowHandle[Any, Any]:
-        return self._client.get_workflow_handle(workflow_id(session_id))
+    def _handle(self, workflow_id: WorkflowId) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(workflow_id)

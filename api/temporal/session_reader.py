@@ -28,7 +28,6 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.session_ids import workflow_id
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.history_tail import HistoryTailReader
@@ -41,6 +40,7 @@ from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
 from turnkeeper.models.session.messages import (
@@ -127,118 +127,118 @@ class SessionReader:
 
     # ---- answered by a worker
 
-    async def state(self, session_id: str, request: StateRequest) -> ConversationState:
+    async def state(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState:
         """Return the newest complete view, or an older page of it (SES-11)."""
-        result = await self._queries.ask(session_id, "get_conversation_state", request, ConversationState)
+        result = await self._queries.ask(workflow_id, "get_conversation_state", request, ConversationState)
         return _with_final_status(result)
 
-    async def page_in_session(self, session_id: str, request: StateRequest) -> ConversationState | None:
+    async def page_in_session(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState | None:
         """Return a page of the turns in the session itself; `None` if the turn `before` is not among them."""
         try:
-            return await self.state(session_id, request)
+            return await self.state(workflow_id, request)
         except ProblemError as problem:
             # The gateway has validated the request, so an unknown `before` is the only reason for a 422.
             if request.before is not None and problem.problem.status == 422:
                 return None
             raise
 
-    async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
-        result = await self._queries.ask(session_id, "get_conversation_updates", request, ConversationUpdate)
+    async def updates(self, workflow_id: WorkflowId, request: UpdatesRequest) -> ConversationUpdate:
+        result = await self._queries.ask(workflow_id, "get_conversation_updates", request, ConversationUpdate)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
             request_seen = request.model_copy(update={"since_revision": result.view.revision})
-            result = await self._queries.ask(session_id, "get_conversation_updates", request_seen, ConversationUpdate)
+            result = await self._queries.ask(workflow_id, "get_conversation_updates", request_seen, ConversationUpdate)
             final = _with_final_status(result)
         return final
 
-    async def pending_approvals(self, session_id: str) -> PendingApprovals:
+    async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
-        result = await self._queries.ask(session_id, "get_pending_approvals", NoArgument(), PendingApprovals)
+        result = await self._queries.ask(workflow_id, "get_pending_approvals", NoArgument(), PendingApprovals)
         return result.view if result.closed is None else PendingApprovals()
 
-    async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
-        result = await self._queries.ask(session_id, "get_replay_turns", request, ReplayTurns)
+    async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
+        result = await self._queries.ask(workflow_id, "get_replay_turns", request, ReplayTurns)
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
-    async def context_view(self, session_id: str, request: ContextRequest) -> ContextView:
-        return (await self._queries.ask(session_id, "get_context_view", request, ContextView)).view
+    async def context_view(self, workflow_id: WorkflowId, request: ContextRequest) -> ContextView:
+        return (await self._queries.ask(workflow_id, "get_context_view", request, ContextView)).view
 
-    async def queue(self, session_id: str, message_ids: Sequence[str] = ()) -> QueueView:
+    async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
-        return (await self.queue_result(session_id, message_ids)).view
+        return (await self.queue_result(workflow_id, message_ids)).view
 
-    async def queue_result(self, session_id: str, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
+    async def queue_result(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
         """Return the same, and whether the session is closed. A worker of an earlier release may return all prompts."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         try:
-            result = await self._queries.ask(session_id, "get_queue", _queue_request(message_ids), QueueView)
+            result = await self._queries.ask(workflow_id, "get_queue", _queue_request(message_ids), QueueView)
         except ProblemError as problem:
             # A worker of an earlier release rejects several ids; there is no other reason for a 422.
             if len(message_ids) < 2 or problem.problem.status != 422:
                 raise
             asked_at = clock()
-            result = await self._queries.ask(session_id, "get_queue", QueueRequest(), QueueView)
+            result = await self._queries.ask(workflow_id, "get_queue", QueueRequest(), QueueView)
         self.estimates.note_answer(now=clock())
         if result.closed is None:
-            self.estimates.of(session_id).note_read(queue_read_of(result.view, asked_at=asked_at))
+            self.estimates.of(workflow_id).note_read(queue_read_of(result.view, asked_at=asked_at))
         return result
 
     async def queue_in_time(
-        self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS
+        self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS
     ) -> QueryResult[QueueView] | None:
         """Return the answer about a prompt, shared by concurrent callers; `None` without one in time. Raises 404."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
-                return await self._receipts.answer(session_id, message_id)
+                return await self._receipts.answer(workflow_id, message_id)
         except TimeoutError:
             pass
         except ProblemError as problem:
             if problem.problem.status == 404:
                 raise
-        self.estimates.of(session_id).note_silence(now=clock())
+        self.estimates.of(workflow_id).note_silence(now=clock())
         return None
 
-    async def receipt(self, session_id: str, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:
+    async def receipt(self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:
         """Return a prompt's receipt, if a worker answers in time. Raises the session's rejection."""
-        result = await self.queue_in_time(session_id, message_id, seconds=seconds)
+        result = await self.queue_in_time(workflow_id, message_id, seconds=seconds)
         if result is None:
             return Receipt(message_id)  # the prompt is safe; only its position is unknown
         if any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
-            self.estimates.note_rejected(session_id, message_id)
+            self.estimates.note_rejected(workflow_id, message_id)
         return receipt_of(result.view, message_id)
 
     # ---- answered by Temporal
 
-    async def describe(self, session_id: str) -> WorkflowExecutionDescription:
+    async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
         """Return Temporal's description of the session, without a worker. Raises 404 while it is being deleted."""
-        handle = self.client.get_workflow_handle(workflow_id(session_id))
-        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), session_id)
+        handle = self.client.get_workflow_handle(workflow_id)
+        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
         if description.status != Status.RUNNING:
-            await raise_if_deleted(self.client, session_id)
+            await raise_if_deleted(self.client, workflow_id)
         return description
 
-    async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
+    async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
-        return await call_temporal(keeps_failing(self.client, description), session_id)
+        return await call_temporal(keeps_failing(self.client, description), workflow_id)
 
-    async def first_run_id(self, session_id: str) -> str:
+    async def first_run_id(self, workflow_id: WorkflowId) -> str:
         """Return the id of the session's first run, which distinguishes it from other sessions with the same id."""
-        first_run_id = self._first_run_ids.get(session_id)
+        first_run_id = self._first_run_ids.get(workflow_id)
         if first_run_id is None:
-            first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
+            first_run_id = self._first_run_ids[workflow_id] = first_run_of(await self.describe(workflow_id))
         return first_run_id
 
-    async def raise_if_deleted(self, session_id: str) -> None:
-        await raise_if_deleted(self.client, session_id)
+    async def raise_if_deleted(self, workflow_id: WorkflowId) -> None:
+        await raise_if_deleted(self.client, workflow_id)
 
     # ----
 
-    def forget(self, session_id: str) -> None:
-        self._first_run_ids.pop(session_id, None)
-        self.estimates.forget(session_id)
+    def forget(self, workflow_id: WorkflowId) -> None:
+        self._first_run_ids.pop(workflow_id, None)
+        self.estimates.forget(workflow_id)
 
     async def close(self) -> None:
         await self._queries.close()
@@ -256,67 +256,68 @@ class SessionQueries:
         self._backoff = QueryBackoff(watches)
         self._calls = SerialCoalescer[QueryKey, QueryResult[Any]]()
 
-    async def ask(self, session_id: str, query: str, argument: BaseModel, view_type: type[View]) -> QueryResult[View]:
+    async def ask(
+        self, workflow_id: WorkflowId, query: str, argument: BaseModel, view_type: type[View]
+    ) -> QueryResult[View]:
         """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
         key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type)
-        query_call = self._calls.run(session_id, key, partial(self._answer, session_id, key))
-        result = await call_worker(self._client, query_call, session_id, workflow_id(session_id))
-        self._watches.note_revision(workflow_id(session_id), getattr(result.view, "revision", 0))
+        query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
+        result = await call_worker(self._client, query_call, workflow_id)
+        self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
         return result
 
     async def close(self) -> None:
         await self._commits.close()
 
-    async def _answer(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+    async def _answer(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
         """Return a committed result. Raises `TimeoutError` if there is none in time."""
-        workflow, was_sent = workflow_id(session_id), False
+        was_sent = False
         try:
             # Bounded here too: a query that continues after its callers have given up would block the next one.
             async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await self._backoff.wait(workflow)
+                await self._backoff.wait(workflow_id)
                 was_sent = True
-                result = await self._ask_until_committed(session_id, key)
+                result = await self._ask_until_committed(workflow_id, key)
         except (TimeoutError, RPCError) as error:
             if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):
-                self._backoff.note_silence(workflow)
+                self._backoff.note_silence(workflow_id)
             raise
         except WorkflowQueryFailedError:
-            self._backoff.note_answer(workflow)
+            self._backoff.note_answer(workflow_id)
             raise
-        self._backoff.note_answer(workflow)
+        self._backoff.note_answer(workflow_id)
         return result
 
-    async def _ask_until_committed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+    async def _ask_until_committed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
         """Query until the result is committed: a worker that dies may have shown an uncommitted state (SES-12)."""
-        workflow, pauses = workflow_id(session_id), growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            result = await self._ask_open_or_closed(session_id, key)
+            result = await self._ask_open_or_closed(workflow_id, key)
             as_of = result.view.as_of
             if as_of is None:  # from a worker of an earlier release
                 return result
-            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow, as_of):
+            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
                 return replace(result, view=result.view.model_copy(update={"as_of": None}))
             await asyncio.sleep(next(pauses))
 
-    async def _ask_open_or_closed(self, session_id: str, key: QueryKey) -> QueryResult[Any]:
+    async def _ask_open_or_closed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
         """Query the workflow; if it is closed, query it once more as such, unless it is being deleted."""
-        workflow = workflow_id(session_id)
         while True:
             try:
                 return QueryResult(
-                    await self._query_with_retries(workflow, key, QueryRejectCondition.NOT_OPEN), closed=None
+                    await self._query_with_retries(workflow_id, key, QueryRejectCondition.NOT_OPEN), closed=None
                 )
             except WorkflowQueryRejectedError as error:
                 if error.status != Status.CONTINUED_AS_NEW:
-                    await raise_if_deleted(self._client, session_id)
-                    view = await self._query_with_retries(workflow, key, QueryRejectCondition.NONE)
+                    await raise_if_deleted(self._client, workflow_id)
+                    view = await self._query_with_retries(workflow_id, key, QueryRejectCondition.NONE)
                     return QueryResult(view, closed=error.status)
             # The session continued as new between Temporal's two lookups of its run.
             await asyncio.sleep(FIRST_PAUSE_SECONDS)
 
-    async def _query_with_retries(self, workflow: str, key: QueryKey, condition: QueryRejectCondition) -> Any:
+    async def _query_with_retries(self, workflow_id: WorkflowId, key: QueryKey, condition: QueryRejectCondition) -> Any:
         """Retry the query after temporary errors. The caller bounds the time."""
-        handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow)
+        handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id)
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             try:

@@ -25,11 +25,15 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
+from turnkeeper.models.ids import WorkflowId
 
 Answer = TypeVar("Answer")
 
 CALL_SECONDS = 2.0
 """Time for one call, with or without a worker; with a description after it, under 3 s (API-2)."""
+
+NO_SESSION = WorkflowId("")
+"""For calls that are about no session: Temporal never says that it is unknown."""
 
 DESCRIBE_SECONDS = 0.7
 UPDATE_PAUSE_SECONDS = 0.05
@@ -45,17 +49,17 @@ def rpc_timeout() -> timedelta:
     return timedelta(seconds=CALL_SECONDS)
 
 
-async def call_temporal(call: Awaitable[Answer], session_id: str, *, seconds: float | None = None) -> Answer:
+async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float | None = None) -> Answer:
     """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS if seconds is None else seconds)
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problems.temporal_unreachable() from error
     except RPCError as error:
-        raise _problem_of(error, session_id) from error
+        raise _problem_of(error, workflow_id) from error
 
 
-async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, workflow_id: str) -> Answer:
+async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId) -> Answer:
     """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
         return await asyncio.wait_for(call, CALL_SECONDS)
@@ -64,14 +68,14 @@ async def call_worker(client: Client, call: Awaitable[Answer], session_id: str, 
     except WorkflowUpdateFailedError as error:
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
-        raise await diagnose_silence(client, session_id, workflow_id) from error
+        raise await diagnose_silence(client, workflow_id) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):
-            raise await diagnose_silence(client, session_id, workflow_id) from error
-        raise _problem_of(error, session_id) from error
+            raise await diagnose_silence(client, workflow_id) from error
+        raise _problem_of(error, workflow_id) from error
 
 
 async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -89,12 +93,12 @@ async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
 
-async def diagnose_silence(client: Client, session_id: str, workflow_id: str) -> problems.ProblemError:
+async def diagnose_silence(client: Client, workflow_id: WorkflowId) -> problems.ProblemError:
     """Return why nobody answered: Temporal unreachable, no such session, session stuck, or no worker."""
     describe_call = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
     until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
-        description = await call_temporal(describe_call, session_id, seconds=DESCRIBE_SECONDS)
+        description = await call_temporal(describe_call, workflow_id, seconds=DESCRIBE_SECONDS)
     except problems.ProblemError as problem:
         return problem
     try:
@@ -102,7 +106,7 @@ async def diagnose_silence(client: Client, session_id: str, workflow_id: str) ->
             is_failing = await keeps_failing(client, description)
     except (TimeoutError, RPCError):
         is_failing = False  # unknown in time
-    return problems.session_stuck(session_id) if is_failing else problems.no_worker(session_id)
+    return problems.session_stuck(workflow_id) if is_failing else problems.no_worker(workflow_id)
 
 
 async def keeps_failing(client: Client, description: WorkflowExecutionDescription) -> bool:
@@ -112,13 +116,13 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
     if description.raw_description.pending_workflow_task.attempt >= STUCK_ATTEMPTS:
         return True
     # Temporal restarts its count of attempts when a signal arrives in between.
-    return (await newest_tasks(client, description.id)).failures >= STUCK_ATTEMPTS
+    return (await newest_tasks(client, WorkflowId(description.id))).failures >= STUCK_ATTEMPTS
 
 
-def _problem_of(error: RPCError, session_id: str) -> problems.ProblemError:
+def _problem_of(error: RPCError, workflow_id: WorkflowId) -> problems.ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND:
         is_closed = "already completed" in error.message
-        return problems.session_ended(session_id) if is_closed else problems.unknown_session(session_id)
+        return problems.session_ended(workflow_id) if is_closed else problems.unknown_session(workflow_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
         return problems.too_large() if "size" in error.message else problems.invalid("request", texts.NOT_ACCEPTED)
     if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):

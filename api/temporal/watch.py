@@ -22,6 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.version_counter import VersionCounter
 
 LINGER_SECONDS = 30.0
@@ -77,7 +78,7 @@ class WatchRegistry:
         self._followers: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def watching(self, workflow_id: str) -> AsyncIterator[Watch]:
+    async def watching(self, workflow_id: WorkflowId) -> AsyncIterator[Watch]:
         """Yield the session's watch, which the first watcher starts."""
         watch = self._watches.get(workflow_id)
         if watch is None:
@@ -96,16 +97,16 @@ class WatchRegistry:
     def __contains__(self, workflow_id: object) -> bool:
         return workflow_id in self._watches
 
-    def get(self, workflow_id: str) -> Watch | None:
+    def get(self, workflow_id: WorkflowId) -> Watch | None:
         return self._watches.get(workflow_id)
 
-    def note_revision(self, workflow_id: str, revision: int) -> None:
+    def note_revision(self, workflow_id: WorkflowId, revision: int) -> None:
         watch = self._watches.get(workflow_id)
         if watch is not None:
             watch.revision = max(watch.revision, revision)
 
     @contextmanager
-    def writing(self, workflow_id: str) -> Iterator[None]:
+    def writing(self, workflow_id: WorkflowId) -> Iterator[None]:
         """Invalidate cached reads of the session when the block exits, even on error."""
         try:
             yield
@@ -125,11 +126,11 @@ class WatchRegistry:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
 
-    def _leave_after(self, seconds: float, workflow_id: str, watch: Watch) -> None:
+    def _leave_after(self, seconds: float, workflow_id: WorkflowId, watch: Watch) -> None:
         watch.has_timer = True
         asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
 
-    def _leave(self, workflow_id: str, watch: Watch) -> None:
+    def _leave(self, workflow_id: WorkflowId, watch: Watch) -> None:
         watch.has_timer = False
         if watch.watchers or self._watches.get(workflow_id) is not watch:
             return
@@ -142,11 +143,11 @@ class WatchRegistry:
             self._forget(workflow_id)
             follower.cancel()
 
-    def _forget(self, workflow_id: str) -> None:
+    def _forget(self, workflow_id: WorkflowId) -> None:
         self._watches.pop(workflow_id, None)
         self._followers.pop(workflow_id, None)
 
-    async def _follow(self, workflow_id: str, watch: Watch) -> None:
+    async def _follow(self, workflow_id: WorkflowId, watch: Watch) -> None:
         """Count every change until the session is closed, from run to run."""
         run_id: str | None = ""
         try:
@@ -160,7 +161,7 @@ class WatchRegistry:
             if self._watches.get(workflow_id) is watch:
                 self._forget(workflow_id)
 
-    async def _follow_run(self, workflow_id: str, run_id: str, watch: Watch) -> str | None:
+    async def _follow_run(self, workflow_id: WorkflowId, run_id: str, watch: Watch) -> str | None:
         """Count every change of a run; return the id of the run that continues it, if any."""
         token = b""
         while True:
@@ -177,7 +178,7 @@ class WatchRegistry:
             token = page.next_page_token
 
     async def _next_events(
-        self, workflow_id: str, run_id: str, token: bytes, watch: Watch
+        self, workflow_id: WorkflowId, run_id: str, token: bytes, watch: Watch
     ) -> GetWorkflowExecutionHistoryResponse:
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,

@@ -15,6 +15,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 MAX_TASKS = 10_000
@@ -105,7 +106,7 @@ def time_of(event: HistoryEvent) -> datetime:
 
 
 async def newest_tasks(
-    client: Client, workflow_id: str, *, run_id: str = "", since: datetime | None = None
+    client: Client, workflow_id: WorkflowId, *, run_id: str = "", since: datetime | None = None
 ) -> WorkflowTasks:
     """Return the tasks in the newest page of a run, and in all pages back to `since`. Raises `RPCError`."""
     events: list[HistoryEvent] = []

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.ids import CALL_ID_PATTERN
+from turnkeeper.models.ids import CALL_ID_PATTERN, PublicId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
 from turnkeeper.models.transcript.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
@@ -70,7 +70,7 @@ class PendingApproval(Frozen):
     itself leaves it out.
     """
 
-    workflow_id: str | None = None
+    workflow_id: PublicId | None = None
     call_id: str
     message_id: str
     tool: str

@@ -11,6 +11,7 @@ from datetime import datetime
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.admission import check_open, rejection_when_full, rejection_when_uncarriable
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
@@ -40,7 +41,7 @@ class Session:
 
     def __init__(
         self,
-        session_id: str,
+        session_id: PublicId,
         start: SessionInput,
         *,
         now: datetime,
@@ -49,7 +50,8 @@ class Session:
     ) -> None:
         """Begin a session, or continue the one in `start.carried` (SES-14).
 
-        `rules` are those of the run; defaults stay those of the session's first run. Every change calls `on_revision`.
+        `session_id` is without the tenant: a session only knows ids of its own tenant. `rules` are those of the run;
+        defaults stay those of the session's first run. Every change calls `on_revision`.
         """
         state = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
         self.id = session_id

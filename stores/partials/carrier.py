@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Self
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.stores.version_counter import VersionCounter
 
@@ -46,7 +47,7 @@ class FollowedSessions:
     A task updates a session's `LiveSnapshot` from its first follower until its last one leaves.
     """
 
-    def __init__(self, keep_updated: Callable[[str, LiveSnapshot], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, keep_updated: Callable[[WorkflowId, LiveSnapshot], Coroutine[Any, Any, None]]) -> None:
         """Run `keep_updated` for each followed session until it is cancelled; if it raises, run it again."""
         self._keep_updated = keep_updated
         self._lives: dict[str, LiveSnapshot] = {}
@@ -54,11 +55,11 @@ class FollowedSessions:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    def get(self, workflow_id: str) -> LiveSnapshot | None:
+    def get(self, workflow_id: WorkflowId) -> LiveSnapshot | None:
         return self._lives.get(workflow_id)
 
     @asynccontextmanager
-    async def following(self, workflow_id: str) -> AsyncIterator[LiveSnapshot]:
+    async def following(self, workflow_id: WorkflowId) -> AsyncIterator[LiveSnapshot]:
         live = self._lives.get(workflow_id)
         if live is None:
             live = self._lives[workflow_id] = LiveSnapshot()
@@ -77,7 +78,7 @@ class FollowedSessions:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
 
-    async def _keep(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         has_logged = False
         while True:
             try:
@@ -89,7 +90,7 @@ class FollowedSessions:
                 has_logged = True
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _leave(self, workflow_id: str) -> None:
+    def _leave(self, workflow_id: WorkflowId) -> None:
         del self._lives[workflow_id], self._followers[workflow_id]
         task = self._tasks.pop(workflow_id)
         self._leaving.add(task)
@@ -110,26 +111,26 @@ class PartialCarrier(ABC):
         self._followed_sessions = FollowedSessions(self._keep_updated)
 
     @abstractmethod
-    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Publish the snapshot to all followers, in place of earlier ones; returns at once.
 
         `behind` are further heartbeat details after the snapshot, for carriers that use heartbeats.
         """
 
     @abstractmethod
-    def end(self, workflow_id: str, tag: PartialTag) -> None:
+    def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         """Remove the published output of the attempt `tag`: later followers don't get it."""
 
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+    def heartbeat_details(self, workflow_id: WorkflowId) -> Sequence[object]:
         """Return the details for every heartbeat of the session's model call; empty for most carriers."""
         return ()
 
-    def following(self, workflow_id: str) -> AbstractAsyncContextManager[LiveSnapshot]:
+    def following(self, workflow_id: WorkflowId) -> AbstractAsyncContextManager[LiveSnapshot]:
         """Follow the session during the block; all its followers in this process share one snapshot."""
         return self._followed_sessions.following(workflow_id)
 
     @abstractmethod
-    async def forget(self, workflow_id: str) -> None:
+    async def forget(self, workflow_id: WorkflowId) -> None:
         """Remove what a dead worker may have left of a deleted session; what can't be reached expires."""
 
     async def __aenter__(self) -> Self:
@@ -139,5 +140,5 @@ class PartialCarrier(ABC):
         await self._followed_sessions.close()
 
     @abstractmethod
-    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_updated(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         """Update `live` to the newest snapshot of the session, until this is cancelled."""

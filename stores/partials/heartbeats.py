@@ -24,6 +24,7 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
@@ -55,30 +56,30 @@ class HeartbeatCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or not latest.is_later_than(snapshot):
             self._latest[workflow_id] = snapshot
         # An outdated attempt heartbeats too: the server rejects that, which tells the attempt that it is outdated.
         activity.heartbeat(snapshot, *behind)
 
-    def end(self, workflow_id: str, tag: PartialTag) -> None:
+    def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         """Omit it from further heartbeats; the server drops it with the activity or at its next attempt."""
         latest = self._latest.get(workflow_id)
         if latest is not None and not latest.is_later_than(tag):
             del self._latest[workflow_id]
 
-    def heartbeat_details(self, workflow_id: str) -> Sequence[object]:
+    def heartbeat_details(self, workflow_id: WorkflowId) -> Sequence[object]:
         """Return the newest snapshot, for heartbeats that only show that the worker is alive."""
         latest = self._latest.get(workflow_id)
         return () if latest is None else (latest,)
 
     # ---- the gateway's side
 
-    async def forget(self, workflow_id: str) -> None:
+    async def forget(self, workflow_id: WorkflowId) -> None:
         """Do nothing: the server deletes heartbeats with the session."""
 
-    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_updated(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         seen = b""
         while True:
             pause = READ_SECONDS
@@ -91,7 +92,7 @@ class HeartbeatCarrier(PartialCarrier):
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
 
-    async def _read(self, workflow_id: str, live: LiveSnapshot, seen: bytes) -> bytes:
+    async def _read(self, workflow_id: WorkflowId, live: LiveSnapshot, seen: bytes) -> bytes:
         """Read the newest snapshot, unless its bytes are `seen`; return its bytes."""
         details = await self._details(workflow_id)
         if details is None or details.SerializeToString() == seen:
@@ -101,7 +102,7 @@ class HeartbeatCarrier(PartialCarrier):
             live.update(snapshot)
         return details.SerializeToString()
 
-    async def _details(self, workflow_id: str) -> Payload | None:
+    async def _details(self, workflow_id: WorkflowId) -> Payload | None:
         request = DescribeWorkflowExecutionRequest(
             namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=workflow_id)
         )

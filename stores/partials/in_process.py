@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
@@ -15,22 +16,22 @@ class InProcessCarrier(PartialCarrier):
         super().__init__()
         self._latest: dict[str, PartialOutput] = {}
 
-    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         latest = self._latest.get(workflow_id)
         if latest is None or snapshot.supersedes(latest):
             self._latest[workflow_id] = snapshot
         if live := self._followed_sessions.get(workflow_id):
             live.update(snapshot)
 
-    def end(self, workflow_id: str, tag: PartialTag) -> None:
+    def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         latest = self._latest.get(workflow_id)
         if latest is not None and not latest.is_later_than(tag):
             del self._latest[workflow_id]
 
-    async def forget(self, workflow_id: str) -> None:
+    async def forget(self, workflow_id: WorkflowId) -> None:
         self._latest.pop(workflow_id, None)
 
-    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_updated(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         # `publish` updates `live` from now on.
         if latest := self._latest.get(workflow_id):
             live.update(latest)

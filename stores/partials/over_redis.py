@@ -21,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeout
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
@@ -102,14 +103,14 @@ class RedisCarrier(PartialCarrier):
 
     # ---- the worker's side
 
-    def publish(self, workflow_id: str, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
+    def publish(self, workflow_id: WorkflowId, snapshot: PartialOutput, *, behind: Sequence[object] = ()) -> None:
         """Send the snapshot soon, in place of an unsent one."""
         self._enqueue(workflow_id, snapshot)
 
-    def end(self, workflow_id: str, tag: PartialTag) -> None:
+    def end(self, workflow_id: WorkflowId, tag: PartialTag) -> None:
         self._enqueue(workflow_id, tag)
 
-    def _enqueue(self, workflow_id: str, item: PartialOutput | PartialTag) -> None:
+    def _enqueue(self, workflow_id: WorkflowId, item: PartialOutput | PartialTag) -> None:
         unsent = self._unsent.get(workflow_id)
         if unsent is not None and unsent.is_later_than(item):
             return
@@ -154,7 +155,7 @@ class RedisCarrier(PartialCarrier):
 
     # ---- the gateway's side
 
-    async def forget(self, workflow_id: str) -> None:
+    async def forget(self, workflow_id: WorkflowId) -> None:
         """Delete the session's snapshot if Redis can be reached; otherwise it expires."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -162,7 +163,7 @@ class RedisCarrier(PartialCarrier):
         except FAILURES as error:
             _log.debug("partial output is left to expire: %s", reason_of(error))
 
-    async def _keep_updated(self, workflow_id: str, live: LiveSnapshot) -> None:
+    async def _keep_updated(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         while True:
             try:
                 await self._listen(self._prefix + workflow_id, live)

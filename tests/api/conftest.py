@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 from temporalio.client import (
     Client,
     Interceptor,
@@ -21,6 +23,7 @@ from tests.api.long_chats import archived_chat
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.app import create_app
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from turnkeeper.api.http.server import GatewayServer
 from turnkeeper.models.settings.settings import Settings
@@ -28,12 +31,33 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
+class CallerMiddleware:
+    """Says who sends the requests. It is the innermost middleware, so it has the last word."""
+
+    def __init__(self, app: ASGIApp, caller: Caller) -> None:
+        self._app = app
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["caller"] = self._caller
+        await self._app(scope, receive, send)
+
+
 @asynccontextmanager
 async def gateway(
-    client: Client | None, task_queue: str, state_dir: Path, *, partials: PartialCarrier | None = None
+    client: Client | None,
+    task_queue: str,
+    state_dir: Path,
+    *,
+    partials: PartialCarrier | None = None,
+    caller: Caller | None = None,
 ) -> AsyncIterator[AsyncClient]:
+    """With `caller`, all requests come from that one."""
     settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2)
     app = create_app(settings, client=client, partials=partials)
+    if caller:
+        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://localhost", timeout=70) as http:
@@ -56,9 +80,12 @@ async def served(
     partials: PartialCarrier | None = None,
     port: int = 0,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
+    caller: Caller | None = None,
 ) -> AsyncIterator[str]:
     """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
     app = create_app(settings, client=client, partials=partials)
+    if caller:
+        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:

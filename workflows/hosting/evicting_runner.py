@@ -40,6 +40,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import Info
 
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class EvictableInstance(WorkflowInstance):
 async def _has_completed(client: Client, info: Info, task: WorkflowTask) -> bool:
     """Return whether the workflow task was completed, in the next event after its start. Raises `RPCError`."""
     events: dict[int, HistoryEvent] = {}
-    async with aclosing(newest_pages(client, info.workflow_id, run_id=info.run_id)) as pages:
+    async with aclosing(newest_pages(client, WorkflowId(info.workflow_id), run_id=info.run_id)) as pages:
         async for page in pages:
             events.update((event.event_id, event) for event in page)
             if task.history_length in events:

@@ -8,6 +8,8 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client
 
+from turnkeeper.models.ids import WorkflowId
+
 PAGE_EVENTS = 20
 """Enough for the outcome of the last workflow task, unless many signals followed it."""
 
@@ -18,7 +20,7 @@ READ_SECONDS = 2.0
 
 
 async def newest_pages(
-    client: Client, workflow_id: str, *, run_id: str = "", first_page_events: int = PAGE_EVENTS
+    client: Client, workflow_id: WorkflowId, *, run_id: str = "", first_page_events: int = PAGE_EVENTS
 ) -> AsyncGenerator[Sequence[HistoryEvent], None]:
     """Yield all events of a run in pages, newest first; without `run_id`, of the newest run. Raises `RPCError`."""
     token = b""

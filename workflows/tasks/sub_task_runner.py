@@ -14,6 +14,7 @@ from temporalio.exceptions import ChildWorkflowError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.ids import WorkflowId, sibling_id, tenant_of
     from turnkeeper.models.session.messages import SessionEnd
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
@@ -30,6 +31,7 @@ class SubTaskRunner:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._workflow_id = WorkflowId(workflow.info().workflow_id)
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self, new: NewSubTask) -> SubTaskHandle:
@@ -38,7 +40,7 @@ class SubTaskRunner:
         handle: SubTaskHandle = await workflow.start_child_workflow(
             WORKFLOW,
             start,
-            id=new.task.task_id,
+            id=sibling_id(new.task.task_id, of=self._workflow_id),
             result_type=SessionEnd,
             cancellation_type=ChildWorkflowCancellationType.TRY_CANCEL,
             parent_close_policy=(
@@ -48,7 +50,7 @@ class SubTaskRunner:
             task_timeout=workflow.info().task_timeout,
             static_summary=initial_summary(start),
             memo=initial_memo(start, now=workflow.now()),
-            search_attributes=initial_attributes(start),
+            search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id)),
             priority=Priority(priority_key=new.priority),
         )
         # Otherwise the SDK logs the failure of a handle that is never awaited, as for a task cancelled with its turn.
@@ -60,7 +62,8 @@ class SubTaskRunner:
     async def cancel_all(self) -> None:
         """Cancel all running tasks; errors for ended ones are ignored."""
         cancels = [
-            workflow.get_external_workflow_handle(task.task_id).cancel() for task in self._session.sub_tasks.running
+            workflow.get_external_workflow_handle(sibling_id(task.task_id, of=self._workflow_id)).cancel()
+            for task in self._session.sub_tasks.running
         ]
         await asyncio.gather(*cancels, return_exceptions=True)
 

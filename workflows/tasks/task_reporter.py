@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.ids import WorkflowId, sibling_id
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.workflows.background import run_in_background
@@ -54,4 +55,5 @@ class TaskReporter:
     async def _signal(self, change: TaskChange) -> None:
         start = self._session.config.task
         if start and start.parent:
-            await workflow.get_external_workflow_handle(start.parent).signal("task_changed", change)
+            parent = sibling_id(start.parent, of=WorkflowId(workflow.info().workflow_id))
+            await workflow.get_external_workflow_handle(parent).signal("task_changed", change)

@@ -33,11 +33,18 @@ def built_in_toolbox(root: Path, cut_at: ResultLimits) -> Toolbox:
 
 
 async def call_tool(
-    toolbox: Toolbox, name: str, *, status: ToolStatus = "ok", workspace: str = "", max_bytes: int = 120_000, **args
+    toolbox: Toolbox,
+    name: str,
+    *,
+    status: ToolStatus = "ok",
+    session: str = "s",
+    workspace: str = "",
+    max_bytes: int = 120_000,
+    **args,
 ) -> tuple[str, str]:
     """Call a tool that is to end with `status`: its outcome and its content."""
     invocation = ToolInvocation(
-        session_id="s", call_id="1.1.0", name=name, args=args, workspace=workspace, max_bytes=max_bytes
+        session_id=session, call_id="1.1.0", name=name, args=args, workspace=workspace, max_bytes=max_bytes
     )
     result = await toolbox.call(invocation)
     assert result.status == status, result
@@ -132,6 +139,26 @@ async def test_agt_6_what_was_written_is_read_in_the_session_s_own_folder(call, 
     assert await call("file_read", **mine, path="a/b.txt") == ("Read a/b.txt", "é")
     assert (tmp_path / "team" / "mine" / "a" / "b.txt").read_bytes() == "é\n".encode()
     assert await call("file_list", workspace="team/other") == ("Listed the workspace: 0 entries", "")
+
+
+async def test_api_4_a_tenant_s_files_are_out_of_reach_for_every_other_tenant(toolbox, tmp_path):
+    sessions = {"": "chat-1", "acme": "acme:chat-1", "globex": "globex:chat-1"}
+    for tenant, session in sessions.items():
+        for workspace in ("", "team"):
+            content = f"of {tenant!r} in {workspace!r}"
+            await call_tool(toolbox, "file_write", session=session, workspace=workspace, path="f", content=content)
+    assert (tmp_path / "team" / "f").read_text() == "of '' in 'team'"
+    assert (tmp_path / ".tenants" / "acme" / "team" / "f").read_text() == "of 'acme' in 'team'"
+    for tenant, session in sessions.items():
+        for workspace in ("", "team"):
+            _, content = await call_tool(toolbox, "file_read", session=session, workspace=workspace, path="f")
+            assert content == f"of {tenant!r} in {workspace!r}"
+        _, listed = await call_tool(toolbox, "file_list", session=session, pattern="**")
+        assert [line for line in listed.splitlines() if "tenants" in line or "acme" in line or "globex" in line] == []
+        for path in (".tenants/acme/f", "../acme/f", "../../f", "team/../../globex/f"):
+            await call_tool(toolbox, "file_read", status="error", session=session, path=path)
+        for workspace in (".tenants/acme", "../acme", "..", "/"):
+            await call_tool(toolbox, "file_read", status="error", session=session, workspace=workspace, path="f")
 
 
 @pytest.mark.parametrize(

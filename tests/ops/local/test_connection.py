@@ -132,7 +132,7 @@ async def test_ses_17_a_hosted_server_that_refuses_is_told_in_a_sentence(client,
     assert str(refused.value) == (
         "The server does not let us register search attributes in 'default': have its administrator add "
         "AgentSessionStatus (Keyword), AgentUser (Keyword), AgentModel (Keyword), AgentTurns (Int), "
-        "AgentTaskParent (Keyword)."
+        "AgentTaskParent (Keyword), AgentTenant (Keyword)."
     )
 
 
