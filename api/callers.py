@@ -1,12 +1,10 @@
 """Who calls the gateway, and what the caller may do (API-4)."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-Role = Literal["reader", "writer", "approver", "admin"]
-"""Each role may do what those before it may."""
+from turnkeeper.models.settings.roles import ROLES, Role
 
-ROLES: tuple[Role, ...] = get_args(Role)
+__all__ = ["LOCAL", "ROLES", "Caller", "Role"]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,11 @@ import re
 
 ID_PATTERN = r"^[A-Za-z0-9._~-]{1,128}$"
 CALL_ID_PATTERN = r"^[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}$"
+TENANT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
 _ID = re.compile(ID_PATTERN[1:-1])
+_TENANT = re.compile(TENANT_PATTERN[1:-1])
+
+DEFAULT_TENANT = ""
 
 ID_RULE = "1 to 128 letters, digits or . _ ~ -"
 
@@ -16,6 +20,15 @@ def is_id(value: object) -> bool:
     (True, False, False, False, False)
     """
     return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def is_tenant(name: str) -> bool:
+    r"""Return whether `name` is a valid tenant; the empty name is the default tenant.
+
+    >>> is_tenant(""), is_tenant("acme-2"), is_tenant("Acme"), is_tenant("a' OR '"), is_tenant("a\n")
+    (True, True, False, False, False)
+    """
+    return name == DEFAULT_TENANT or _TENANT.fullmatch(name) is not None
 
 
 def call_id(turn: int, step: int, index: int) -> str:

@@ -20,7 +20,9 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
-from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.auth.roles import require
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
@@ -69,10 +71,10 @@ Events = AsyncGenerator[UIMessageChunk, None]
 
 
 async def send_last_message(
-    services: ServicesDep, response: Response, body: PostChat, version: ClientVersion = "7"
+    services: ServicesDep, caller: CallerDep, response: Response, body: PostChat, version: ClientVersion = "7"
 ) -> AsyncGenerator[Events, None]:
     """Send the last message before the response begins, so that a rejection is a problem and not a chunk."""
-    turn = await _send(services, body)
+    turn = await _send(services, body, caller)
     response.headers[STREAM_HEADER] = STREAM_VERSION
     async with aclosing(_events(TurnStream(services, body.id, turn), version)) as events:
         yield events
@@ -175,10 +177,11 @@ async def _events(stream: TurnStream, version: Version) -> Events:
     yield done_event
 
 
-async def _send(services: Services, body: PostChat) -> TurnChunks:
+async def _send(services: Services, body: PostChat, caller: Caller) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
+        require(caller, "approver")
         return await _decide(services, body, last)
     if body.trigger == "regenerate-message":
         return await _retry(services, body, last)

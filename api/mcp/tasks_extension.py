@@ -27,7 +27,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
-from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
@@ -75,6 +75,13 @@ def is_declared(context: Context) -> bool:
     return isinstance(extensions, Mapping) and isinstance(extensions.get(EXTENSION), Mapping)
 
 
+def caller_of(context: Context) -> Caller:
+    """Return who sent the request that a message came in."""
+    assert context.request is not None  # noqa: S101  # the transport is HTTP
+    caller: Caller = context.request.state.caller
+    return caller
+
+
 class TasksExtension:
     """The methods of the extension."""
 
@@ -88,12 +95,12 @@ class TasksExtension:
         server.add_request_handler("tasks/update", UpdateParams, self._update)
         server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
 
-    async def create(self, session_id: str, message_id: str | None, *, status_message: str) -> Answer:
-        """Return a new handle, as the result of the call that started the work.
+    async def create(self, session_id: str, message_id: str | None, *, caller: Caller, status_message: str) -> Answer:
+        """Return a new handle of the caller's, as the result of the call that started the work.
 
         Raises `StoreUnavailableError`; the work continues anyway.
         """
-        handle = await self._handles.create(session_id, message_id, owner=LOCAL.id, now=datetime.now(UTC))
+        handle = await self._handles.create(session_id, message_id, owner=caller.id, now=datetime.now(UTC))
         task = _task(handle, "working", status_message=status_message, updated_at=handle.created_at)
         return {"resultType": "task", **task}
 
@@ -175,7 +182,7 @@ class TasksExtension:
         if context.request and decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != params.task_id:
             raise MCPError(HEADER_MISMATCH, "The header Mcp-Name must be the taskId.")
         try:
-            handle = await self._handles.find(params.task_id, owner=LOCAL.id, now=datetime.now(UTC))
+            handle = await self._handles.find(params.task_id, owner=caller_of(context).id, now=datetime.now(UTC))
         except EXPECTED as error:
             raise rpc_error(error) from error
         if handle is None:

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
+from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
-from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import default_input, session_links
@@ -46,11 +47,13 @@ router = APIRouter(tags=["sessions"])
 )
 async def start_session(
     services: ServicesDep,
+    caller: CallerDep,
     response: Response,
     body: StartSession | None = None,
 ) -> SessionStarted:
     """Start a session; 409 if its id was used before."""
     options = body or StartSession()
+    require_for_fields(caller, options)
     session_id = options.id or str(uuid4())
     start = _input_of(options, services.settings, session_id)
     message_id = None
@@ -94,8 +97,11 @@ async def describe_session(services: ServicesDep, session_id: SessionId) -> Sess
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(services: ServicesDep, session_id: SessionId, body: ConfigureBody) -> SessionChanged:
+async def configure_session(
+    services: ServicesDep, caller: CallerDep, session_id: SessionId, body: ConfigureBody
+) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
+    require_for_fields(caller, body)
     await services.sessions.configure(session_id, body)
     return SessionChanged(workflow_id=session_id)
 

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
-from turnkeeper.api.dependencies import ServicesDep, TaskId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
@@ -45,12 +46,13 @@ async def preview_task(services: ServicesDep, body: CreateTask) -> TaskPreview:
     operation_id="create_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
 )
-async def create_task(services: ServicesDep, body: CreateTask, response: Response) -> TaskReceipt:
+async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask, response: Response) -> TaskReceipt:
     """Start a task: a session whose first prompt is the description and what led to it.
 
     Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
+    require_for_fields(caller, body)
     receipt = await services.tasks.create(body)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt

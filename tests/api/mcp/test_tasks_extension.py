@@ -115,7 +115,7 @@ async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
     client: McpClient, monkeypatch: pytest.MonkeyPatch, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
-    monkeypatch.setattr(tasks_extension, "LOCAL", Caller("ada"))
+    monkeypatch.setattr(tasks_extension, "caller_of", lambda context: Caller("key:ada", "", "Ada", "admin"))
     with pytest.raises(MCPError) as refused:
         await client.task(created.task_id)
     assert refused.value.code == INVALID_PARAMS
