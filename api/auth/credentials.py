@@ -113,6 +113,10 @@ class Authenticator:
             await asyncio.wait([checks])
 
     async def _check_open_requests(self) -> None:
+        if self._keys:
+            # The database's first use may have to create its tables: not while the first caller waits.
+            with contextlib.suppress(StoreUnavailableError):
+                await self._keys.is_valid("")
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
             for identity in list(self._open):
