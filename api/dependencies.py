@@ -35,8 +35,10 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Return who sends the request."""
-    caller: Caller = getattr(request.state, "caller", LOCAL)
+    """Return who sends the request. Raises `ProblemError` 401 on a route that asks nobody for a credential."""
+    caller: Caller | None = getattr(request.state, "caller", LOCAL)
+    if caller is None:
+        raise problems.no_credential()
     return caller
 
 

@@ -8,6 +8,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.roles import RouteAccess, require
+from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -55,7 +56,9 @@ class AuthenticationMiddleware:
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, identity: Identity | None) -> None:
         if identity is None:
-            await self._app(scope, receive, send)
+            # Nobody was asked who it is, so an open route has no caller, not the local admin.
+            caller = None if self._authenticator.is_on else LOCAL
+            await self._app({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
             return
         scope = {**scope, "state": {**scope.get("state", {}), "caller": identity.caller}}
         if identity == LOCAL_IDENTITY:

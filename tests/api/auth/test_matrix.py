@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from tests.api.auth.matrix import COLUMNS, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import MCP_METHODS, ROUTES, route_patterns
+from turnkeeper.api.dependencies import CallerDep
 from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings
@@ -85,6 +86,20 @@ async def test_api_4_a_route_without_an_entry_is_refused_to_everybody(settings: 
             answer = await http.get("/new")
         assert (answer.status_code, outcome_of(answer)) == (403, "forbidden")
         assert "GET /new has no role" in answer.json()["detail"]
+
+
+async def test_api_4_an_open_route_has_no_caller_and_so_no_admin(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROUTES, "GET /new", "open")
+    app = create_app(settings)
+
+    async def who(caller: CallerDep) -> str:
+        return caller.id
+
+    app.add_api_route("/new", who, methods=["GET"])
+    async with client_of(app) as http:
+        assert (await http.get("/new")).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/workflow/", "/workflow/a/b/c", "/static/../workflow", "/%2Fworkflow"])
