@@ -11,6 +11,7 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -157,7 +158,7 @@ UrlOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="The gateway's address; by default that of the stack in this folder."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the gateway's answer as one line of JSON.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
 ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
 
 
@@ -251,6 +252,73 @@ def cancel_task(
 ) -> None:
     """Cancel a task and all tasks below it."""
     raise typer.Exit(_task_commands(url, as_json).cancel(task_id, reason=reason))
+
+
+keys = typer.Typer(
+    name="keys",
+    help="Create, list and revoke the keys of the gateway's callers. The setting auth.keys makes the gateway need one.",
+    no_args_is_help=True,
+)
+commands.add_typer(keys)
+
+
+@keys.command("create")
+def create_key(
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose sessions it opens; by default nobody's own.")] = "",
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
+    role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
+    expires: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="After 12h or 90d, or on a date as 2027-01-31; default: never.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a key and print it. This is the only time that it is shown."""
+    from turnkeeper.ops.keys import NewKey
+    from turnkeeper.ops.keys import create_key as create
+
+    settings = _settings()
+    with _exit_on_key_errors():
+        new = NewKey.of(tenant=tenant, user=user, role=role, expires=expires)
+        text, notes = asyncio.run(create(settings, new, as_json=as_json))
+    print(text, flush=True)
+    for note in notes:
+        print(note, file=sys.stderr)
+
+
+@keys.command("list")
+def list_keys(as_json: JsonOption = False) -> None:
+    """List all keys, without their secrets."""
+    from turnkeeper.ops.keys import list_keys as listed
+
+    settings = _settings()
+    with _exit_on_key_errors():
+        lines = asyncio.run(listed(settings, as_json=as_json))
+    for line in lines:
+        print(line)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="The key's id, as `keys list` has it.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke a key. It is refused within a second, and streams that it opened end within five."""
+    from turnkeeper.ops.keys import revoke_key as revoke
+
+    settings = _settings()
+    with _exit_on_key_errors():
+        print(asyncio.run(revoke(settings, key_id, as_json=as_json)))
+
+
+@contextlib.contextmanager
+def _exit_on_key_errors() -> Iterator[None]:
+    from turnkeeper.ops.keys import KeyOptionError
+    from turnkeeper.stores.database.database import StoreUnavailableError
+
+    try:
+        yield
+    except (KeyOptionError, SettingsError, StoreUnavailableError) as error:
+        _exit_with(error)
 
 
 @commands.command()

@@ -11,6 +11,8 @@ from temporalio.client import Client
 
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
+from turnkeeper.api.auth.credentials import Authenticator
+from turnkeeper.api.auth.middleware import AuthenticationMiddleware
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.methods import HeadRequestMiddleware
@@ -26,6 +28,7 @@ from turnkeeper.api.routes import (
     conversation,
     events,
     health,
+    login,
     markdown,
     page,
     sessions,
@@ -45,7 +48,7 @@ DRAIN_SECONDS = 5.0
 
 def _routes_of_the_api() -> APIRouter:
     router = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, health):
+    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, login, health):
         router.include_router(routes.router)
     return router
 
@@ -61,6 +64,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
+    authenticator = Authenticator(settings.auth, stores.api_keys)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -68,7 +72,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
-            async with mcp.running(services):
+            async with mcp.running(services), authenticator.running():
                 yield
             await services.close()
 
@@ -84,6 +88,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
+    app.state.authenticator = authenticator
     problems.install(app)
     mcp.install(app)
     page.install(app, settings)
@@ -92,6 +97,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(StalledStreamMiddleware)
     # The middleware that is added last runs first: a foreign request must not cost anything.
+    app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
     return app
 

@@ -43,6 +43,10 @@ PromptText = Annotated[
 ]
 
 
+MAX_CREDENTIAL_CHARS = 3_500
+"""Of what is logged in with: browsers keep cookies of up to 4 KB."""
+
+
 def _check_folder(folder: str) -> str:
     parts = folder.split("/") if folder else []
     if any(not part or part.startswith(".") or "\0" in part for part in parts):
@@ -211,6 +215,12 @@ class TaskPreview(BaseModel):
     warnings: list[TaskValidationWarning]
     conversation_history: ConversationHistory | None
     prompt: str
+
+
+class Login(Strict):
+    """A key or token, for the page's cookie."""
+
+    key: str = Field(min_length=1, max_length=MAX_CREDENTIAL_CHARS, examples=["tk_0123456789abcdef_…"])
 
 
 class RenderMarkdown(Strict):

@@ -1,16 +1,13 @@
 """Who calls the gateway, and what the caller may do (API-4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-from starlette.requests import HTTPConnection
+from typing import Any
 
 from turnkeeper.models.ids import WorkflowId, workflow_id
+from turnkeeper.models.settings.roles import ROLES, Role
 
-Role = Literal["reader", "writer", "approver", "admin"]
-"""Each role may do what those before it may."""
-
-ROLES: tuple[Role, ...] = get_args(Role)
+__all__ = ["LOCAL", "ROLES", "Caller", "Role", "caller_of"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ LOCAL = Caller("local", "", None, "admin")
 """Everyone who reaches a gateway without authentication."""
 
 
-def caller_of(request: HTTPConnection) -> Caller:
-    """Return who sends the request, as the gateway's authentication has set it."""
-    caller: Caller = getattr(request.state, "caller", LOCAL)
+def caller_of(scope: Mapping[str, Any]) -> Caller | None:
+    """Return who sends the request of an ASGI `scope`; `None` on a route that asks nobody for a credential."""
+    caller: Caller | None = scope.get("state", {}).get("caller")
     return caller

@@ -35,8 +35,11 @@ async def reject_unknown_parameters(request: Request) -> None:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Return who sends the request."""
-    return caller_of(request)
+    """Return who sends the request. Raises `ProblemError` 401 on a route that asks nobody for a credential."""
+    caller = caller_of(request.scope)
+    if caller is None:
+        raise problems.no_credential()
+    return caller
 
 
 CallerDep = Annotated[Caller, Depends(get_caller)]

@@ -7,6 +7,8 @@ from typing import Literal
 
 ProblemName = Literal[
     "malformed-request",
+    "unauthenticated",
+    "forbidden",
     "foreign-host",
     "foreign-origin",
     "unknown-session",
@@ -35,6 +37,7 @@ ProblemName = Literal[
     "rate-limited",
     "temporal-unreachable",
     "archive-unavailable",
+    "issuer-unavailable",
     "deletion-refused",
     "stopping",
     "no-worker",
@@ -44,6 +47,8 @@ ProblemName = Literal[
 
 TITLES: dict[ProblemName, str] = {
     "malformed-request": "Malformed request",
+    "unauthenticated": "Key needed",
+    "forbidden": "Not allowed",
     "foreign-host": "Unknown host",
     "foreign-origin": "Request from another site",
     "unknown-session": "Session not found",
@@ -72,6 +77,7 @@ TITLES: dict[ProblemName, str] = {
     "rate-limited": "Too many requests",
     "temporal-unreachable": "Temporal unreachable",
     "archive-unavailable": "Archive unavailable",
+    "issuer-unavailable": "Issuer unavailable",
     "deletion-refused": "Deletion not permitted",
     "stopping": "Gateway stopping",
     "no-worker": "No worker",
@@ -80,6 +86,8 @@ TITLES: dict[ProblemName, str] = {
 }
 
 MEANINGS: dict[ProblemName, tuple[int, str]] = {
+    "unauthenticated": (401, "the request has no key or token, or one that is not valid"),
+    "forbidden": (403, "the caller's role may not do this; the text names the role that may"),
     "foreign-host": (403, "the `Host` is not one of the gateway's names"),
     "foreign-origin": (403, "a web page of another site sent the request"),
     "unknown-session": (404, "there is no such session"),
@@ -103,6 +111,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "rate-limited": (429, "too many requests right now; see `Retry-After`"),
     "temporal-unreachable": (503, "Temporal can't be reached"),
     "archive-unavailable": (503, "the archive can't be reached, and only the archive has the answer"),
+    "issuer-unavailable": (503, "the keys of the tokens' issuer can't be read"),
     "deletion-refused": (503, "Temporal doesn't allow workers to delete workflows"),
     "stopping": (503, "this gateway is stopping"),
     "no-worker": (504, "no worker answered; accepted prompts are safe"),
@@ -127,6 +136,16 @@ FOREIGN_ORIGIN = (
 )
 PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
+
+NO_CREDENTIAL = (
+    "This gateway needs a key: log in at its page, set TURNKEEPER_API_KEY, or send the key as Authorization: Bearer."
+)
+BAD_CREDENTIAL = "This key or token is not valid: it is unknown, was revoked or has expired."
+FORBIDDEN = "This needs the role {role}; your role is {own}."
+FORBIDDEN_FIELD = "To set {field}, the role {role} is needed; your role is {own}."
+MAY_NOT_SET = "may be set by the role {role} only"
+UNLISTED_ROUTE = "{method} {path} has no role, so nobody may use it. This is a bug of the gateway."
+ISSUER_UNAVAILABLE = "The keys of the tokens' issuer can't be read now. Try again."
 
 MALFORMED = "This is not a valid HTTP request."
 REQUEST_TIMEOUT = "The rest of the request did not arrive in time."

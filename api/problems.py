@@ -1,7 +1,7 @@
 """Every error response of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
-    400 malformed-request
-    403 foreign-host, foreign-origin
+    400 malformed-request       401 unauthenticated
+    403 forbidden, foreign-host, foreign-origin
     404 unknown-session, unknown-task, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
     405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
@@ -9,8 +9,8 @@
     408 request-timeout         413 too-large          422 invalid
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
-    503 temporal-unreachable, archive-unavailable, deletion-refused, stopping, too-many-connections, and at /readyz
-        no-worker
+    503 temporal-unreachable, archive-unavailable, issuer-unavailable, deletion-refused, stopping,
+        too-many-connections, and at /readyz no-worker
     504 no-worker, session-stuck
 
 They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
@@ -34,6 +34,7 @@ from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidat
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.settings.roles import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 
@@ -90,6 +91,41 @@ class ProblemError(TurnkeeperError):
             errors=errors,
         )
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+def no_credential() -> ProblemError:
+    """401: the request has neither key nor token."""
+    return _unauthenticated(texts.NO_CREDENTIAL)
+
+
+def bad_credential() -> ProblemError:
+    """401: the key or token is not valid. It is not said why: the reason would help a caller who tries some out."""
+    return _unauthenticated(texts.BAD_CREDENTIAL)
+
+
+def _unauthenticated(detail: str) -> ProblemError:
+    problem = ProblemError(401, "unauthenticated", detail)
+    problem.headers["WWW-Authenticate"] = "Bearer"
+    return problem
+
+
+def forbidden(role: Role, own: Role, *, field: str | None = None) -> ProblemError:
+    """403: the caller's `own` role is below `role`. With `field`, for that field of the body."""
+    if field is None:
+        return ProblemError(403, "forbidden", texts.FORBIDDEN.format(role=role, own=own))
+    errors = [FieldError(field=field, reason=texts.MAY_NOT_SET.format(role=role))]
+    detail = texts.FORBIDDEN_FIELD.format(field=field, role=role, own=own)
+    return ProblemError(403, "forbidden", detail, errors=errors)
+
+
+def unlisted_route(method: str, path: str) -> ProblemError:
+    """403: the table of roles lacks the route."""
+    return ProblemError(403, "forbidden", texts.UNLISTED_ROUTE.format(method=method, path=path))
+
+
+def issuer_unavailable() -> ProblemError:
+    """503: a token can't be verified without the issuer's keys."""
+    return ProblemError(503, "issuer-unavailable", texts.ISSUER_UNAVAILABLE, retry_after=2)
 
 
 def foreign_host(host: str | None) -> ProblemError:

@@ -11,6 +11,7 @@ from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.session.task import HandOffReport
+from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
@@ -241,3 +242,21 @@ class TaskPage(Frozen):
 
     tasks: list[Task]
     next_cursor: str | None = None
+
+
+class CallerDescription(Frozen):
+    """Who a caller is. `tenant` is empty for the default tenant; `user` is null if the key or token names nobody."""
+
+    tenant: str
+    user: str | None
+    role: Role
+
+
+class Me(Frozen):
+    """Who sends the request; `caller` is null without a valid key or token.
+
+    `authentication` is false where everyone on the gateway's machine is an admin.
+    """
+
+    authentication: bool
+    caller: CallerDescription | None

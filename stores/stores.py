@@ -5,6 +5,7 @@ from typing import Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
+from turnkeeper.stores.api_keys import ApiKeys
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
@@ -21,6 +22,7 @@ class Stores:
     blobs: Blobs
     prompts: Prompts
     task_handles: TaskHandles
+    api_keys: ApiKeys
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -34,7 +36,14 @@ class Stores:
             database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
-        return cls(database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database))
+        return cls(
+            database,
+            Archive(database),
+            Blobs(database),
+            Prompts(database),
+            TaskHandles(database),
+            ApiKeys(database),
+        )
 
     async def delete(self, session_id: WorkflowId) -> int:
         """Delete everything of the session; return the number of its archived turns."""

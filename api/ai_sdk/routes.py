@@ -20,6 +20,8 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
+from turnkeeper.api.auth.roles import require
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
@@ -73,7 +75,7 @@ async def send_last_message(
 ) -> AsyncGenerator[Events, None]:
     """Send the last message before the response begins, so that a rejection is a problem and not a chunk."""
     workflow_id = caller.workflow_id(body.id)
-    turn = await _send(services, workflow_id, body)
+    turn = await _send(services, workflow_id, body, caller)
     response.headers[STREAM_HEADER] = STREAM_VERSION
     async with aclosing(_events(TurnStream(services, workflow_id, turn), version)) as events:
         yield events
@@ -176,10 +178,11 @@ async def _events(stream: TurnStream, version: Version) -> Events:
     yield done_event
 
 
-async def _send(services: Services, workflow_id: WorkflowId, body: PostChat) -> TurnChunks:
+async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, caller: Caller) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
+        require(caller, "approver")
         return await _decide(services, workflow_id, body, last)
     if body.trigger == "regenerate-message":
         return await _retry(services, workflow_id, body, last)

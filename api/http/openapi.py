@@ -26,14 +26,21 @@ TAGS: list[dict[str, Any]] = [
         "id works in every call of a session.",
     },
     {"name": "ai-sdk", "description": "The same sessions in the protocol of `useChat` in Vercel's AI SDK."},
+    {"name": "login", "description": "Logging in to the chat page, and who one is."},
     {"name": "page", "description": "What only the chat page needs."},
     {"name": "health", "description": "Liveness and readiness."},
 ]
 
 NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": NO_POLLING_WORKER_MEANING}}
 
-ANY: tuple[ProblemName, ...] = ("foreign-host", "foreign-origin", "invalid")
-"""Problems of every operation, except those for load balancers."""
+OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid")
+"""Problems of operations that need no key."""
+
+VERIFIED: tuple[ProblemName, ...] = ("unauthenticated", "archive-unavailable", "issuer-unavailable")
+"""Of operations that verify a key or token: keys are in the archive's database."""
+
+ANY: tuple[ProblemName, ...] = (*OPEN, *VERIFIED, "foreign-origin", "forbidden")
+"""Problems of every operation, except those for load balancers and for logging in."""
 
 SERVER: tuple[ProblemName, ...] = (*ANY, "rate-limited", "temporal-unreachable")
 """Of operations that call Temporal."""

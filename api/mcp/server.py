@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -21,12 +22,14 @@ from mcp_types import (
 from pydantic import ValidationError
 from starlette.types import ASGIApp
 
+from turnkeeper.api.auth.roles import MCP_METHODS, require, require_for_fields
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, sentence_of
+from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
 from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -70,7 +73,7 @@ def _build_server(services: Services) -> Server[Any]:
         get_tool_input_schema=input_schema,
         on_list_tools=list_tools,
     )
-    server.middleware.append(_hide_internals)
+    server.middleware += [_hide_internals, _check_role]
     calls = ToolCalls(services, extension)
     server.add_request_handler("tools/call", CallToolRequestParams, calls.call)
     extension.install(server)
@@ -86,6 +89,20 @@ async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
     except Exception as error:
         log.exception("%s failed", ctx.method)
         raise MCPError(INTERNAL_ERROR, sentence_of(error)) from None
+
+
+async def _check_role(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Reject methods that the caller's role may not use, and those that no role is listed for."""
+    role = MCP_METHODS.get(ctx.method)
+    if role is None and ctx.request_id is None:
+        return None  # a notification, which has no answer
+    if role is None:
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+    try:
+        require(caller_of_call(ctx), role)
+    except ProblemError as error:
+        raise rpc_error(error) from error
+    return await call_next(ctx)
 
 
 class ToolCalls:
@@ -104,7 +121,10 @@ class ToolCalls:
         except ValidationError as error:
             return error_result(sentence_of(arguments_error(error)))
         try:
-            answer = await tool.run(self._services, caller_of_call(context), arguments)
+            caller = caller_of_call(context)
+            require(caller, tool.role)
+            require_for_fields(caller, arguments)
+            answer = await tool.run(self._services, caller, arguments)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)

@@ -73,9 +73,10 @@ def client_capabilities(context: Context) -> Mapping[str, Any]:
 
 def caller_of_call(context: Context) -> Caller:
     """Return who sends this call. Raises `MCPError` if it came by no HTTP request, and so from nobody."""
-    if context.request is None:
-        raise MCPError(INTERNAL_ERROR, "The call has no HTTP request.")
-    return caller_of(context.request)
+    caller = caller_of(context.request.scope) if context.request else None
+    if caller is None:
+        raise MCPError(INTERNAL_ERROR, "The call has no caller.")
+    return caller
 
 
 def is_declared(context: Context) -> bool:

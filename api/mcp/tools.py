@@ -24,6 +24,7 @@ from turnkeeper.models.ids import ID_PATTERN, PublicId, WorkflowId, session_id_o
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.session.task import CreateTask
+from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
@@ -51,6 +52,8 @@ class Tool(Generic[Arguments]):
     """A tool. `output` is the model of its result, also of the task that `Work` becomes."""
 
     name: str
+    role: Role
+    """What a caller needs to call it."""
     title: str
     description: str
     arguments: type[Arguments]
@@ -242,6 +245,7 @@ _STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent
 _ALL: list[Tool[Any]] = [
     Tool(
         "create_task",
+        "writer",
         "Create a task",
         "Give a task to an agent, which works on it by itself, for minutes or for days. Pass on what led to the task: "
         "the agent sees nothing else of your conversation. Returns at once; ask for the result with get_task.",
@@ -252,6 +256,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "get_task",
+        "reader",
         "Get a task",
         "Get a task's status and, once it is completed, its result. With wait_seconds it answers as soon as the task "
         "has ended or a person has to decide on something.",
@@ -262,6 +267,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "list_tasks",
+        "reader",
         "List tasks",
         "List tasks, newest first: all of them, or those with a status or of a parent task.",
         ListTasksArguments,
@@ -271,6 +277,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "message_task",
+        "writer",
         "Send a message to a task",
         "Send a message to a task's agent, while it works or after it has answered. Mode enqueue waits for the running "
         "turn, steer joins it, interrupt stops it.",
@@ -281,6 +288,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "cancel_task",
+        "writer",
         "Cancel a task",
         "Stop a task and the tasks that it has started.",
         CancelTaskArguments,
@@ -290,6 +298,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "get_conversation",
+        "reader",
         "Get a conversation",
         "Read the newest turns of a session or a task: what was asked and what was answered.",
         GetConversationArguments,
@@ -299,6 +308,7 @@ _ALL: list[Tool[Any]] = [
     ),
     Tool(
         "send_prompt",
+        "writer",
         "Send a prompt",
         "Send a prompt to a session; with start, the session is started if it does not exist. Returns at once; read "
         "the answer with get_conversation.",

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
+from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
@@ -53,6 +54,7 @@ async def start_session(
 ) -> SessionStarted:
     """Start a session; 409 if its id was used before."""
     options = body or StartSession()
+    require_for_fields(caller, options)
     workflow_id = caller.workflow_id(options.id or str(uuid4()))
     start = _input_of(options, services.settings, workflow_id)
     message_id = None
@@ -97,8 +99,11 @@ async def describe_session(services: ServicesDep, workflow_id: SessionId) -> Ses
     operation_id="configure_session",
     responses=errors(*WORKER, "too-large", "session-ended"),
 )
-async def configure_session(services: ServicesDep, workflow_id: SessionId, body: ConfigureBody) -> SessionChanged:
+async def configure_session(
+    services: ServicesDep, caller: CallerDep, workflow_id: SessionId, body: ConfigureBody
+) -> SessionChanged:
     """Change the session from its next turn on. `limits` and `history` change only the fields that are present."""
+    require_for_fields(caller, body)
     await services.sessions.configure(workflow_id, body)
     return SessionChanged(workflow_id=session_id_of(workflow_id))
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
@@ -51,6 +52,7 @@ async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask
     Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
+    require_for_fields(caller, body)
     receipt = await services.tasks.create(body, tenant=caller.tenant)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt

@@ -8,6 +8,7 @@ import { Conversation } from "./conversation/conversation.js";
 import { byId, setText } from "./dom.js";
 import { newId } from "./conversation/ids.js";
 import { LogView } from "./turns/log_view.js";
+import { LoginPanel } from "./panels/login_panel.js";
 import { Notice } from "./panels/notice.js";
 import { SessionBar } from "./panels/session_bar.js";
 import { SessionsView } from "./panels/sessions_view.js";
@@ -47,6 +48,7 @@ class Page {
 
   constructor() {
     followTheme();
+    new LoginPanel();
     window.addEventListener("popstate", () => this.#showFromAddress());
     document.addEventListener("keydown", (event) => this.#onKey(event));
     byId("new-session", HTMLAnchorElement).addEventListener("click", (event) => {

@@ -2,7 +2,7 @@
  * All texts of the page, except those in `index.html`.
  *
  * @import {Waiting} from "./conversation/conversation.js"
- * @import {Approval, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, Usage}
+ * @import {Approval, Caller, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, Usage}
  *   from "./conversation/wire.js"
  */
 
@@ -389,3 +389,6 @@ export function summaryTitle({ turns }) {
   const ranges = turns.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
   return ranges ? `Summary of turns ${ranges}` : "Summary";
 }
+
+/** @param {Caller} caller @returns {string} */
+export const meWords = ({ user, tenant, role }) => [user, tenant, role].filter(Boolean).join(" · ");

@@ -11,6 +11,7 @@
 Every prompt is sent with an id, so that it can be sent again after a lost response and still becomes one turn.
 """
 
+import os
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +33,7 @@ from turnkeeper.models.http_responses import (
     DeletionReceipt,
     FullConversation,
     Health,
+    Me,
     PromptAccepted,
     PromptFate,
     SessionDescription,
@@ -43,6 +45,8 @@ from turnkeeper.models.session.messages import Configure, EndSession
 from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
+
+API_KEY_VARIABLE = "TURNKEEPER_API_KEY"
 
 PATIENCE_SECONDS = 10.0
 """Longer than a restart of the gateway."""
@@ -56,9 +60,12 @@ class GatewayClient:
         url: str,
         *,
         patience: float = PATIENCE_SECONDS,
+        api_key: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """`patience`: seconds during which a call without a response is sent again, if it is idempotent.
+
+        `api_key`: a key or token, for a gateway that needs one; by default the variable `TURNKEEPER_API_KEY`.
 
         Raises:
             GatewayUnreachableError: `url` is not an http address.
@@ -67,6 +74,7 @@ class GatewayClient:
         address = parse_address(url)
         self._http = httpx2.AsyncClient(
             base_url=address,
+            headers=_authorization(api_key),
             timeout=TIMEOUT,
             transport=transport,
             trust_env=False,  # the environment's proxies are for external hosts, not for one's own service
@@ -255,10 +263,19 @@ class GatewayClient:
 
     # ---- the gateway itself
 
+    async def me(self) -> Me:
+        """Return who the gateway takes the caller for; nobody without a valid key."""
+        return await self._sender.ask(Me, "GET", "/me")
+
     async def health(self) -> Health:
         """Return whether the gateway's process is up. This is never sent again."""
         response = await self._sender.send("GET", "/healthz", patience=0.0)
         return self._sender.parse(Health, response)
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    key = (api_key or os.environ.get(API_KEY_VARIABLE, "")).strip()
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _path(session_id: str, *parts: str) -> str:

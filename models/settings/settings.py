@@ -46,10 +46,18 @@ from turnkeeper.models.wire import Strict
 
 ENV_PREFIX = "TURNKEEPER_"
 CONFIG_VARIABLE = "TURNKEEPER_CONFIG"
+API_KEY_VARIABLE = "TURNKEEPER_API_KEY"
+"""The key of the terminal and the Python client; no setting of a process."""
 DEFAULT_FILE = "turnkeeper.toml"
 
 VENDORS_MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.5"}
 """The default model when a vendor's key is set, the first vendor first; the SDKs read the same variables (AGT-4)."""
+
+REMOVED = {
+    "api_trusted_network": "It was removed: set auth.keys=true and create keys with `turnkeeper keys create`, or set "
+    "auth.oidc.issuer; without either, the gateway listens on loopback only"
+}
+"""What to do in place of settings that earlier versions had."""
 
 _SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
 """A file, without options: they could make the database one in memory, or read-only."""
@@ -91,6 +99,49 @@ class OpenAIChatSettings(Strict):
     """`text`: for models without tool calling, which get the conversation as replay text."""
 
 
+class OidcSettings(Strict):
+    """An issuer whose tokens are accepted, as in OpenID Connect (API-4)."""
+
+    issuer: str | None = None
+    """Its URL, exactly as the tokens' `iss` has it; None: no tokens are accepted."""
+    audience: str | None = Field(None, min_length=1)
+    """The `aud` that a token must have."""
+    tenant_claim: str = Field("tenant", min_length=1)
+    """The claim with the caller's tenant; a token without it belongs to the default tenant."""
+    user_claim: str = Field("sub", min_length=1)
+    """The claim with the caller's name."""
+    role_claim: str = Field("role", min_length=1)
+    """The claim with the caller's role, or a list with it; a token without it is a reader's."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _check_issuer(cls, issuer: str | None) -> str | None:
+        origin = origin_of(issuer) if issuer else None
+        if issuer is None or (origin and (origin.scheme == "https" or is_loopback(origin.host))):
+            return issuer
+        raise ValueError("write https://HOST or https://HOST/PATH, as the tokens' iss has it; http on loopback only")
+
+    @model_validator(mode="after")
+    def _check_both(self) -> Self:
+        if (self.issuer is None) != (self.audience is None):
+            raise ValueError("set both issuer and audience, or neither")
+        return self
+
+
+class AuthSettings(Strict):
+    """Who may use the gateway. Without keys and issuer: everyone on this machine (API-4)."""
+
+    keys: bool = False
+    """Whether callers need a key; `turnkeeper keys create` makes one."""
+    oidc: OidcSettings = OidcSettings()
+    """The issuer whose tokens are accepted too, or instead."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a request needs a credential."""
+        return self.keys or self.oidc.issuer is not None
+
+
 class Settings(BaseSettings):
     """Everything an operator may set. Times are in seconds; relative paths start at the working directory."""
 
@@ -117,10 +168,10 @@ class Settings(BaseSettings):
     mcp_config: File | None = None
     """File that lists MCP servers; `None`: `mcp.json` in the working directory, if it exists."""
 
-    api_trusted_network: bool = False
-    """Whether everyone who can reach `api_host` may use and end every session: there are no API keys yet."""
+    auth: AuthSettings = AuthSettings()
+    """Who may use the gateway."""
     api_host: str = "127.0.0.1"
-    """Address the gateway listens on. Other than loopback only with `api_trusted_network`."""
+    """Address the gateway listens on. Other than loopback only with `auth.keys` or `auth.oidc.issuer`."""
     api_port: Port = 8080
     """Port of the gateway; 0: any free one. If it is in use, `turnkeeper up` takes another one and prints it."""
     public_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
@@ -268,10 +319,11 @@ class Settings(BaseSettings):
     @field_validator("api_host")
     @classmethod
     def _check_api_host(cls, api_host: str, info: ValidationInfo) -> str:
-        if not is_loopback(api_host) and not info.data.get("api_trusted_network"):
+        auth = info.data.get("auth")
+        if not is_loopback(api_host) and auth is not None and not auth.is_on:
             raise ValueError(
-                "other machines can reach it, and this version has no API keys; keep 127.0.0.1, or set "
-                "api_trusted_network=true where everyone who gets through may use every session"
+                "other machines can reach it, and no key is needed; keep 127.0.0.1, or set auth.keys=true and create "
+                "keys with `turnkeeper keys create`, or set auth.oidc.issuer"
             )
         return api_host
 
@@ -367,7 +419,7 @@ def _check_file() -> None:
 
 def _check_variables() -> None:
     """Raise `SettingsError` for unknown `TURNKEEPER_*` variables, which pydantic would ignore."""
-    variables = {CONFIG_VARIABLE, *map(_variable, setting_names())}
+    variables = {CONFIG_VARIABLE, API_KEY_VARIABLE, *map(_variable, setting_names())}
     for variable in sorted(os.environ):
         if variable.upper().startswith(ENV_PREFIX) and variable.upper() not in variables:
             raise SettingsError(
@@ -380,6 +432,9 @@ def _variable(name: str) -> str:
 
 
 def _suggestion(name: str, allowed: set[str]) -> str:
+    removed = REMOVED.get(name.removeprefix(ENV_PREFIX).lower())
+    if removed:
+        return f". {removed}."
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.85)
     return f". Did you mean {close[0]}?" if close else ". docs/settings.md lists all settings."
 

@@ -6,7 +6,7 @@ processes get an allow-list, so that a key with an unexpected name does not reac
 
 from collections.abc import Mapping
 
-from turnkeeper.models.settings.settings import ENV_PREFIX
+from turnkeeper.models.settings.settings import API_KEY_VARIABLE, ENV_PREFIX
 
 _EVERY_PROGRAM = frozenset({"HOME", "PATH", "TMPDIR", "TZ"})
 
@@ -17,8 +17,8 @@ _GATEWAY = _EVERY_PROGRAM | {
 _GATEWAY_PREFIXES = (ENV_PREFIX, "LC_", "PG", "PYTHON", "TEMPORAL_")
 """Settings; libpq's variables, for an archive in PostgreSQL; the interpreter's; Temporal's own configuration."""
 
-_KEY_SETTINGS = f"{ENV_PREFIX}OPENAI_CHAT__"
-"""Settings of a model endpoint, among them its key: only the worker calls it."""
+_KEY_SETTINGS = (f"{ENV_PREFIX}OPENAI_CHAT__", API_KEY_VARIABLE)
+"""Settings of a model endpoint, among them its key, which only the worker calls; and the key of a person."""
 
 
 def server_environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -75,3 +75,18 @@ TASK_HANDLES = Table(
     Index(None, "session_id"),
     Index(None, "expires_at"),
 )
+
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    # SHA-256 of the secret: 256 random bits, which no dictionary has, need no slow hash.
+    Column("digest", LargeBinary, nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("user", String(MAX_ID_CHARS)),
+    Column("role", String(16), nullable=False),
+    # Microseconds since 1970.
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+)

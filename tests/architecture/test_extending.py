@@ -117,6 +117,7 @@ CLIENT_METHODS = {
     "get_blob": GatewayClient.blob,
     "get_context": GatewayClient.context,
     "health": GatewayClient.health,
+    "get_me": GatewayClient.me,
     "create_task": TaskCalls.create,
     "list_tasks": TaskCalls.list,
     "get_task": TaskCalls.get,
@@ -130,6 +131,8 @@ NOT_IN_THE_CLIENT = {
     "ai_sdk_resume": "for useChat",
     "ai_sdk_messages": "for useChat",
     "render_markdown": "for the page",
+    "log_in": "for the page",
+    "log_out": "for the page",
     "readiness": "for load balancers",
     "preview_task": "for people who try out a history policy",
 }

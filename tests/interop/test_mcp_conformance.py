@@ -96,13 +96,15 @@ def starting(name: str) -> Tool[SuiteArguments]:
         description = json.dumps([name, arguments.model_dump(), str(uuid4())])
         return await tools.create_task(services, CreateTask(description=description))
 
-    return Tool(name, name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
+    return Tool(name, "writer", name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
 
 
 @pytest.fixture
 def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools that scenarios of the Tasks extension call, and a model that works as they are expected to."""
-    greeting = Tool("greet", "greet", "A tool of the suite.", SuiteArguments, Greeting, greet, ToolAnnotations())
+    greeting = Tool(
+        "greet", "reader", "greet", "A tool of the suite.", SuiteArguments, Greeting, greet, ToolAnnotations()
+    )
     monkeypatch.setitem(tools.TOOLS, "greet", greeting)
     for name in ("slow_compute", "failing_job", "confirm_delete", "multi_input", "protocol_error_job"):
         monkeypatch.setitem(tools.TOOLS, name, starting(name))

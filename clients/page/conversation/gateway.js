@@ -4,7 +4,7 @@
  * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
  * of prompts and sessions, and names what it decides or stops.
  *
- * @import {ContextView, Decision, FullConversation, PendingApprovals, PromptMode, QueueView, SessionDescription,
+ * @import {ContextView, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView, SessionDescription,
  *   SessionList} from "./wire.js"
  */
 
@@ -12,6 +12,9 @@ import { TEXTS, unexpectedStatus } from "../words.js";
 
 const TIMEOUT_MS = 15_000;
 const JSON_BODY = { "content-type": "application/json" };
+
+/** The event of the window when a request was refused for want of a valid key. */
+export const LOGIN_NEEDED = "turnkeeper:login-needed";
 
 /** A failed request; `status` is 0 if no gateway answered. */
 export class GatewayError extends Error {
@@ -64,6 +67,7 @@ async function orUnreachable(answer) {
 
 /** @param {Response} response @returns {Promise<GatewayError>} */
 async function errorOf(response) {
+  if (response.status === 401) dispatchEvent(new Event(LOGIN_NEEDED));
   const problem = await response.json().catch(() => ({}));
   return errorOfProblem({ ...problem, status: response.status }, Number(response.headers.get("retry-after")) || null);
 }
@@ -81,6 +85,14 @@ export function errorOfProblem({ status, type, detail }, retryAfter = null) {
 async function json(method, url, body) {
   return orUnreachable((await send(method, url, body)).json());
 }
+
+/** Who the page's login makes one. @returns {Promise<Me>} */
+export const readMe = () => json("GET", "/me");
+
+/** Log in with a key, which a cookie holds from then on. @param {string} key */
+export const logIn = (key) => send("POST", "/login", { key });
+
+export const logOut = () => send("POST", "/logout");
 
 /**
  * The stream of a session's events after the cursor; null if the session is over.

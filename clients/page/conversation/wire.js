@@ -74,6 +74,9 @@
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession
  * @typedef {{sessions: ListedSession[], next_cursor: string | null}} SessionList
  *
+ * @typedef {{tenant: string, user: string | null, role: "reader" | "writer" | "approver" | "admin"}} Caller
+ * @typedef {{authentication: boolean, caller: Caller | null}} Me
+ *
  * @typedef {{number: number, message_id: string | null, seen: Seen, estimated_tokens: number}} TurnInContext
  * @typedef {{text: string, turns: [number, number][], estimated_tokens: number}} SummaryInContext
  * @typedef {{message_count: number, max_messages: number, max_tokens: number | null, estimated_tokens: number,

@@ -139,10 +139,10 @@ async def test_api_4_a_refusal_is_short_and_says_which_setting_to_change(app: Fa
     [
         ({"public_url": "https://Agents.example:8443/chat"}, ["agents.example", "agents.example:1"], ["example"]),
         ({"allowed_hosts": ["gateway", "::2"]}, ["gateway:8080", "Gateway.", "[::2]:8080"], ["a.gateway", "[::3]"]),
-        ({"api_host": "10.0.0.7", "api_trusted_network": True}, ["10.0.0.7:80", "localhost"], ["10.0.0.8"]),
+        ({"api_host": "10.0.0.7", "auth": {"keys": True}}, ["10.0.0.7:80", "localhost"], ["10.0.0.8"]),
         # Any address may be the machine's own, and no page of another name is reached by one.
-        ({"api_host": "0.0.0.0", "api_trusted_network": True}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
-        ({"api_host": "::", "api_trusted_network": True}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
+        ({"api_host": "0.0.0.0", "auth": {"keys": True}}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
+        ({"api_host": "::", "auth": {"keys": True}}, ["10.0.0.8:80", "[fe80::7]"], ["host.example"]),
     ],
 )
 async def test_api_4_the_gateway_answers_to_the_names_that_settings_give_it(

@@ -5,13 +5,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypeVar
 
+import httpx2
 from mcp import Client
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult, Request, RequestParams, Result
 from pydantic import Field, JsonValue
 
 from tests.harness import LONG_PAUSE
-from tests.waiting import until
+from tests.waiting import BOUND, until
 
 Opened = TypeVar("Opened")
 
@@ -117,13 +119,19 @@ async def _no_answer(*_: Any) -> ElicitResult:
 
 @asynccontextmanager
 async def mcp_client(
-    url: str, *, mode: str = "2026-07-28", tasks: bool = False, elicits: bool = True
+    url: str, *, mode: str = "2026-07-28", tasks: bool = False, elicits: bool = True, key: str | None = None
 ) -> AsyncIterator[McpClient]:
-    """Connect to a gateway. `tasks`: the client declares the extension, `elicits`: it can ask a person."""
+    """Connect to a gateway, with a key if it needs one.
+
+    `tasks`: the client declares the extension, `elicits`: it can ask a person.
+    """
     extensions = [Tasks()] if tasks else None
     callback = _no_answer if elicits else None
-    async with Client(f"{url}/mcp", mode=mode, extensions=extensions, elicitation_callback=callback) as client:
-        yield McpClient(client)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=BOUND) as http:
+        server = streamable_http_client(f"{url}/mcp", http_client=http) if key else f"{url}/mcp"
+        async with Client(server, mode=mode, extensions=extensions, elicitation_callback=callback) as client:
+            yield McpClient(client)
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from tests.api.tasks.delegating import mailing_sub_task
 from tests.harness import Environment, asks, broken, heal, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.mcp import tasks_extension
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -114,7 +115,7 @@ async def test_tsk_6_a_handle_of_another_owner_is_an_unknown_one(
     client: McpClient, monkeypatch: pytest.MonkeyPatch, env: Environment
 ):
     created = await client.create("create_task", description="Count.")
-    monkeypatch.setattr("turnkeeper.api.callers.LOCAL", Caller("key:ada", "", "ada", "admin"))
+    monkeypatch.setattr(tasks_extension, "caller_of", lambda scope: Caller("key:ada", "", "Ada", "admin"))
     with pytest.raises(MCPError) as refused:
         await client.task(created.task_id)
     assert refused.value.code == INVALID_PARAMS

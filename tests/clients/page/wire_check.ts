@@ -46,6 +46,8 @@ export interface Compared {
   SessionDescription: Reads<page.SessionDescription, Sent["SessionDescription"]>;
   ListedSession: Reads<page.ListedSession, Sent["ListedSession"]>;
   SessionList: Reads<page.SessionList, Sent["SessionList"]>;
+  Caller: Reads<page.Caller, Sent["CallerDescription"]>;
+  Me: Reads<page.Me, Sent["Me"]>;
   TurnInContext: Reads<page.TurnInContext, Sent["TurnInContext"]>;
   SummaryInContext: Reads<page.SummaryInContext, Sent["SummaryInContext"]>;
   ContextView: Reads<page.ContextView, Sent["ContextView"]>;

@@ -51,7 +51,7 @@ async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(
     assert set(re.findall(r"temporalio/(?:server|admin-tools):(\S+)", COMPOSE)) == {version}
 
 
-def test_ops_5_every_port_is_published_on_loopback_only_as_long_as_there_are_no_keys():
+def test_ops_5_every_port_is_published_on_loopback_only():
     published = re.findall(r'ports: \["(.*?)"\]', COMPOSE)
     assert len(published) == 3
     assert all(port.startswith("127.0.0.1:") for port in published)
@@ -65,7 +65,7 @@ def test_ops_5_the_image_has_every_package_of_ours_and_the_build_is_given_them()
 
 
 def test_ops_5_worker_and_gateway_open_the_same_archive_once_it_is_there():
-    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive, *model]") == 2
+    assert COMPOSE.count("<<: *turnkeeper") == COMPOSE.count("<<: [*address, *archive, *redis, *model]") == 2
     assert re.search(r"archive-database:\n +condition: service_completed_successfully", COMPOSE)
     url = re.search(r"TURNKEEPER_ARCHIVE_URL: (.*)", COMPOSE)[1]
     assert Settings(archive_url=url).archive_url == url
@@ -94,7 +94,7 @@ SERVICES = yaml.safe_load(COMPOSE)["services"]
 
 SERVICE_KEYS = {
     *("build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "init", "networks"),
-    *("ports", "restart", "stop_grace_period", "volumes"),
+    *("env_file", "ports", "restart", "stop_grace_period", "user", "volumes", "working_dir"),
 }
 """Those of the Compose Specification that the file uses: one more is looked up there before it is added here."""
 
@@ -107,7 +107,8 @@ def test_ops_5_the_file_has_keys_that_compose_knows_and_refers_to_what_is_there(
         assert set(service) <= SERVICE_KEYS, name
         assert "image" in service, name
         assert set(service["networks"]) <= set(file["networks"]), name
-        assert {volume.partition(":")[0] for volume in service.get("volumes", ())} <= set(file["volumes"]), name
+        volumes = {volume.partition(":")[0] for volume in service.get("volumes", ())}
+        assert volumes <= {*file["volumes"], "./config"}, name
         assert all(value is None or isinstance(value, str) for value in service.get("environment", {}).values()), name
 
 
@@ -122,7 +123,29 @@ def test_ops_5_what_a_service_waits_for_can_come():
                 assert SERVICES[other]["restart"].startswith("on-failure"), name
 
 
-def test_ops_5_every_dollar_is_a_variable_with_a_default_or_meant_for_the_container():
+JOBS = {name for name, service in SERVICES.items() if service["restart"].startswith("on-failure")}
+
+
+def test_ops_5_every_service_that_stays_has_a_health_check():
+    assert {name for name, service in SERVICES.items() if "healthcheck" not in service} == JOBS
+
+
+def test_api_4_the_gateway_of_the_containers_needs_a_key_and_no_password_has_a_default():
+    gateway = SERVICES["gateway"]["environment"]
+    assert gateway["TURNKEEPER_AUTH__KEYS"] == "true"
+    assert Settings(api_host=gateway["TURNKEEPER_API_HOST"], auth={"keys": True}).auth.is_on
+    passwords = re.findall(r"\$\{([A-Z_]*PASSWORD)(.*?)\}", COMPOSE)
+    assert {name for name, _ in passwords} == {"POSTGRES_PASSWORD", "ARCHIVE_PASSWORD", "REDIS_PASSWORD"}
+    assert all(rest.startswith(":?") for _, rest in passwords), "without one, compose says which is missing"
+
+
+def test_ops_5_every_setting_and_the_tool_servers_are_read_from_the_folder_beside_the_file():
+    for name in ("worker", "gateway"):
+        assert SERVICES[name]["working_dir"] == "/etc/turnkeeper"
+        assert "./config:/etc/turnkeeper:ro" in SERVICES[name]["volumes"]
+
+
+def test_ops_5_every_dollar_is_a_variable_with_a_default_or_required_or_meant_for_the_container():
     def texts(value: object) -> Iterator[str]:
         if isinstance(value, str):
             yield value
@@ -130,4 +153,4 @@ def test_ops_5_every_dollar_is_a_variable_with_a_default_or_meant_for_the_contai
             yield from texts(part)
 
     for text in texts(yaml.safe_load(COMPOSE)):
-        assert "$" not in re.sub(r"\$\$|\$\{[A-Z_]+:-[^{}$]*\}", "", text)
+        assert "$" not in re.sub(r"\$\$|\$\{[A-Z_]+:[-?][^{}$]*\}", "", text)

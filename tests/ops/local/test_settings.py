@@ -132,10 +132,44 @@ def test_ops_4_this_machine_alone_needs_no_trust(host):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
 def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, monkeypatch):
     monkeypatch.setenv("TURNKEEPER_API_HOST", host)
-    with pytest.raises(SettingsError, match=r"this version has no API keys; keep .*, or set api_trusted_network=true"):
+    with pytest.raises(SettingsError, match=r"no key is needed; keep .*, or set auth.keys=true"):
         load_settings()
-    monkeypatch.setenv("TURNKEEPER_API_TRUSTED_NETWORK", "true")
+    monkeypatch.setenv("TURNKEEPER_AUTH__KEYS", "true")
     assert load_settings().api_host == host
+    monkeypatch.delenv("TURNKEEPER_AUTH__KEYS")
+    monkeypatch.setenv("TURNKEEPER_AUTH__OIDC__ISSUER", "https://login.example")
+    monkeypatch.setenv("TURNKEEPER_AUTH__OIDC__AUDIENCE", "turnkeeper")
+    assert load_settings().api_host == host
+
+
+def test_ops_4_the_setting_that_opened_the_gateway_without_keys_is_gone_and_says_what_to_do(monkeypatch, write_file):
+    write_file("api_trusted_network = true")
+    with pytest.raises(SettingsError, match=r"was removed: set auth\.keys=true and create keys"):
+        load_settings()
+    write_file("")
+    monkeypatch.setenv("TURNKEEPER_API_TRUSTED_NETWORK", "true")
+    with pytest.raises(SettingsError, match=r"was removed: set auth\.keys=true and create keys"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("oidc", "reason"),
+    [
+        ('issuer = "https://login.example"', "set both issuer and audience"),
+        ('audience = "turnkeeper"', "set both issuer and audience"),
+        ('issuer = "http://login.example"\naudience = "a"', "write https://HOST"),
+        ('issuer = "login.example"\naudience = "a"', "write https://HOST"),
+    ],
+)
+def test_api_4_an_issuer_is_set_with_its_audience_and_reached_over_https(write_file, oidc, reason):
+    write_file(f"[auth.oidc]\n{oidc}")
+    with pytest.raises(SettingsError, match=reason):
+        load_settings()
+
+
+def test_api_4_the_key_of_the_clients_is_no_setting_and_stops_no_start(monkeypatch):
+    monkeypatch.setenv("TURNKEEPER_API_KEY", "tk_1_2")
+    assert load_settings()
 
 
 def test_ops_4_settings_never_change_in_a_running_process():

@@ -1,0 +1,135 @@
+"""Credentials: what a request carries, and whose it is (API-4).
+
+Programs send `Authorization: Bearer` with a key or a token; the page has the same in a cookie that no script can read
+and that no other site's page makes a browser send.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+
+from turnkeeper.api import problems
+from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
+from turnkeeper.api.auth.keys import KeyVerifier
+from turnkeeper.models.settings.settings import AuthSettings
+from turnkeeper.stores.api_keys import PREFIX, ApiKeys
+from turnkeeper.stores.database.database import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from turnkeeper.api.auth.oidc import TokenVerifier
+
+COOKIE = "turnkeeper_key"
+
+RECHECK_SECONDS = 2.0
+"""How often the credentials of open requests are checked. With `CACHE_SECONDS`, streams end within five seconds."""
+
+_log = logging.getLogger(__name__)
+
+
+def credential_in(headers: Headers) -> str | None:
+    """Return the key or token of a request; `None` if it has none. Raises `ProblemError` 401 if it has several."""
+    values = headers.getlist("authorization")
+    if len(values) > 1:
+        raise problems.bad_credential()
+    scheme, _, credential = (values[0] if values else "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credential.strip() or None
+    cookies = [value for header in headers.getlist("cookie") if (value := cookie_parser(header).get(COOKIE))]
+    return cookies[0] if cookies else None
+
+
+class Authenticator:
+    """Says who sends a request, and ends requests whose credential has ended."""
+
+    def __init__(self, settings: AuthSettings, keys: ApiKeys) -> None:
+        self._settings = settings
+        self._keys = KeyVerifier(keys) if settings.keys else None
+        self._tokens: TokenVerifier | None = None
+        self._open: dict[Identity, set[anyio.CancelScope]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests need a credential."""
+        return self._settings.is_on
+
+    async def identify(self, headers: Headers) -> Identity:
+        """Return who sends a request with these headers.
+
+        Raises `ProblemError` 401 or 503, and `StoreUnavailableError` if keys can't be looked up.
+        """
+        if not self.is_on:
+            return LOCAL_IDENTITY
+        credential = credential_in(headers)
+        if credential is None:
+            raise problems.no_credential()
+        return await self.verify(credential)
+
+    async def verify(self, credential: str) -> Identity:
+        """Return whose credential it is. Raises as `identify` does."""
+        if credential.startswith(PREFIX) and self._keys:
+            return await self._keys.verify(credential)
+        if self._settings.oidc.issuer is None:
+            raise problems.bad_credential()
+        if self._tokens is None:
+            # Slow to load, and not every gateway has an issuer.
+            from turnkeeper.api.auth.oidc import TokenVerifier
+
+            self._tokens = TokenVerifier(self._settings.oidc)
+        return await self._tokens.verify(credential)
+
+    # ---- requests that last
+
+    @contextlib.contextmanager
+    def until_it_ends(self, identity: Identity) -> Iterator[anyio.CancelScope]:
+        """Open a scope that is cancelled when the identity's credential ends."""
+        with anyio.CancelScope() as scope:
+            self._open.setdefault(identity, set()).add(scope)
+            try:
+                yield scope
+            finally:
+                scopes = self._open[identity]
+                scopes.discard(scope)
+                if not scopes:
+                    del self._open[identity]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Check the credentials of open requests while the context is open."""
+        if not self.is_on:
+            yield
+            return
+        checks = asyncio.create_task(self._check_open_requests())
+        try:
+            yield
+        finally:
+            checks.cancel()
+            await asyncio.wait([checks])
+
+    async def _check_open_requests(self) -> None:
+        if self._keys:
+            # The database's first use may have to create its tables: not while the first caller waits.
+            with contextlib.suppress(StoreUnavailableError):
+                await self._keys.is_valid("")
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            for identity in list(self._open):
+                if await self._has_ended(identity):
+                    for scope in list(self._open.get(identity, ())):
+                        scope.cancel()
+
+    async def _has_ended(self, identity: Identity) -> bool:
+        if identity.expires_at is not None:
+            return time.time() >= identity.expires_at
+        if identity.key_id is None or self._keys is None:
+            return False
+        try:
+            return not await self._keys.is_valid(identity.key_id)
+        except StoreUnavailableError:
+            return False  # nobody can revoke a key now, and the streams lose nothing

@@ -1,0 +1,19 @@
+"""Whose credential it is, and until when."""
+
+from dataclasses import dataclass
+
+from turnkeeper.api.callers import LOCAL, Caller
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A caller, and what ends the caller's credential."""
+
+    caller: Caller
+    key_id: str | None = None
+    """The key, which can be revoked; None: a token, or no authentication."""
+    expires_at: float | None = None
+    """Seconds since 1970, for a token."""
+
+
+LOCAL_IDENTITY = Identity(LOCAL)

@@ -1,0 +1,95 @@
+"""The check on every request: whose it is, and whether that caller may use the route (API-4)."""
+
+from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turnkeeper.api import problems
+from turnkeeper.api.auth.credentials import Authenticator
+from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
+from turnkeeper.api.auth.roles import RouteAccess, require
+from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.stores.database.database import StoreUnavailableError
+
+POLICY_VIOLATION = 1008
+
+
+class AuthenticationMiddleware:
+    """Lets requests through whose caller may use their route, and sets `request.state.caller`.
+
+    A request that lasts, such as an event stream, is ended once its credential has ended.
+    """
+
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, routes: list[BaseRoute]) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._access = RouteAccess(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":  # there are none
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
+        else:
+            try:
+                identity = await self._admitted(scope)
+            except (ProblemError, StoreUnavailableError) as error:
+                problem = problems.problem_of(error, is_of_task=False)
+                await problems.response(problem.problem, problem.headers)(scope, receive, send)
+                return
+            await self._run(scope, receive, send, identity)
+
+    async def _admitted(self, scope: Scope) -> Identity | None:
+        """Return who may use the route; `None`: everybody. Raises `ProblemError` and `StoreUnavailableError`."""
+        try:
+            access = self._access.of(scope)
+        except ProblemError:
+            # A stranger learns nothing of routes, not even that one is missing in the table.
+            await self._authenticator.identify(Headers(scope=scope))
+            raise
+        if access == "open":
+            return None
+        identity = await self._authenticator.identify(Headers(scope=scope))
+        require(identity.caller, access)
+        return identity
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send, identity: Identity | None) -> None:
+        if identity is None:
+            # Nobody was asked who it is, so an open route has no caller, not the local admin.
+            caller = None if self._authenticator.is_on else LOCAL
+            await self._app({**scope, "state": {**scope.get("state", {}), "caller": caller}}, receive, send)
+            return
+        scope = {**scope, "state": {**scope.get("state", {}), "caller": identity.caller}}
+        if identity == LOCAL_IDENTITY:
+            await self._app(scope, receive, send)
+            return
+        response = _Response(send)
+        with self._authenticator.until_it_ends(identity) as request:
+            await self._app(scope, receive, response.send)
+        if request.cancelled_caught:
+            await response.end(scope, receive)
+
+
+class _Response:
+    """Notes how far a response is, so that it can be ended properly."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_begun = False
+        self._is_complete = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._has_begun = True
+        elif message["type"] == "http.response.body":
+            self._is_complete = not message.get("more_body", False)
+        await self._send(message)
+
+    async def end(self, scope: Scope, receive: Receive) -> None:
+        """End the response of a request that was cancelled, as its credential has ended."""
+        if not self._has_begun:
+            problem = problems.bad_credential()
+            await problems.response(problem.problem, problem.headers)(scope, receive, self._send)
+        elif not self._is_complete:
+            await self._send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,75 @@
+"""Logging in to the page with a key or token, and who one is (API-4)."""
+
+from fastapi import APIRouter, Request, Response
+
+from turnkeeper.api.auth.credentials import COOKIE, Authenticator
+from turnkeeper.api.auth.identity import Identity
+from turnkeeper.api.bodies import Login
+from turnkeeper.api.dependencies import ServicesDep
+from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.models.http_responses import CallerDescription, Me
+from turnkeeper.models.settings.origins import origin_at, origin_of
+from turnkeeper.models.settings.settings import Settings
+
+COOKIE_SECONDS = 30 * 24 * 3600
+"""How long a browser stays logged in, unless the key ends before."""
+
+router = APIRouter(tags=["login"])
+
+
+@router.get("/me", operation_id="get_me", responses=errors(*OPEN, "archive-unavailable", "issuer-unavailable"))
+async def get_me(request: Request) -> Me:
+    """Return who the request's key or token, or the page's login, makes the caller; null without a valid one."""
+    authenticator: Authenticator = request.app.state.authenticator
+    try:
+        identity = await authenticator.identify(request.headers)
+    except ProblemError as error:
+        if error.problem.status != 401:
+            raise
+        return Me(authentication=True, caller=None)
+    return _me(authenticator, identity)
+
+
+@router.post(
+    "/login",
+    operation_id="log_in",
+    responses=errors(*OPEN, *VERIFIED, "foreign-origin", "too-large"),
+)
+async def log_in(request: Request, response: Response, services: ServicesDep, body: Login) -> Me:
+    """Check a key or token, and set a cookie with it for the page."""
+    authenticator: Authenticator = request.app.state.authenticator
+    if not authenticator.is_on:
+        return await get_me(request)
+    credential = body.key.strip()
+    identity = await authenticator.verify(credential)
+    response.set_cookie(
+        COOKIE,
+        credential,
+        max_age=COOKIE_SECONDS,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=_is_secure(request, services.settings),
+    )
+    return _me(authenticator, identity)
+
+
+@router.post("/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin"))
+async def log_out(response: Response) -> None:
+    """Remove the cookie. The key stays valid."""
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+
+def _me(authenticator: Authenticator, identity: Identity) -> Me:
+    caller = identity.caller
+    description = CallerDescription(tenant=caller.tenant, user=caller.user, role=caller.role)
+    return Me(authentication=authenticator.is_on, caller=description)
+
+
+def _is_secure(request: Request, settings: Settings) -> bool:
+    """Return whether the browser uses https: here, or at a proxy that has the host of `public_url`."""
+    public = origin_of(settings.public_url) if settings.public_url else None
+    address = origin_at("https", request.headers.get("host", ""))
+    is_at_public_url = public is not None and address is not None and public.host == address.host
+    return request.url.scheme == "https" or (is_at_public_url and public is not None and public.scheme == "https")

@@ -1,0 +1,64 @@
+/**
+ * Who one is, and the dialog that asks for a key where the gateway needs one.
+ *
+ * The key is in a cookie that this code can't read. Another key may see other sessions, so the page starts anew.
+ */
+
+import { byId, setText } from "../dom.js";
+import { GatewayError, LOGIN_NEEDED, logIn, logOut, readMe } from "../conversation/gateway.js";
+import { meWords } from "../words.js";
+
+export class LoginPanel {
+  #dialog = byId("login-dialog", HTMLDialogElement);
+  #key = byId("login-key", HTMLInputElement);
+  #problem = byId("login-problem", HTMLElement);
+  #me = byId("me", HTMLElement);
+  #logOut = byId("log-out", HTMLButtonElement);
+
+  constructor() {
+    addEventListener(LOGIN_NEEDED, () => this.#ask());
+    this.#dialog.addEventListener("cancel", (event) => event.preventDefault()); // there is nothing behind it
+    byId("login-form", HTMLFormElement).addEventListener("submit", (event) => {
+      event.preventDefault();
+      void this.#logIn();
+    });
+    this.#logOut.addEventListener("click", () => void this.#leave());
+    void this.#showMe();
+  }
+
+  #ask() {
+    if (!this.#dialog.open) this.#dialog.showModal();
+  }
+
+  async #showMe() {
+    try {
+      const { authentication, caller } = await readMe();
+      if (!caller) this.#ask();
+      setText(this.#me, caller ? meWords(caller) : "");
+      this.#me.hidden = this.#logOut.hidden = !(authentication && caller);
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error; // whatever is missing shows itself elsewhere
+    }
+  }
+
+  async #logIn() {
+    try {
+      await logIn(this.#key.value);
+      location.reload();
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error;
+      setText(this.#problem, error.message);
+      this.#problem.hidden = false;
+      this.#key.select();
+    }
+  }
+
+  async #leave() {
+    try {
+      await logOut();
+      location.reload();
+    } catch (error) {
+      if (!(error instanceof GatewayError)) throw error; // still logged in, as the page shows
+    }
+  }
+}

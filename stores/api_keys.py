@@ -1,0 +1,136 @@
+"""API keys: who has one, and what its holder may do (API-4).
+
+A key is `tk_<id>_<secret>`. The id finds the row; the secret is 256 random bits, of which the row has only a hash. So
+neither the database nor a copy of it lets anybody in, and a lost key can't be shown again.
+"""
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+from sqlalchemy import Row, select, update
+
+from turnkeeper.models.settings.roles import Role, role_of
+from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.rows import insert_missing
+from turnkeeper.stores.database.tables import API_KEYS
+
+ID_BYTES = 8
+SECRET_BYTES = 32
+
+PREFIX = "tk_"
+_KEY = re.compile(rf"{PREFIX}(?P<id>[0-9a-f]{{{2 * ID_BYTES}}})_(?P<secret>[A-Za-z0-9_-]{{43}})")
+
+_NO_DIGEST = bytes(sha256().digest_size)
+"""Compared with where there is no key, so that an unknown id takes as long as a wrong secret."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key as it is stored, without its secret."""
+
+    id: str
+    digest: bytes
+    tenant: str
+    user: str | None
+    role: Role
+    created_at: datetime
+    expires_at: datetime | None = None
+    """From when on it opens nothing; None: it does not expire."""
+    revoked_at: datetime | None = None
+
+    def is_valid(self, *, now: datetime) -> bool:
+        """Return whether the key was neither revoked nor has expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def parse_key(text: str) -> tuple[str, str] | None:
+    """Return the id and the secret of a key; `None` if `text` is no key.
+
+    >>> parse_key("tk_0123456789abcdef_" + 43 * "A")[0], parse_key("tk_0123456789abcdef_A")
+    ('0123456789abcdef', None)
+    """
+    parts = _KEY.fullmatch(text)
+    return (parts["id"], parts["secret"]) if parts else None
+
+
+def has_secret(key: ApiKey | None, secret: str) -> bool:
+    """Return whether `secret` is the key's. Takes the same time if there is no key."""
+    digest = key.digest if key else _NO_DIGEST
+    return hmac.compare_digest(digest, _digest(secret)) and key is not None
+
+
+class ApiKeys:
+    """The keys of all tenants. Every method raises `StoreUnavailableError`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, *, tenant: str, user: str | None, role: Role, now: datetime, expires_at: datetime | None = None
+    ) -> tuple[ApiKey, str]:
+        """Create and store a key. Return it, and the text with its secret, which is not stored."""
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        key = ApiKey(secrets.token_hex(ID_BYTES), _digest(secret), tenant, user, role, now, expires_at)
+        row: dict[str, object] = {
+            "id": key.id,
+            "digest": key.digest,
+            "tenant": tenant,
+            "user": user,
+            "role": role,
+            "created_at": _microseconds(now),
+            "expires_at": expires_at and _microseconds(expires_at),
+            "revoked_at": None,
+        }
+        await self._database.write(lambda connection: insert_missing(connection, API_KEYS, [row]))
+        return key, f"{PREFIX}{key.id}_{secret}"
+
+    async def find(self, key_id: str) -> ApiKey | None:
+        """Return a key, also one that was revoked or has expired; `None` if there is none."""
+        query = select(API_KEYS).where(API_KEYS.c.id == key_id)
+        row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else _key_of(row)
+
+    async def list(self) -> list[ApiKey]:
+        """Return all keys, the oldest first."""
+        query = select(API_KEYS).order_by(API_KEYS.c.created_at, API_KEYS.c.id)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [_key_of(row) for row in rows]
+
+    async def revoke(self, key_id: str, *, now: datetime) -> ApiKey | None:
+        """Revoke a key and return it; `None` if there is none. A key that was revoked before stays as it is."""
+        is_open = (API_KEYS.c.id == key_id) & API_KEYS.c.revoked_at.is_(None)
+        change = update(API_KEYS).where(is_open).values(revoked_at=_microseconds(now))
+        await self._database.write(lambda connection: connection.execute(change).rowcount)
+        return await self.find(key_id)
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode()).digest()
+
+
+def _key_of(row: Row[tuple[object, ...]]) -> ApiKey:
+    # A role that only a newer release knows may do the least here.
+    return ApiKey(
+        id=row.id,
+        digest=row.digest,
+        tenant=row.tenant,
+        user=row.user,
+        role=role_of(row.role) or "reader",
+        created_at=_moment(row.created_at),
+        expires_at=None if row.expires_at is None else _moment(row.expires_at),
+        revoked_at=None if row.revoked_at is None else _moment(row.revoked_at),
+    )
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)

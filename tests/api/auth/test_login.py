@@ -1,0 +1,175 @@
+"""Logging in at the page, and what becomes of open requests when a key ends (API-4)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from http.cookies import SimpleCookie
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from tests.api.auth.matrix import Column, key_of
+from tests.api.conftest import served
+from tests.api.mcp.client import mcp_client
+from tests.harness import Environment
+from tests.waiting import BOUND, until
+from turnkeeper.api.auth import credentials, keys
+from turnkeeper.clients.python.errors import GatewayProblemError
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.stores import Stores
+
+ADMIN = Column("Ann", "admin")
+READER = Column("Rob", "reader")
+
+
+@pytest.fixture(scope="module")
+async def settings(shared_env: Environment) -> Settings:
+    return Settings(
+        task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=2, auth={"keys": True}
+    )
+
+
+@pytest.fixture(scope="module")
+async def address(temporal: Client, shared_env: Environment, settings: Settings) -> AsyncIterator[str]:
+    """A gateway that needs a key."""
+    async with served(temporal, settings, partials=shared_env.partials) as url:
+        yield url
+
+
+@pytest.fixture
+async def browser(address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=address, headers={"Origin": address}, timeout=70) as http:
+        yield http
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look keys up at once, and check open requests often. The tests that need it start their own gateway."""
+    monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr(keys, "CACHE_SECONDS", 0.01)
+
+
+async def test_api_4_the_page_logs_in_with_a_key_that_no_script_can_read_and_logs_out(
+    browser: httpx.AsyncClient, settings: Settings
+) -> None:
+    assert (await browser.get("/me")).json() == {"authentication": True, "caller": None}
+    assert (await browser.get("/")).status_code == 200
+    assert (await browser.get("/workflow")).status_code == 401
+    assert (await browser.post("/login", json={"key": "tk_wrong"})).status_code == 401
+    answer = await browser.post("/login", json={"key": f" {await key_of(settings, READER)}\n"})
+    reader = {"tenant": "", "user": "Rob", "role": "reader"}
+    assert (answer.status_code, answer.json()) == (200, {"authentication": True, "caller": reader})
+    (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert cookie["httponly"]
+    assert not cookie["secure"]
+    assert (cookie["samesite"].lower(), cookie["path"], cookie["domain"]) == ("strict", "/", "")
+    assert (await browser.get("/me")).json()["caller"] == reader
+    assert (await browser.get("/workflow")).status_code == 200
+    assert (await browser.post("/workflow")).status_code == 403
+    assert (await browser.post("/logout")).status_code == 204
+    assert (await browser.get("/workflow")).status_code == 401
+
+
+async def test_api_4_a_page_of_another_site_cannot_log_in_or_use_the_cookie(
+    browser: httpx.AsyncClient, settings: Settings
+) -> None:
+    key = await key_of(settings, ADMIN)
+    foreign = {"Origin": "http://evil.example"}
+    assert (await browser.post("/login", json={"key": key}, headers=foreign)).status_code == 403
+    assert (await browser.post("/login", json={"key": key})).status_code == 200
+    assert (await browser.post("/workflow", headers=foreign)).status_code == 403
+
+
+async def test_api_4_the_cookie_is_for_https_alone_where_the_browser_uses_it(
+    temporal: Client, settings: Settings
+) -> None:
+    public = settings.model_copy(update={"public_url": "https://agents.example/chat"})
+    key = await key_of(settings, ADMIN)
+    async with served(temporal, public) as url, httpx.AsyncClient(base_url=url) as http:
+        for host, is_secure in (("agents.example", True), ("127.0.0.1", False)):
+            answer = await http.post("/login", json={"key": key}, headers={"Host": host})
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, host
+
+
+async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
+    address: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await key_of(settings, ADMIN)
+    async with GatewayClient(address) as gateway:
+        with pytest.raises(GatewayProblemError, match="TURNKEEPER_API_KEY") as error:
+            await gateway.list_sessions()
+        assert error.value.problem.name == "unauthenticated"
+    async with GatewayClient(address, api_key=key) as gateway:
+        session = await gateway.start(title="With a key")
+        assert (await gateway.describe(session.workflow_id)).title == "With a key"
+        assert (await gateway.me()).caller.role == "admin"
+    monkeypatch.setenv("TURNKEEPER_API_KEY", key)
+    async with GatewayClient(address) as gateway:
+        assert (await gateway.describe(session.workflow_id)).title == "With a key"
+        events = gateway.events(session.workflow_id)
+        assert (await anext(events)).event == "update"
+        await events.aclose()
+
+
+async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settings) -> None:
+    key = await key_of(settings, READER)
+    async with mcp_client(address, key=key) as client:
+        assert (await client.answer("list_tasks"))["tasks"] == []
+        refusal = await client.call("create_task", description="Count.")
+        assert refusal.is_error
+        assert "the role writer" in refusal.content[0].text
+    async with mcp_client(address, key=await key_of(settings, Column("Will", "writer"))) as client:
+        refusal = await client.call("create_task", description="Count.", tool_policy={"*": "allow"})
+        assert refusal.is_error
+        assert "tool_policy" in refusal.content[0].text
+
+
+async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(address: str, settings: Settings) -> None:
+    call = {
+        "type": "tool-pay",
+        "toolCallId": "1.1.0",
+        "state": "approval-responded",
+        "input": {},
+        "approval": {"id": "1.1.0", "approved": True},
+    }
+    answer = {"id": "m1:answer", "role": "assistant", "parts": [call]}
+    body = {"id": "chat-1", "trigger": "submit-message", "messages": [answer]}
+    for role, status in (("writer", 403), ("approver", 404)):
+        headers = {"Authorization": f"Bearer {await key_of(settings, Column('x', role))}"}
+        async with httpx.AsyncClient(base_url=address, headers=headers) as http:
+            assert (await http.post("/api/chat", json=body)).status_code in (status, 422 if status != 403 else 403)
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
+    temporal: Client, shared_env: Environment, settings: Settings
+) -> None:
+    async with served(temporal, settings, partials=shared_env.partials) as url:
+        key = await key_of(settings, ADMIN)
+        other = await key_of(settings, READER)
+        async with GatewayClient(url, api_key=key) as gateway, asyncio.timeout(BOUND):
+            session = (await gateway.start()).workflow_id
+        headers = {"Authorization": f"Bearer {key}"}
+        async with (
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http,
+            http.stream("GET", f"/workflow/{session}/events") as stream,
+            http.stream(
+                "GET", f"/workflow/{session}/events", headers={"Authorization": f"Bearer {other}"}
+            ) as other_stream,
+        ):
+            lines = stream.aiter_lines()
+            await anext(lines)
+            poll = asyncio.create_task(http.get(f"/workflow/{session}/conversation?wait=60&since_revision=99"))
+            async with Stores.of(settings) as stores:
+                assert await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+
+            async def is_refused() -> bool:
+                return (await http.get("/workflow")).status_code == 401
+
+            assert await until(is_refused)
+            assert [line async for line in lines if line.startswith("event")] == []
+            assert (await poll).status_code in (200, 401)
+            others = other_stream.aiter_lines()
+            assert await anext(others)

@@ -1,0 +1,65 @@
+"""`turnkeeper keys` (API-4)."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from turnkeeper.cli import commands
+from turnkeeper.stores.api_keys import parse_key
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNKEEPER_STATE_DIR", str(tmp_path / "state"))
+
+
+def keys(*arguments: str) -> Result:
+    return CliRunner().invoke(commands, ["keys", *arguments])
+
+
+def test_api_4_a_key_is_created_printed_once_listed_and_revoked() -> None:
+    created = keys("create", "--user", "Miles O'Brien", "--role", "approver", "--tenant", "acme", "--expires", "90d")
+    key_id, secret = parse_key(created.stdout.strip())
+    assert "not shown again" in created.stderr
+    assert "until auth.keys is true" in created.stderr
+    listed = keys("list")
+    assert secret not in listed.output
+    for text in (key_id, "approver", "acme", "expires 20", "Miles O'Brien"):
+        assert text in listed.stdout
+    assert f"Key {key_id} is revoked" in keys("revoke", key_id).stdout
+    assert "revoked 20" in keys("list").stdout
+
+
+def test_api_4_with_json_every_key_is_an_object_a_line() -> None:
+    created = json.loads(keys("create", "--json").stdout)
+    assert parse_key(created.pop("key"))[0] == created["id"]
+    assert datetime.fromisoformat(created["created_at"]) <= datetime.now(UTC)
+    assert created == {**created, "tenant": "", "user": None, "role": "writer", "expires_at": None, "revoked_at": None}
+    assert [json.loads(line) for line in keys("list", "--json").stdout.splitlines()] == [created]
+    revoked = json.loads(keys("revoke", created["id"], "--json").stdout)
+    assert revoked == {**created, "revoked_at": revoked["revoked_at"]}
+    assert revoked["revoked_at"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["create", "--role", "root"], "use one of reader, writer, approver, admin"),
+        (["create", "--tenant", "Acme"], "is not a tenant's name"),
+        (["create", "--user", "a|b"], "is not a user's name"),
+        (["create", "--expires", "soon"], "is neither hours or days"),
+        (["create", "--expires", "2020-01-01"], "is in the past"),
+        (["create", "--expires", "0d"], "is in the past"),
+        (["revoke", "0123456789abcdef"], "There is no key"),
+    ],
+)
+def test_api_4_what_is_wrong_with_an_option_is_a_sentence(arguments: list[str], reason: str) -> None:
+    result = keys(*arguments)
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert result.stdout == ""
+    assert "There are no keys." in keys("list").stdout
