@@ -25,3 +25,21 @@ def call_id(turn: int, step: int, index: int) -> str:
     '3.2.0'
     """
     return f"{turn}.{step}.{index}"
+
+
+def tenant_of(workflow_id: str) -> str:
+    """Return the tenant that a session's workflow id belongs to; empty: the default one (API-4).
+
+    >>> tenant_of("chat-1"), tenant_of("acme:chat-1")
+    ('', 'acme')
+    """
+    return workflow_id.rpartition(":")[0]
+
+
+def session_id_of(workflow_id: str) -> str:
+    """Return a session's id without its tenant.
+
+    >>> session_id_of("chat-1"), session_id_of("acme:chat-1")
+    ('chat-1', 'chat-1')
+    """
+    return workflow_id.rpartition(":")[2]

@@ -7,19 +7,26 @@ from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.index_writer import IndexWriter
 from turnkeeper.stores.prompts import Prompts
+from turnkeeper.stores.session_index import SessionIndex
 from turnkeeper.stores.task_handles import TaskHandles
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The archive of turns, large texts and prompts, in one database. Use it with `async with`."""
+    """The archive of turns, large texts and prompts, and the index of sessions, in one database.
+
+    Use it with `async with`.
+    """
 
     database: Database
     archive: Archive
     blobs: Blobs
     prompts: Prompts
     task_handles: TaskHandles
+    index: SessionIndex
+    index_writer: IndexWriter
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -33,7 +40,16 @@ class Stores:
             database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
-        return cls(database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database))
+        index = SessionIndex(database)
+        return cls(
+            database,
+            Archive(database),
+            Blobs(database),
+            Prompts(database),
+            TaskHandles(database),
+            index,
+            IndexWriter(index),
+        )
 
     async def delete(self, session_id: str) -> int:
         """Delete everything of the session; return the number of its archived turns."""
@@ -41,10 +57,12 @@ class Stores:
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)
         await self.task_handles.delete(session_id)
+        await self.index.delete(session_id)
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.index_writer.close()
         await self.database.close()

@@ -108,6 +108,14 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECO
         monkeypatch.setattr(name, seconds)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_gateway_compares_its_index_with_all_sessions_of_the_run() -> Iterator[None]:
+    """Tests of the comparison begin it themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnkeeper.api.history.index_repair.FIRST_PAUSE_SECONDS", 3_600.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""

@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_input import NO_PARENT, TaskInput
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
@@ -17,8 +17,6 @@ TURNS = SearchAttributeKey.for_int("AgentTurns")
 
 TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
 """The session that started a task, or `NO_PARENT`. Other sessions have no value."""
-
-NO_PARENT = "none"
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT)
 """Registered at start-up."""

@@ -111,9 +111,10 @@ class SessionDeleter:
         owner = workflow_id(session_id)
         try:
             count = await read_store(self._stores.archive.count(owner), until=seconds_from_now(ARCHIVE_SECONDS))
+            row = await read_store(self._stores.index.find(owner), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
-        if first_run_id is None and not count:
+        if first_run_id is None and not count and row is None:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(owner), until=seconds_from_now(ARCHIVE_SECONDS))

@@ -38,7 +38,7 @@ ANY: tuple[ProblemName, ...] = ("foreign-host", "foreign-origin", "invalid")
 SERVER: tuple[ProblemName, ...] = (*ANY, "rate-limited", "temporal-unreachable")
 """Of operations that call Temporal."""
 
-SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session")
+SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session", "no-longer-retained", "archive-unavailable")
 """Of operations on one session that need no worker to answer."""
 
 WORKER: tuple[ProblemName, ...] = (*SESSION, "no-worker", "session-stuck")

@@ -8,11 +8,11 @@ from temporalio.client import WorkflowExecutionDescription
 
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
-from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import default_input, session_links
-from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
+from turnkeeper.api.temporal.lists.listing import ListedStatus
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -68,21 +68,24 @@ async def start_session(
 @router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
 async def get_sessions_list(
     services: ServicesDep,
+    caller: CallerDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text to find in titles and ids.")] = None,
+    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in title, preview or id.")] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
-    """List sessions, open ones first, newest first."""
-    return await list_sessions(services.client, status=status, user=user, text=q, cursor=cursor)
+    """List sessions, those with the latest activity first."""
+    return await services.lists.page(tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
 async def describe_session(services: ServicesDep, session_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
-    description = await services.reader.describe(session_id)
+    description = await services.reader.describe_if_retained(session_id)
     links = session_links(services.settings, session_id, namespace=services.client.namespace)
-    if await services.reader.is_stuck(session_id, description):
+    if description is None:  # ended so long ago that the Web UI has nothing of it
+        links = links.model_copy(update={"temporal": None})
+    elif await services.reader.is_stuck(session_id, description):
         return await _stuck(description, session_id, links)
     state = await services.reader.state(session_id, StateRequest(limit=0))
     return _description_of(state, session_id, links)

@@ -24,6 +24,7 @@ from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
+from turnkeeper.models.session.tasks.task_input import NO_PARENT
 from turnkeeper.models.session.tasks.task_state import task_status
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
@@ -190,7 +191,7 @@ class TaskReader:
             "task_id": task_id,
             "workflow_id": task_id,
             "description": note.get("description") if isinstance(note, dict) else None,
-            "parent": None if parent == search_attributes.NO_PARENT else parent,
+            "parent": None if parent == NO_PARENT else parent,
             "url": chat_url(self._settings, task_id),
             "temporal_url": links.temporal,
         }

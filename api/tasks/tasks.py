@@ -24,7 +24,7 @@ from turnkeeper.api.tasks.new_task import (
 )
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
-from turnkeeper.api.temporal.listing import list_task_executions
+from turnkeeper.api.temporal.lists.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt

@@ -9,10 +9,10 @@ query.
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
 from temporalio.client import (
@@ -26,6 +26,7 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_ids import workflow_id
@@ -52,6 +53,8 @@ from turnkeeper.models.session.messages import (
     UpdatesRequest,
 )
 from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
@@ -92,6 +95,8 @@ FINAL_STATUS_OF: dict[Status, FinalStatus] = {
 _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed without a workflow task, so that nothing will ever commit the last state."""
 
+_CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
+
 FINAL_STATUSES: tuple[FinalStatus, ...] = ("ended", "cancelled", "terminated")
 """Statuses after which a session never changes."""
 
@@ -116,11 +121,20 @@ class QueryResult(Generic[View]):
     closed: Status | None
 
 
-class SessionReader:
-    """Reads sessions by their ids. Every method raises `ProblemError`."""
+class ForgottenSource(Protocol):
+    """Finds sessions that Temporal no longer has."""
 
-    def __init__(self, client: Client) -> None:
+    async def find(self, session_id: str) -> Session | None:
+        """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
+        ...
+
+
+class SessionReader:
+    """Reads sessions by their ids, also those that Temporal no longer has. Every method raises `ProblemError`."""
+
+    def __init__(self, client: Client, forgotten: ForgottenSource) -> None:
         self.client = client
+        self._forgotten = forgotten
         self.watches = WatchRegistry(client)
         self.estimates = QueueEstimates()
         self.tails = HistoryTailReader(client)
@@ -132,7 +146,9 @@ class SessionReader:
 
     async def state(self, session_id: str, request: StateRequest) -> ConversationState:
         """Return the newest complete view, or an older page of it (SES-11)."""
-        result = await self._queries.ask(session_id, "get_conversation_state", request, ConversationState)
+        result = await self._ask(
+            session_id, "get_conversation_state", request, ConversationState, partial(_page_of, request=request)
+        )
         return _with_final_status(result)
 
     async def page_in_session(self, session_id: str, request: StateRequest) -> ConversationState | None:
@@ -146,7 +162,9 @@ class SessionReader:
             raise
 
     async def updates(self, session_id: str, request: UpdatesRequest) -> ConversationUpdate:
-        result = await self._queries.ask(session_id, "get_conversation_updates", request, ConversationUpdate)
+        result = await self._ask(
+            session_id, "get_conversation_updates", request, ConversationUpdate, partial(updates_of, request=request)
+        )
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
@@ -157,15 +175,24 @@ class SessionReader:
 
     async def pending_approvals(self, session_id: str) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
-        result = await self._queries.ask(session_id, "get_pending_approvals", NoArgument(), PendingApprovals)
+        result = await self._ask(
+            session_id, "get_pending_approvals", NoArgument(), PendingApprovals, lambda session: PendingApprovals()
+        )
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, session_id: str, request: ReplayRequest) -> ReplayTurns:
-        result = await self._queries.ask(session_id, "get_replay_turns", request, ReplayTurns)
+        result = await self._ask(
+            session_id,
+            "get_replay_turns",
+            request,
+            ReplayTurns,
+            partial(replay_turns_of, max_history=request.max_history),
+        )
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, session_id: str, request: ContextRequest) -> ContextView:
-        return (await self._queries.ask(session_id, "get_context_view", request, ContextView)).view
+        read = partial(context_of, request=request)
+        return (await self._ask(session_id, "get_context_view", request, ContextView, read)).view
 
     async def queue(self, session_id: str, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
@@ -176,7 +203,8 @@ class SessionReader:
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         try:
-            result = await self._queries.ask(session_id, "get_queue", _queue_request(message_ids), QueueView)
+            read = partial(_queue_of, message_ids=message_ids)
+            result = await self._ask(session_id, "get_queue", _queue_request(message_ids), QueueView, read)
         except ProblemError as problem:
             # A worker of an earlier release rejects several ids; there is no other reason for a 422.
             if len(message_ids) < 2 or problem.problem.status != 422:
@@ -223,21 +251,58 @@ class SessionReader:
             await raise_if_deleted(self.client, session_id)
         return description
 
+    async def describe_if_retained(self, session_id: str) -> WorkflowExecutionDescription | None:
+        """Return the same; `None` for a session that Temporal no longer has. Raises 404 if there is no such session."""
+        try:
+            return await self.describe(session_id)
+        except ProblemError as problem:
+            if problem.problem.status == 404 and await self._forgotten.find(session_id):
+                return None
+            raise
+
+    async def raise_if_forgotten(self, session_id: str) -> None:
+        """Raise 409 if Temporal has forgotten the session, which has ended then."""
+        if await self._forgotten.find(session_id):
+            raise problems.session_ended(session_id)
+
     async def is_stuck(self, session_id: str, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
         return await call_temporal(keeps_failing(self.client, description), session_id)
 
     async def first_run_id(self, session_id: str) -> str:
-        """Return the id of the session's first run, which distinguishes it from other sessions with the same id."""
+        """Return the id of the session's first run, which distinguishes it from other sessions with the same id.
+
+        Empty if Temporal no longer has the session.
+        """
         first_run_id = self._first_run_ids.get(session_id)
         if first_run_id is None:
-            first_run_id = self._first_run_ids[session_id] = first_run_of(await self.describe(session_id))
+            description = await self.describe_if_retained(session_id)
+            if description is None:
+                return ""
+            first_run_id = self._first_run_ids[session_id] = first_run_of(description)
         return first_run_id
 
     async def raise_if_deleted(self, session_id: str) -> None:
         await raise_if_deleted(self.client, session_id)
 
     # ----
+
+    async def _ask(
+        self,
+        session_id: str,
+        query: str,
+        argument: BaseModel,
+        view_type: type[View],
+        read: Callable[[Session], View],
+    ) -> QueryResult[View]:
+        """Return the result of a query; `read` answers for a session that Temporal no longer has."""
+        try:
+            return await self._queries.ask(session_id, query, argument, view_type)
+        except ProblemError as problem:
+            session = await self._forgotten.find(session_id) if problem.problem.status == 404 else None
+            if session is None:
+                raise
+        return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
 
     def forget(self, session_id: str) -> None:
         self._first_run_ids.pop(session_id, None)
@@ -339,6 +404,17 @@ class SessionQueries:
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
                 log.warning("a worker could not answer the query %s", key.query)
             await asyncio.sleep(next(pauses))
+
+
+def _page_of(session: Session, *, request: StateRequest) -> ConversationState:
+    try:
+        return state_of(session, request)
+    except KeyError:
+        raise problems.invalid("before", f"this session has no turn {request.before!r}.") from None
+
+
+def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
+    return queue_of(session, *message_ids)
 
 
 def _queue_request(message_ids: Sequence[str]) -> QueueRequest:

@@ -1,4 +1,4 @@
-"""Listing sessions, and those that are tasks, from Temporal's visibility store (API-1, TSK-4).
+"""Lists of tasks from Temporal's visibility store, and of sessions while our index can't be read (API-1, TSK-4).
 
 Values in a visibility filter are first checked against a pattern, since quoting doesn't protect there (API-4).
 
@@ -11,17 +11,18 @@ import base64
 import binascii
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, visible_session
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import ListedSession, SessionList
+from turnkeeper.models.ids import session_id_of, tenant_of
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
@@ -35,11 +36,9 @@ _PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, R
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
-_SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
-
 _STATUS_FILTERS: dict[ListedStatus, str] = {
     "open": "ExecutionStatus = 'Running'",
-    "awaiting_approval": "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'",
+    "awaiting_approval": AWAITING_APPROVAL,
     "ended": "ExecutionStatus = 'Completed'",
     "cancelled": "ExecutionStatus = 'Canceled'",
     "terminated": "ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut')",
@@ -49,13 +48,15 @@ _STATUS_FILTERS: dict[ListedStatus, str] = {
 async def list_sessions(
     client: Client,
     *,
+    tenant: str,
     status: ListedStatus | None = None,
     user: str | None = None,
     text: str | None = None,
     cursor: str | None = None,
 ) -> SessionList:
-    """Return a page of sessions, open ones first, newest first. `text` is searched in titles and ids.
+    """Return a page of a tenant's sessions without our index: open ones first, newest first.
 
+    `text` is searched in titles and ids.
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
     pages = _Pages(client, _filter(status, user), page_size=PAGE, cursor=cursor)
@@ -65,6 +66,8 @@ async def list_sessions(
         page = await pages.next()
         scanned_count += len(page)
         for execution in page:
+            if tenant_of(execution.id) != tenant:
+                continue
             session = await _listed_session(execution)
             searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
             if text is None or text.casefold() in searched_text:
@@ -80,7 +83,7 @@ async def list_task_executions(
 
     `is_open`: only those whose workflows run. `parent` must match `turnkeeper.models.ids.ID_PATTERN`.
     """
-    conditions = [_SESSIONS, f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
+    conditions = [SESSIONS, f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
     if is_open:
         conditions.append(_STATUS_FILTERS["open"])
     pages = _Pages(client, " AND ".join(conditions), page_size=page_size, cursor=cursor)
@@ -126,7 +129,7 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
 
 
 def _filter(status: ListedStatus | None, user: str | None) -> str:
-    conditions = [_SESSIONS]
+    conditions = [SESSIONS]
     if status:
         conditions.append(_STATUS_FILTERS[status])
     if user:
@@ -135,19 +138,16 @@ def _filter(status: ListedStatus | None, user: str | None) -> str:
 
 
 async def _listed_session(execution: WorkflowExecution) -> ListedSession:
-    attributes = execution.typed_search_attributes
-    memo: dict[str, Any] = dict(await execution.memo())
-    status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
-    waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
+    session = await visible_session(execution)
     return ListedSession(
-        workflow_id=execution.id,
-        title=memo.get("title"),
-        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
-        model=attributes.get(search_attributes.MODEL),
-        status=status or ("awaiting_approval" if waits else "open"),
-        turn_count=attributes.get(search_attributes.TURNS) or 0,
-        started_at=memo.get("created_at") or execution.start_time,
-        closed_at=execution.close_time,
+        workflow_id=session_id_of(session.session_id),
+        title=session.title,
+        user=session.user,
+        model=session.model,
+        status="awaiting_approval" if session.awaits_approval else session.status,
+        turn_count=session.turn_count,
+        started_at=session.started_at,
+        closed_at=session.closed_at,
     )
 
 
