@@ -2,7 +2,7 @@
 
 The index knows order, previews, turns and costs. Whether a session is open or waits for an approval is Temporal's to
 say, so one call asks it about the open sessions of a page, and what the index didn't know is repaired. While the index
-can't be read, Temporal's own list is page_rows, in its own order and without what only the index has.
+can't be read, Temporal's own list is shown, in its own order and without what only the index has.
 """
 
 import base64
