@@ -55,7 +55,14 @@ PROMPT: tuple[ProblemName, ...] = (
 """Of operations that send a prompt. `not-waiting`: a prompt with this id was withdrawn or discarded before."""
 
 
-TASK: tuple[ProblemName, ...] = (*SERVER, "unknown-task", "no-worker", "session-stuck")
+TASK: tuple[ProblemName, ...] = (
+    *SERVER,
+    "unknown-task",
+    "no-longer-retained",
+    "archive-unavailable",
+    "no-worker",
+    "session-stuck",
+)
 """Of operations on one task that a worker answers."""
 
 

@@ -53,24 +53,51 @@ class TaskReader:
         self._approvals = approvals
 
     async def describe(self, task_id: str) -> WorkflowExecutionDescription:
-        """Return Temporal's description of a task. Raises 404 for a session that is not a task."""
+        """Return Temporal's description of a task. Raises 404 for a session that is none, 409 for a forgotten one."""
+        description = await self.describe_if_retained(task_id)
+        if description is None:
+            raise problems.session_ended(task_id)
+        return description
+
+    async def describe_if_retained(self, task_id: str) -> WorkflowExecutionDescription | None:
+        """Return the same; `None` if Temporal no longer has the session."""
         try:
-            description = await self._reader.describe(task_id)
+            description = await self._reader.describe_if_retained(task_id)
         except ProblemError as problem:
             raise problems.unknown_task(task_id) if problem.problem.status == 404 else problem from None
+        if description is None:
+            return None
         if description.typed_search_attributes.get(search_attributes.TASK_PARENT) is None:
             raise problems.unknown_task(task_id)
         return description
 
     async def task(self, task_id: str) -> Task:
         """Return a task with its whole answer. A stuck one is `working`, with a status message."""
-        description = await self.describe(task_id)
+        description = await self.describe_if_retained(task_id)
+        if description is None:
+            return await self._forgotten_task(task_id)
         if await self._reader.is_stuck(task_id, description):
             return await self.without_state(description, STUCK)
         state = await self._reader.state(task_id, StateRequest(limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
         turns = await self._texts.restore_answers(workflow_id(task_id), state.messages, until=until)
-        return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
+        facts = await self._facts(description, await description.memo())
+        return await self._task(facts, state, turns[-1] if turns else None, with_answer=True)
+
+    async def _forgotten_task(self, task_id: str) -> Task:
+        """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
+        state = await self._reader.state(task_id, StateRequest(limit=1))
+        view, until = state.session.task, seconds_from_now(RESTORE_SECONDS)
+        if view is None:
+            raise problems.unknown_task(task_id)
+        turns = await self._texts.restore_answers(workflow_id(task_id), state.messages, until=until)
+        facts: dict[str, Any] = {
+            "task_id": task_id,
+            "workflow_id": task_id,
+            "parent": view.parent,
+            "url": chat_url(self._settings, task_id),
+        }
+        return await self._task(facts, state, turns[-1] if turns else None, with_answer=True)
 
     async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
         """Return a task without its answer, for a list; `None` if it was deleted meanwhile.
@@ -81,7 +108,8 @@ class TaskReader:
             async with asyncio.timeout_at(until):
                 state = await self._reader.state(execution.id, StateRequest(limit=1))
                 newest = state.messages[-1] if state.messages else None
-                return await self._task(execution, state, newest, with_answer=False)
+                facts = await self._facts(execution, await execution.memo())
+                return await self._task(facts, state, newest, with_answer=False)
         except TimeoutError:
             return await self.without_state(execution, SILENT)
         except ProblemError as problem:
@@ -149,7 +177,7 @@ class TaskReader:
 
     async def _task(
         self,
-        execution: WorkflowExecution,
+        facts: dict[str, Any],
         state: ConversationState,
         newest: ConversationMessage | None,
         *,
@@ -165,10 +193,10 @@ class TaskReader:
         view, is_final = session.task, status in FINAL
         approvals = 0
         if status == "input_required":
-            pending = await self._approvals.pending(execution.id)
+            pending = await self._approvals.pending(facts["task_id"])
             approvals = len(pending.approvals) + pending.omitted
         return Task(
-            **await self._facts(execution, await execution.memo()),
+            **facts,
             title=session.title,
             status=status,
             status_message=_status_message(state, status),

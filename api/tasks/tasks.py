@@ -184,7 +184,9 @@ class Tasks:
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
-        description = await self._tasks.describe(task_id)
+        description = await self._tasks.describe_if_retained(task_id)
+        if description is None:
+            return await self._tasks.task(task_id)
         await self._sessions.cancel(task_id, reason=reason)
         try:
             # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.

@@ -116,6 +116,27 @@ def _without_health(body: Any) -> Any:
     return [_without_health(value) for value in body] if isinstance(body, list) else body
 
 
+async def test_ops_13_a_task_is_read_after_temporals_retention_as_before_it(
+    shared_http: AsyncClient, shared_env: Environment
+) -> None:
+    http = shared_http
+    started = await http.post("/tasks", json={"description": "Say hello"})
+    path = f"/tasks/{started.json()['task_id']}"
+    answered = (await http.get(f"{path}?wait_seconds=60")).json()
+    assert answered["status"] == "completed"
+    session = DrivenSession(shared_env.client, shared_env.client.get_workflow_handle(answered["workflow_id"]))
+    await session.handle.signal("end_chat", "done")
+    await session.handle.result()
+    await until(lambda: _rows(http, q=session.handle.id, status="ended"))
+    left_out = {"description": None, "temporal_url": None}
+    before = {**(await http.get(path)).json(), **left_out}
+    await forget(shared_env, session)
+    assert (await http.get(path)).json() == before
+    assert (await http.post(f"{path}/cancel")).json() == before
+    message = await http.post(f"{path}/messages", json={"text": "more"})
+    assert (message.status_code, problem_of(message)) == (409, "session-ended")
+
+
 async def test_api_2_a_session_is_410_where_its_turns_are_lost_too_and_can_be_deleted(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
