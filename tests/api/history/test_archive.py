@@ -590,9 +590,10 @@ async def test_api_1_a_session_that_temporal_has_forgotten_is_deleted_from_the_a
     http: AsyncClient, env: Environment
 ) -> None:
     session = await env.start()
-    await session.prompt(id="p1", text="a secret")
+    await session.prompt(id="p1", text="hello")
     turns = await session.idle(turns=1)
-    await env.stores.archive.put_turns("forgotten", [ArchivedTurn(number=1, turn=turns[0])])
+    turn = turns[0].model_copy(update={"user_message": "a secret"})
+    await env.stores.archive.put_turns("forgotten", [ArchivedTurn(number=1, turn=turn)])
     await env.stores.blobs.put("forgotten", ["a large secret"])
     await env.stores.blobs.put("without-turns", ["another large secret"])
     for _ in range(2):
