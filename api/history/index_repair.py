@@ -36,6 +36,9 @@ PAGE_PAUSE_SECONDS = 0.05
 CATCH_UP_SECONDS = 1.0
 """Between two comparisons that requests cause."""
 
+CATCH_UP_OVERLAP = timedelta(seconds=10)
+"""How much of the time before the last one such a comparison covers again; the minute's comparison covers more."""
+
 OVERLAP = timedelta(seconds=60)
 """How much of the time before the last comparison is compared again: Temporal's list lags, and clocks differ."""
 
@@ -57,7 +60,7 @@ class IndexRepair:
         self._client = client
         self._index = index
         self._tasks: set[asyncio.Task[None]] = set()
-        self._caught_up = datetime.now(UTC)
+        self._caught_up = datetime.now(UTC) - OVERLAP
         self._catch_up: asyncio.Task[None] | None = None
         self._comparisons = 0
 
@@ -109,7 +112,7 @@ class IndexRepair:
 
     async def _catch_up_once(self) -> None:
         began = datetime.now(UTC)
-        if await _unless_down(self._compare_since(self._caught_up - OVERLAP)):
+        if await _unless_down(self._compare_since(self._caught_up - CATCH_UP_OVERLAP)):
             self._caught_up = began
         await asyncio.sleep(CATCH_UP_SECONDS)
 
