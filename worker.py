@@ -18,6 +18,7 @@ from temporalio.worker import Interceptor, Worker
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
+from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.model_client import ModelClient, ProviderSource
@@ -67,7 +68,8 @@ def build_worker(
     """Return a worker for workflows and activities on one task queue, so that they can share contexts in memory."""
     texts = LargeTexts(stores.blobs)
     model_client = ModelClient(providers, client, texts, ListPrices())
-    models, summaries = ModelActivities(model_client, texts, partials), SummaryActivities(model_client)
+    models = ModelActivities(model_client, texts, partials, IndexNotes(stores.index_writer))
+    summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)
     archiving = ArchiveActivities(stores, client)

@@ -1,5 +1,7 @@
 """Moving parts of a session to the archive, and parked prompts back: `move_to_archive`, `unpark` (SES-6, SES-15)."""
 
+from datetime import UTC, datetime
+
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
@@ -22,6 +24,7 @@ from turnkeeper.models.session.archive.archive_messages import (
     UnparkOrder,
 )
 from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
 
 
@@ -43,6 +46,7 @@ class ArchiveActivities:
         with store_failures():
             await self._store(current_session_id(), move)
         MOVES.discard(key)
+        self._note_end(current_session_id(), move)
 
     @activity.defn
     async def unpark(self, order: UnparkOrder) -> UnparkedPrompts:
@@ -72,6 +76,11 @@ class ArchiveActivities:
         await prompts.park(session_id, first=move.first, prompts=move.prompts)
         if move.forget_below:
             await prompts.forget_parked(session_id, below=move.forget_below)
+
+    def _note_end(self, session_id: WorkflowId, move: ArchiveMove) -> None:
+        """Note in the index that the session has ended, if this is one of its last moves (API-1)."""
+        if move.entry and move.entry.status != "open":
+            self._stores.index_writer.put(IndexedSession.of_entry(session_id, move.entry, now=datetime.now(UTC)))
 
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         try:

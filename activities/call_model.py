@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.failures import MAX_ATTEMPTS, judge
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
+from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
@@ -54,10 +55,13 @@ RETRIED_FAILURE_BYTES = 2_048
 class ModelActivities:
     """The activity that calls a model for a turn's next step."""
 
-    def __init__(self, model_client: ModelClient, texts: LargeTexts, partials: PartialCarrier) -> None:
+    def __init__(
+        self, model_client: ModelClient, texts: LargeTexts, partials: PartialCarrier, index_notes: IndexNotes
+    ) -> None:
         self._model_client = model_client
         self._texts = texts
         self._partials = partials
+        self._index_notes = index_notes
 
     @activity.defn
     async def call_model(self, call: ModelCall) -> ModelCallOutcome:
@@ -68,6 +72,21 @@ class ModelActivities:
         # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
         answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
         spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
+        outcome: ModelCallOutcome | None = None
+        try:
+            outcome = await self._complete_outcome(call, answer_so_far, spending)
+        finally:
+            self._index_notes.note_end(call, outcome)
+        return outcome
+
+    def _details(self, spending: Spending) -> Sequence[object]:
+        """Return the details of a heartbeat: the current partial output, then the usage of failed attempts."""
+        return spending.heartbeat_details(self._partials.heartbeat_details(current_session_id()))
+
+    async def _complete_outcome(
+        self, call: ModelCall, answer_so_far: GrowingAnswer, spending: Spending
+    ) -> ModelCallOutcome:
+        """Return the outcome with the usage of failed attempts; of a call that was cancelled, the unfinished answer."""
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
                 outcome = await self._outcome(call, answer_so_far, spending)
@@ -82,10 +101,6 @@ class ModelActivities:
                 unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
                 return ModelCallOutcome(unfinished=unfinished, spent=spent)
 
-    def _details(self, spending: Spending) -> Sequence[object]:
-        """Return the details of a heartbeat: the current partial output, then the usage of failed attempts."""
-        return spending.heartbeat_details(self._partials.heartbeat_details(current_session_id()))
-
     async def _outcome(self, call: ModelCall, answer_so_far: GrowingAnswer, spending: Spending) -> ModelCallOutcome:
         if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left):
             # A worker died: its last partial output is all that is left of the answer.
@@ -98,6 +113,7 @@ class ModelActivities:
             return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
+        self._index_notes.note_begin(call)
         response: ModelResponse | None = None
         try:
             response = await self._answer(call, request, answer_so_far, spending)

@@ -4,6 +4,7 @@ Each finds the session by the id of the deletion workflow. If another session ha
 not touched: the deletion fails, and the next request starts a deletion of that session.
 """
 
+import asyncio
 from datetime import timedelta
 
 from temporalio import activity
@@ -19,6 +20,7 @@ from turnkeeper.activities.store_failures import store_failures
 from turnkeeper.models.deletion import DeletionOrder, SessionRuns, StoppedSession, deleted_session
 from turnkeeper.models.errors import DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.stores.index_writer import PAUSE_SECONDS
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
 
@@ -68,6 +70,8 @@ class DeletionActivities:
             await self._own_session(order)  # raises if another session has the id: stores have only ids
             # Leftover partial output would count as newer than that of a later session with this id.
             await self._partials.forget(_session())
+            self._stores.index_writer.forget(_session())
+            await asyncio.sleep(2 * PAUSE_SECONDS)  # another worker may be about to write to the index
             with store_failures():
                 return await self._stores.delete(_session())
 

@@ -21,6 +21,7 @@ ProblemName = Literal[
     "method-not-allowed",
     "session-exists",
     "session-ended",
+    "no-longer-retained",
     "state-full",
     "not-waiting",
     "not-running",
@@ -61,6 +62,7 @@ TITLES: dict[ProblemName, str] = {
     "method-not-allowed": "Method not allowed",
     "session-exists": "Session id already used",
     "session-ended": "Session ended",
+    "no-longer-retained": "Session no longer retained",
     "state-full": "Session full",
     "not-waiting": "Prompt no longer queued",
     "not-running": "No turn is running",
@@ -98,6 +100,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "unknown-blob": (404, "the session has no such text"),
     "session-exists": (409, "the id was used before"),
     "session-ended": (409, "the session has ended, or is ending"),
+    "no-longer-retained": (410, "the session has ended, and its turns are neither in Temporal nor in the archive"),
     "state-full": (409, "the session is full"),
     "not-waiting": (409, "the prompt is no longer in the queue"),
     "not-running": (409, "no turn is running"),
@@ -178,6 +181,7 @@ IDEMPOTENCY_KEY_REUSED = (
     "The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key."
 )
 ID_WAS_USED = "The id {session_id!r} was used before. Choose another."
+NO_LONGER_RETAINED = "Session {session_id!r} has ended, and its turns are no longer retained."
 SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
 SESSION_ENDING = "The session is ending and takes no more prompts."
 SESSION_FULL = "The session accepts no prompts now."

@@ -6,7 +6,8 @@
     405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
         other-arguments, idempotency-key-reused
-    408 request-timeout         413 too-large          422 invalid
+    408 request-timeout         410 no-longer-retained
+    413 too-large          422 invalid
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
     503 temporal-unreachable, archive-unavailable, issuer-unavailable, deletion-refused, stopping,
@@ -182,6 +183,13 @@ def unknown_blob(name: str) -> ProblemError:
 def session_ended(workflow_id: WorkflowId) -> ProblemError:
     """409: it has ended. It can still be read."""
     return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id_of(workflow_id)))
+
+
+def no_longer_retained(workflow_id: WorkflowId) -> ProblemError:
+    """410: it has ended, and neither Temporal nor the archive has its turns any more."""
+    return ProblemError(
+        410, "no-longer-retained", texts.NO_LONGER_RETAINED.format(session_id=session_id_of(workflow_id))
+    )
 
 
 def id_was_used(workflow_id: WorkflowId) -> ProblemError:

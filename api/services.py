@@ -6,7 +6,10 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.history.deletion import SessionDeleter
+from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
+from turnkeeper.api.history.index_repair import IndexRepair
 from turnkeeper.api.history.replay_text import ReplayTextReader
+from turnkeeper.api.history.session_lists import SessionLists
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.live.feed import UpdateFeed
@@ -45,6 +48,8 @@ class Services:
     sender: PromptSender
 
     # Reading over both session and stores, and deleting from both
+    repair: IndexRepair
+    lists: SessionLists
     texts: TextRestorer
     transcripts: TranscriptReader
     replays: ReplayTextReader
@@ -63,11 +68,13 @@ class Services:
 
     @classmethod
     def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
-        reader = SessionReader(client)
-        sessions = SessionCommands(client, settings, reader)
+        repair = IndexRepair(client, stores.index)
+        forgotten = ForgottenSessions(client, stores)
+        reader = SessionReader(client, forgotten)
+        sessions = SessionCommands(client, settings, reader, stores)
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = TranscriptReader(reader, stores.archive, texts)
+        transcripts = TranscriptReader(reader, stores, texts)
         sender = PromptSender(sessions, reader, fates)
         approvals = TaskApprovals(reader)
         task_reader = TaskReader(settings, reader, texts, approvals)
@@ -82,6 +89,8 @@ class Services:
             sessions=sessions,
             fates=fates,
             sender=sender,
+            repair=repair,
+            lists=SessionLists(client, stores, repair),
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
@@ -97,5 +106,6 @@ class Services:
     async def close(self) -> None:
         """End all streams and background tasks."""
         self.feed.stop()
+        await self.repair.close()
         await self.cache_warmer.close()
         await self.reader.close()

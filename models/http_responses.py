@@ -132,7 +132,7 @@ class SessionDescription(Frozen):
 
 
 class ListedSession(Frozen):
-    """A session in a list. It comes from Temporal's visibility store: a moment behind, with a coarser status."""
+    """A session in a list: a moment behind, with a coarser status. While the archive can't be read, fewer fields."""
 
     workflow_id: PublicId
     title: str | None = None
@@ -140,12 +140,20 @@ class ListedSession(Frozen):
     model: str | None = None
     status: Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
     turn_count: int
+    cost: float | None = None
+    """In US dollars, of the calls whose price is known; null if there are none."""
+    preview: str | None = None
+    """The beginning of the newest prompt, in one line."""
+    parent: str | None = None
+    """The session that it was started for, as a task."""
     started_at: UtcDatetime
+    last_activity_at: UtcDatetime | None = None
+    """When its newest model call began or ended, or when it ended."""
     closed_at: UtcDatetime | None = None
 
 
 class SessionList(Frozen):
-    """A page of sessions, newest first. `next_cursor` is null on the last page."""
+    """A page of sessions, the latest activity first. `next_cursor` is null on the last page."""
 
     sessions: list[ListedSession]
     next_cursor: str | None = None

@@ -42,6 +42,13 @@ class Prompts:
         text = await self._database.read(lambda connection: connection.scalar(query))
         return None if text is None else _read(Fate, text)
 
+    async def newest_fates(self, session_id: WorkflowId, *, limit: int) -> list[Fate]:
+        """Return the session's last fates that are no turn, newest last."""
+        query = select(FATES.c.fate).where(_is_of(FATES, session_id))
+        query = query.order_by(FATES.c.decided_at.desc(), FATES.c.message_id).limit(limit)
+        stored = await self._database.read(lambda connection: connection.scalars(query).all())
+        return [_read(Fate, text) for text in reversed(stored)]
+
     async def park(self, session_id: WorkflowId, *, first: int, prompts: Sequence[Prompt]) -> None:
         """Store all of `prompts`, or none, under numbers from `first` on."""
         rows = [_parked_row(session_id, number, prompt) for number, prompt in enumerate(prompts, start=first)]

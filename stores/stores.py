@@ -9,13 +9,18 @@ from turnkeeper.stores.api_keys import ApiKeys
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.index_writer import IndexWriter
 from turnkeeper.stores.prompts import Prompts
+from turnkeeper.stores.session_index import SessionIndex
 from turnkeeper.stores.task_handles import TaskHandles
 
 
 @dataclass(frozen=True)
 class Stores:
-    """The archive of turns, large texts and prompts, in one database. Use it with `async with`."""
+    """The archive of turns, large texts and prompts, and the index of sessions, in one database.
+
+    Use it with `async with`.
+    """
 
     database: Database
     archive: Archive
@@ -23,6 +28,8 @@ class Stores:
     prompts: Prompts
     task_handles: TaskHandles
     api_keys: ApiKeys
+    index: SessionIndex
+    index_writer: IndexWriter
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -36,6 +43,7 @@ class Stores:
             database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
+        index = SessionIndex(database)
         return cls(
             database,
             Archive(database),
@@ -43,6 +51,8 @@ class Stores:
             Prompts(database),
             TaskHandles(database),
             ApiKeys(database),
+            index,
+            IndexWriter(index),
         )
 
     async def delete(self, session_id: WorkflowId) -> int:
@@ -51,10 +61,12 @@ class Stores:
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)
         await self.task_handles.delete(session_id)
+        await self.index.delete(session_id)
         return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.index_writer.close()
         await self.database.close()

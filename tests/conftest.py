@@ -95,6 +95,8 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.history.replay_text.REQUEST_SECONDS",
         "turnkeeper.api.history.transcript_reader.RESTORE_SECONDS",
         "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
+        "turnkeeper.api.history.forgotten_sessions.RESTORE_SECONDS",
+        "turnkeeper.api.history.session_lists.RESTORE_SECONDS",
         "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
         "turnkeeper.api.prompts.fate_reader.RESTORE_SECONDS",
     )
@@ -106,6 +108,14 @@ def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECO
     """Let the gateway wait for an answer for `seconds`, by default as long as it takes."""
     for name in GATEWAY_BOUNDS:
         monkeypatch.setattr(name, seconds)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_gateway_compares_its_index_with_all_sessions_of_the_run() -> Iterator[None]:
+    """Tests of the comparison begin it themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnkeeper.api.history.index_repair.FIRST_PAUSE_SECONDS", 3_600.0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from urllib.parse import quote, unquote
 
 from temporalio.common import SearchAttributeKey
 
-from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_input import NO_PARENT, TaskInput
 
 CoarseStatus = Literal["open", "awaiting_approval", "ended"]
 
@@ -20,8 +20,6 @@ TASK_PARENT = SearchAttributeKey.for_keyword("AgentTaskParent")
 
 TENANT = SearchAttributeKey.for_keyword("AgentTenant")
 """The tenant that the session belongs to. Those of the default tenant have no value (API-4)."""
-
-NO_PARENT = "none"
 
 ALL = (SESSION_STATUS, USER, MODEL, TURNS, TASK_PARENT, TENANT)
 """Registered at start-up."""

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
+from turnkeeper.models.transcript.index_entry import IndexEntry
 from turnkeeper.models.transcript.model_call import ModelRequest
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -67,6 +68,9 @@ class LocalContextCache(Generic[Content]):
 
 REQUESTS: LocalContextCache[ModelRequest] = LocalContextCache()
 """Model requests, written by workflow code and read by activities. Global: nothing can be injected into workflows."""
+
+ENTRIES: LocalContextCache[IndexEntry] = LocalContextCache(max_bytes=8 * 1024 * 1024)
+"""What lists show of a session, under the keys of its model requests."""
 
 MOVES: LocalContextCache[ArchiveMove] = LocalContextCache()
 """Moves to the archive."""

@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from turnkeeper.activities.model_request.large_texts import LargeTexts
-from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
+from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
 from turnkeeper.activities.own_workflow import current_run_id, current_session_id, query_own_workflow
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
@@ -103,6 +103,9 @@ class ModelClient:
             query = ModelRequestQuery(request=number, offset=offset)
             page = await query_own_workflow(self._client, "get_model_request", query, ModelRequestPage)
             head = page.head or head
+            if page.entry:
+                key = CacheKey(current_run_id(), number, digest)
+                ENTRIES.put(key, page.entry, size=len(page.entry.model_dump_json()))
             messages.extend(page.messages)
             if page.next_offset is None:
                 break

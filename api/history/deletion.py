@@ -110,9 +110,10 @@ class SessionDeleter:
         """Raise 404 if neither Temporal nor the archive has the session, and 503 if the archive can't be read."""
         try:
             count = await read_store(self._stores.archive.count(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
+            row = await read_store(self._stores.index.find(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
-        if first_run_id is None and not count:
+        if first_run_id is None and not count and row is None:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))

@@ -28,8 +28,8 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 from turnkeeper.models.transcript.transcript import visible_size
-from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.stores import Stores
 
 PAGE_BYTES = 1_000_000
 """Approximate limit of a page's JSON."""
@@ -41,9 +41,10 @@ RETRY_SECONDS = 1.0
 class TranscriptReader:
     """Reads the transcripts of sessions. Methods raise `ProblemError`, and some `StoreUnavailableError`."""
 
-    def __init__(self, reader: SessionReader, archive: Archive, texts: TextRestorer) -> None:
+    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer) -> None:
         self._reader = reader
-        self._archive = archive
+        self._archive = stores.archive
+        self._index = stores.index
         self._texts = texts
 
     async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
@@ -118,19 +119,22 @@ class TranscriptReader:
         return page[::-1]
 
     async def raise_if_id_was_used(self, workflow_id: WorkflowId) -> None:
-        """Raise 409 if the archive has a session with the id that Temporal no longer has.
+        """Raise 409 if archive or index have a session with the id that Temporal no longer has.
 
         Temporal retains ended sessions for a limited time, but ids are never reused (API-1).
         """
         try:
-            archived_count = await read_store(self._archive.count(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
+            was_used = await read_store(self._has(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
         except StoreUnavailableError:
             return  # if Temporal still has the session, it rejects the id itself
-        if archived_count:
+        if was_used:
             try:
                 await self._reader.describe(workflow_id)
             except problems.ProblemError as problem:
                 raise problems.id_was_used(workflow_id) if problem.problem.status == 404 else problem from None
+
+    async def _has(self, workflow_id: WorkflowId) -> bool:
+        return bool(await self._archive.count(workflow_id)) or await self._index.find(workflow_id) is not None
 
     async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
         receipt = await self._reader.receipt(workflow_id, message_id)

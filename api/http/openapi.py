@@ -45,7 +45,7 @@ ANY: tuple[ProblemName, ...] = (*OPEN, *VERIFIED, "foreign-origin", "forbidden")
 SERVER: tuple[ProblemName, ...] = (*ANY, "rate-limited", "temporal-unreachable")
 """Of operations that call Temporal."""
 
-SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session")
+SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session", "no-longer-retained", "archive-unavailable")
 """Of operations on one session that need no worker to answer."""
 
 WORKER: tuple[ProblemName, ...] = (*SESSION, "no-worker", "session-stuck")
@@ -62,7 +62,14 @@ PROMPT: tuple[ProblemName, ...] = (
 """Of operations that send a prompt. `not-waiting`: a prompt with this id was withdrawn or discarded before."""
 
 
-TASK: tuple[ProblemName, ...] = (*SERVER, "unknown-task", "no-worker", "session-stuck")
+TASK: tuple[ProblemName, ...] = (
+    *SERVER,
+    "unknown-task",
+    "no-longer-retained",
+    "archive-unavailable",
+    "no-worker",
+    "session-stuck",
+)
 """Of operations on one task that a worker answers."""
 
 

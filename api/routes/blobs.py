@@ -44,7 +44,7 @@ async def get_blob(
 ) -> Response:
     """Return a whole text that a turn refers to by the `hash` of its blob."""
     until = seconds_from_now(REQUEST_SECONDS)
-    await services.reader.describe(workflow_id)
+    await services.reader.describe_if_retained(workflow_id)
     # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
     texts = await read_store(services.stores.blobs.get(workflow_id, [blob_hash]), until=until)
     if blob_hash not in texts:

@@ -13,7 +13,7 @@ from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import default_input, session_links, session_path
-from turnkeeper.api.temporal.listing import ListedStatus, list_sessions
+from turnkeeper.api.temporal.lists.listing import ListedStatus
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -75,19 +75,21 @@ async def get_sessions_list(
     caller: CallerDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text to find in titles and ids.")] = None,
+    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in title, preview or id.")] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
-    """List sessions, open ones first, newest first."""
-    return await list_sessions(services.client, tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
+    """List sessions, those with the latest activity first."""
+    return await services.lists.page(tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))
 async def describe_session(services: ServicesDep, workflow_id: SessionId) -> SessionDescription:
     """Describe a session: configuration, status and usage. It is `stuck` if its workflow task keeps failing."""
-    description = await services.reader.describe(workflow_id)
+    description = await services.reader.describe_if_retained(workflow_id)
     links = session_links(services.settings, workflow_id, namespace=services.client.namespace)
-    if await services.reader.is_stuck(workflow_id, description):
+    if description is None:  # ended so long ago that the Web UI has nothing of it
+        links = links.model_copy(update={"temporal": None})
+    elif await services.reader.is_stuck(workflow_id, description):
         return await _stuck(description, workflow_id, links)
     state = await services.reader.state(workflow_id, StateRequest(limit=0))
     return _description_of(state, workflow_id, links)

@@ -24,6 +24,7 @@ from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
 from turnkeeper.models.session.tasks.outcome import summary_of_answer
+from turnkeeper.models.session.tasks.task_input import NO_PARENT
 from turnkeeper.models.session.tasks.task_state import task_status
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
@@ -52,24 +53,51 @@ class TaskReader:
         self._approvals = approvals
 
     async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
-        """Return Temporal's description of a task. Raises 404 for a session that is not a task."""
+        """Return Temporal's description of a task. Raises 404 for a session that is none, 409 for a forgotten one."""
+        description = await self.describe_if_retained(workflow_id)
+        if description is None:
+            raise problems.session_ended(workflow_id)
+        return description
+
+    async def describe_if_retained(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription | None:
+        """Return the same; `None` if Temporal no longer has the session."""
         try:
-            description = await self._reader.describe(workflow_id)
+            description = await self._reader.describe_if_retained(workflow_id)
         except ProblemError as problem:
             raise problems.unknown_task(workflow_id) if problem.problem.status == 404 else problem from None
+        if description is None:
+            return None
         if description.typed_search_attributes.get(search_attributes.TASK_PARENT) is None:
             raise problems.unknown_task(workflow_id)
         return description
 
     async def task(self, workflow_id: WorkflowId) -> Task:
         """Return a task with its whole answer. A stuck one is `working`, with a status message."""
-        description = await self.describe(workflow_id)
+        description = await self.describe_if_retained(workflow_id)
+        if description is None:
+            return await self._forgotten_task(workflow_id)
         if await self._reader.is_stuck(workflow_id, description):
             return await self.without_state(description, STUCK)
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
         turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
-        return await self._task(description, state, turns[-1] if turns else None, with_answer=True)
+        facts = await self._facts(description, await description.memo())
+        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
+
+    async def _forgotten_task(self, workflow_id: WorkflowId) -> Task:
+        """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
+        state = await self._reader.state(workflow_id, StateRequest(limit=1))
+        view, until = state.session.task, seconds_from_now(RESTORE_SECONDS)
+        if view is None:
+            raise problems.unknown_task(workflow_id)
+        turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
+        facts: dict[str, Any] = {
+            "task_id": session_id_of(workflow_id),
+            "workflow_id": session_id_of(workflow_id),
+            "parent": view.parent,
+            "url": chat_url(self._settings, workflow_id),
+        }
+        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
 
     async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
         """Return a task without its answer, for a list; `None` if it was deleted meanwhile.
@@ -80,7 +108,8 @@ class TaskReader:
             async with asyncio.timeout_at(until):
                 state = await self._reader.state(WorkflowId(execution.id), StateRequest(limit=1))
                 newest = state.messages[-1] if state.messages else None
-                return await self._task(execution, state, newest, with_answer=False)
+                facts = await self._facts(execution, await execution.memo())
+                return await self._task(WorkflowId(execution.id), facts, state, newest, with_answer=False)
         except TimeoutError:
             return await self.without_state(execution, SILENT)
         except ProblemError as problem:
@@ -148,13 +177,14 @@ class TaskReader:
 
     async def _task(
         self,
-        execution: WorkflowExecution,
+        workflow_id: WorkflowId,
+        facts: dict[str, Any],
         state: ConversationState,
         newest: ConversationMessage | None,
         *,
         with_answer: bool,
     ) -> Task:
-        session, workflow_id = state.session, WorkflowId(execution.id)
+        session = state.session
         status = task_status(
             newest.status if newest else None,
             session=state.status,
@@ -167,7 +197,7 @@ class TaskReader:
             pending = await self._approvals.pending(workflow_id)
             approvals = len(pending.approvals) + pending.omitted
         return Task(
-            **await self._facts(execution, await execution.memo()),
+            **facts,
             title=session.title,
             status=status,
             status_message=_status_message(state, status),
@@ -190,7 +220,7 @@ class TaskReader:
             "task_id": session_id,
             "workflow_id": session_id,
             "description": note.get("description") if isinstance(note, dict) else None,
-            "parent": None if parent == search_attributes.NO_PARENT else parent,
+            "parent": None if parent == NO_PARENT else parent,
             "url": chat_url(self._settings, workflow_id),
             "temporal_url": links.temporal,
         }

@@ -24,7 +24,7 @@ from turnkeeper.api.tasks.new_task import (
 )
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
-from turnkeeper.api.temporal.listing import list_task_executions
+from turnkeeper.api.temporal.lists.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
@@ -198,7 +198,9 @@ class Tasks:
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
-        description = await self._tasks.describe(workflow_id)
+        description = await self._tasks.describe_if_retained(workflow_id)
+        if description is None:
+            return await self._tasks.task(workflow_id)
         await self._sessions.cancel(workflow_id, reason=reason)
         try:
             # Temporal loses a query that arrives while the task's workflow closes: it is not waited for.

@@ -5,7 +5,8 @@ within a time limit (`session_reader.py`, SES-6). Whether there is room for it i
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -21,6 +22,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api import problems
+from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
@@ -36,8 +38,13 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.index_entry import preview_of
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.session_index import IndexedSession
+from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
+from turnkeeper.workflows.search_attributes import task_parent
 
 MAX_CONCURRENT_UPDATES = 4
 """Updates of one session that run at once; others wait. Temporal allows ten, including those of other gateways, and
@@ -49,9 +56,11 @@ UpdateResult = TypeVar("UpdateResult", bound=BaseModel)
 class SessionCommands:
     """Changes sessions by their ids. Every method raises `ProblemError`."""
 
-    def __init__(self, client: Client, settings: Settings, reader: SessionReader) -> None:
+    def __init__(self, client: Client, settings: Settings, reader: SessionReader, stores: Stores) -> None:
         self._client = client
         self._settings = settings
+        self._reader = reader
+        self._stores = stores
         self._watches = reader.watches
         self._estimates = reader.estimates
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -85,6 +94,7 @@ class SessionCommands:
             self._estimates.of(workflow_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise problems.id_was_used(workflow_id) from error
+        self._list(workflow_id, start, start.first_prompt)
 
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
@@ -100,6 +110,24 @@ class SessionCommands:
                 await call_temporal(start_call, workflow_id)
         except WorkflowAlreadyStartedError as error:
             raise problems.session_ended(workflow_id) from error
+        self._list(workflow_id, start, prompt)
+
+    def _list(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal | str | None) -> None:
+        """Add the session to the index, unless it is there; its first turn completes the row (API-1)."""
+        text = prompt.text if isinstance(prompt, PromptSignal) else prompt
+        now = datetime.now(UTC)
+        self._stores.index_writer.add_missing(
+            IndexedSession(
+                workflow_id,
+                started_at=now,
+                last_activity_at=now,
+                title=start.title,
+                user=start.user,
+                model=start.model,
+                preview=preview_of(text) if text else None,
+                parent=task_parent(start.task) if start.task else None,
+            )
+        )
 
     def _start_options(self, workflow_id: WorkflowId, start: SessionInput) -> dict[str, Any]:
         return {
@@ -139,6 +167,9 @@ class SessionCommands:
     async def configure(self, workflow_id: WorkflowId, change: Configure) -> None:
         """Change the session from its next turn on."""
         await self._update(workflow_id, "configure", change)
+        with suppress(StoreUnavailableError):  # the next turn stores it too
+            configuring = self._stores.index.configure(workflow_id, title=change.title, model=change.model)
+            await read_store(configuring, until=seconds_from_now(RESTORE_SECONDS))
 
     async def end(self, workflow_id: WorkflowId, request: EndSession) -> None:
         """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
@@ -152,7 +183,8 @@ class SessionCommands:
         cancelling = self._handle(workflow_id).cancel(reason=reason or "", rpc_timeout=rpc_timeout())
         with self._watches.writing(workflow_id):
             try:
-                await call_temporal(cancelling, workflow_id)
+                async with self._ended_if_forgotten(workflow_id):
+                    await call_temporal(cancelling, workflow_id)
             except problems.ProblemError as problem:
                 if problem.problem.status != 409:
                     raise
@@ -160,7 +192,8 @@ class SessionCommands:
     async def _signal(self, workflow_id: WorkflowId, name: str, argument: BaseModel) -> None:
         signal_call = self._handle(workflow_id).signal(name, argument, rpc_timeout=rpc_timeout())
         with self._watches.writing(workflow_id):
-            await call_temporal(signal_call, workflow_id)
+            async with self._ended_if_forgotten(workflow_id):
+                await call_temporal(signal_call, workflow_id)
 
     async def _update(
         self, workflow_id: WorkflowId, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
@@ -178,7 +211,18 @@ class SessionCommands:
 
         async with self._update_slots.setdefault(workflow_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
             with self._watches.writing(workflow_id):
-                return await call_worker(self._client, retry_undone(update), workflow_id)
+                async with self._ended_if_forgotten(workflow_id):
+                    return await call_worker(self._client, retry_undone(update), workflow_id)
+
+    @asynccontextmanager
+    async def _ended_if_forgotten(self, workflow_id: WorkflowId) -> AsyncIterator[None]:
+        """Raise 409 in place of 404 for a session that Temporal no longer has: it can still be read."""
+        try:
+            yield
+        except problems.ProblemError as problem:
+            if problem.problem.status == 404:
+                await self._reader.raise_if_forgotten(workflow_id)
+            raise
 
     def _handle(self, workflow_id: WorkflowId) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(workflow_id)

@@ -9,10 +9,10 @@ query.
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel
 from temporalio.client import (
@@ -26,6 +26,7 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.commits import CommitChecker
@@ -52,6 +53,8 @@ from turnkeeper.models.session.messages import (
     UpdatesRequest,
 )
 from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
@@ -92,6 +95,8 @@ FINAL_STATUS_OF: dict[Status, FinalStatus] = {
 _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 """Closed without a workflow task, so that nothing will ever commit the last state."""
 
+_CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
+
 View = TypeVar("View", ConversationState, ConversationUpdate, ContextView, PendingApprovals, QueueView, ReplayTurns)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
 
@@ -113,11 +118,20 @@ class QueryResult(Generic[View]):
     closed: Status | None
 
 
-class SessionReader:
-    """Reads sessions by their ids. Every method raises `ProblemError`."""
+class ForgottenSource(Protocol):
+    """Finds sessions that Temporal no longer has."""
 
-    def __init__(self, client: Client) -> None:
+    async def find(self, workflow_id: WorkflowId) -> Session | None:
+        """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
+        ...
+
+
+class SessionReader:
+    """Reads sessions by their ids, also those that Temporal no longer has. Every method raises `ProblemError`."""
+
+    def __init__(self, client: Client, forgotten: ForgottenSource) -> None:
         self.client = client
+        self._forgotten = forgotten
         self.watches = WatchRegistry(client)
         self.estimates = QueueEstimates()
         self.tails = HistoryTailReader(client)
@@ -129,7 +143,9 @@ class SessionReader:
 
     async def state(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState:
         """Return the newest complete view, or an older page of it (SES-11)."""
-        result = await self._queries.ask(workflow_id, "get_conversation_state", request, ConversationState)
+        result = await self._ask(
+            workflow_id, "get_conversation_state", request, ConversationState, partial(_page_of, request=request)
+        )
         return _with_final_status(result)
 
     async def page_in_session(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState | None:
@@ -143,7 +159,9 @@ class SessionReader:
             raise
 
     async def updates(self, workflow_id: WorkflowId, request: UpdatesRequest) -> ConversationUpdate:
-        result = await self._queries.ask(workflow_id, "get_conversation_updates", request, ConversationUpdate)
+        result = await self._ask(
+            workflow_id, "get_conversation_updates", request, ConversationUpdate, partial(updates_of, request=request)
+        )
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
@@ -154,15 +172,24 @@ class SessionReader:
 
     async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
-        result = await self._queries.ask(workflow_id, "get_pending_approvals", NoArgument(), PendingApprovals)
+        result = await self._ask(
+            workflow_id, "get_pending_approvals", NoArgument(), PendingApprovals, lambda session: PendingApprovals()
+        )
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
-        result = await self._queries.ask(workflow_id, "get_replay_turns", request, ReplayTurns)
+        result = await self._ask(
+            workflow_id,
+            "get_replay_turns",
+            request,
+            ReplayTurns,
+            partial(replay_turns_of, max_history=request.max_history),
+        )
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, workflow_id: WorkflowId, request: ContextRequest) -> ContextView:
-        return (await self._queries.ask(workflow_id, "get_context_view", request, ContextView)).view
+        read = partial(context_of, request=request)
+        return (await self._ask(workflow_id, "get_context_view", request, ContextView, read)).view
 
     async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
@@ -173,7 +200,8 @@ class SessionReader:
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         try:
-            result = await self._queries.ask(workflow_id, "get_queue", _queue_request(message_ids), QueueView)
+            read = partial(_queue_of, message_ids=message_ids)
+            result = await self._ask(workflow_id, "get_queue", _queue_request(message_ids), QueueView, read)
         except ProblemError as problem:
             # A worker of an earlier release rejects several ids; there is no other reason for a 422.
             if len(message_ids) < 2 or problem.problem.status != 422:
@@ -220,21 +248,58 @@ class SessionReader:
             await raise_if_deleted(self.client, workflow_id)
         return description
 
+    async def describe_if_retained(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription | None:
+        """Return the same; `None` for a session that Temporal no longer has. Raises 404 if there is no such session."""
+        try:
+            return await self.describe(workflow_id)
+        except ProblemError as problem:
+            if problem.problem.status == 404 and await self._forgotten.find(workflow_id):
+                return None
+            raise
+
+    async def raise_if_forgotten(self, workflow_id: WorkflowId) -> None:
+        """Raise 409 if Temporal has forgotten the session, which has ended then."""
+        if await self._forgotten.find(workflow_id):
+            raise problems.session_ended(workflow_id)
+
     async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
         return await call_temporal(keeps_failing(self.client, description), workflow_id)
 
     async def first_run_id(self, workflow_id: WorkflowId) -> str:
-        """Return the id of the session's first run, which distinguishes it from other sessions with the same id."""
+        """Return the id of the session's first run, which distinguishes it from other sessions with the same id.
+
+        Empty if Temporal no longer has the session.
+        """
         first_run_id = self._first_run_ids.get(workflow_id)
         if first_run_id is None:
-            first_run_id = self._first_run_ids[workflow_id] = first_run_of(await self.describe(workflow_id))
+            description = await self.describe_if_retained(workflow_id)
+            if description is None:
+                return ""
+            first_run_id = self._first_run_ids[workflow_id] = first_run_of(description)
         return first_run_id
 
     async def raise_if_deleted(self, workflow_id: WorkflowId) -> None:
         await raise_if_deleted(self.client, workflow_id)
 
     # ----
+
+    async def _ask(
+        self,
+        workflow_id: WorkflowId,
+        query: str,
+        argument: BaseModel,
+        view_type: type[View],
+        read: Callable[[Session], View],
+    ) -> QueryResult[View]:
+        """Return the result of a query; `read` answers for a session that Temporal no longer has."""
+        try:
+            return await self._queries.ask(workflow_id, query, argument, view_type)
+        except ProblemError as problem:
+            session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
+            if session is None:
+                raise
+        return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
 
     def forget(self, workflow_id: WorkflowId) -> None:
         self._first_run_ids.pop(workflow_id, None)
@@ -337,6 +402,17 @@ class SessionQueries:
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
                 log.warning("a worker could not answer the query %s", key.query)
             await asyncio.sleep(next(pauses))
+
+
+def _page_of(session: Session, *, request: StateRequest) -> ConversationState:
+    try:
+        return state_of(session, request)
+    except KeyError:
+        raise problems.invalid("before", f"this session has no turn {request.before!r}.") from None
+
+
+def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
+    return queue_of(session, *message_ids)
 
 
 def _queue_request(message_ids: Sequence[str]) -> QueueRequest:

@@ -145,6 +145,26 @@ export function countdown(iso) {
   return seconds > 0 ? `in ${elapsed(seconds * 1_000)}` : "now";
 }
 
+/**
+ * The heading of the sessions of a day.
+ * @param {string} iso @returns {string}
+ */
+export function dayGroup(iso) {
+  const midnight = new Date();
+  midnight.setHours(0, 0, 0, 0);
+  const days = Math.ceil((midnight.getTime() - new Date(iso).getTime()) / (24 * 60 * 60_000));
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  if (days <= 7) return "Last 7 days";
+  return days <= 30 ? "Last 30 days" : "Older";
+}
+
+/** What a session has had so far. @param {number} turns @param {number | null} cost @returns {string} */
+export function turnsAndCost(turns, cost) {
+  const count = `${grouped(turns)} ${turns === 1 ? "turn" : "turns"}`;
+  return cost ? `${count} · ${dollars(cost)}` : count;
+}
+
 /** The time since, rounded. @param {string} iso @returns {string} */
 export function ago(iso) {
   const minutes = Math.floor((Date.now() - new Date(iso).getTime()) / 60_000);

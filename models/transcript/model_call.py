@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, PlainSerializer
 
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
+from turnkeeper.models.transcript.index_entry import IndexEntry
 from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
 
@@ -298,3 +299,5 @@ class ModelRequestPage(Compact):
     messages: list[ModelMessage] = []
     next_offset: int | None = None
     digest: str
+    entry: IndexEntry | None = None
+    """What lists show of the session; on the first page."""

@@ -11,10 +11,11 @@ from turnkeeper.stores.database.database import Database
 DELETE_BATCH_ROWS = 100
 """Rows deleted in one transaction, which overwrites them and must stay short for every session."""
 
-_INSERTS: dict[str, Callable[[Table], postgresql.Insert | sqlite.Insert]] = {
+INSERTS: dict[str, Callable[[Table], postgresql.Insert | sqlite.Insert]] = {
     "postgresql": postgresql.insert,
     "sqlite": sqlite.insert,
 }
+"""By dialect: `insert` with `on_conflict_do_update`."""
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, object]]) -> None:
@@ -22,7 +23,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str
 
     A check before the insert would not be enough: two attempts of one activity may write at the same time.
     """
-    insert = _INSERTS[connection.dialect.name]
+    insert = INSERTS[connection.dialect.name]
     connection.execute(insert(table).on_conflict_do_nothing(), rows)
 
 
@@ -33,7 +34,7 @@ def put_rows(
 
     With `newest_by`, a row with a greater value in that column stays, so a late second attempt undoes nothing.
     """
-    insert = _INSERTS[connection.dialect.name](table)
+    insert = INSERTS[connection.dialect.name](table)
     keys = [column.name for column in table.primary_key]
     values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
     where = None if newest_by is None else insert.excluded[newest_by] >= table.c[newest_by]

@@ -3,7 +3,7 @@
 Turns and steps are stored as JSON text, large texts as bytes. Values that queries need have their own columns.
 """
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 MAX_ID_CHARS = 255
 """Longer than our own ids, since names derived from a session's id are stored too."""
@@ -89,4 +89,36 @@ API_KEYS = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
     Column("revoked_at", BigInteger),
+)
+
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
+    Column("tenant", String(MAX_ID_CHARS), nullable=False),
+    Column("title", Text),
+    Column("user", Text),
+    Column("model", Text),
+    Column("status", String(16), nullable=False),
+    Column("turn_count", Integer, nullable=False),
+    Column("cost", Float),
+    Column("preview", Text),
+    Column("parent", String(MAX_ID_CHARS)),
+    # Microseconds since 1970.
+    Column("started_at", BigInteger, nullable=False),
+    Column("last_activity_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger),
+    # The session's revision that the row is from; 0: from a start, or from Temporal's list of sessions.
+    Column("revision", BigInteger, nullable=False),
+    # Id, title and preview in lower case, since the databases' own functions know different alphabets.
+    Column("searched_text", Text, nullable=False),
+    Index(None, "tenant", "last_activity_at", "session_id"),
+)
+
+INDEX_REPAIRS = Table(
+    "index_repairs",
+    METADATA,
+    Column("name", String(64), primary_key=True),
+    # Microseconds since 1970: all sessions that started or ended before have a row.
+    Column("compared_until", BigInteger, nullable=False),
 )

@@ -9,6 +9,7 @@ from temporalio.testing import ActivityEnvironment
 
 from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.failures import MAX_ATTEMPTS
+from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING
@@ -34,7 +35,9 @@ class Broken:
 async def failure_of(error: Exception, *, attempt: int) -> Exception:
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, attempt=attempt)
-    models = ModelActivities(cast("Any", Broken(error)), cast("Any", None), InProcessCarrier())
+    models = ModelActivities(
+        cast("Any", Broken(error)), cast("Any", None), InProcessCarrier(), IndexNotes(cast("Any", None))
+    )
     with pytest.raises(Exception) as failed:  # noqa: PT011 - which one is what is tested
         await environment.run(models.call_model, CALL)
     return failed.value

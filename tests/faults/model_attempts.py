@@ -11,6 +11,7 @@ from temporalio.testing import ActivityEnvironment
 from tests.vendors.server import VendorWire
 from tests.waiting import BOUND
 from turnkeeper.activities.call_model import ModelActivities
+from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
@@ -45,7 +46,7 @@ class ModelAttempts:
         texts = LargeTexts(cast("Any", None))
         providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
         models = ModelClient(providers, cast("Any", None), texts, ListPrices())
-        self._activities = ModelActivities(models, texts, InProcessCarrier())
+        self._activities = ModelActivities(models, texts, InProcessCarrier(), IndexNotes(cast("Any", None)))
         self._call = ModelCall(
             turn=1, step=1, request=1, model=wire.model, digest=digest_of(REQUEST), repeats_empty=True
         )

@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.session.rules import Since
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
     from turnkeeper.models.transcript.trajectory import Usage
@@ -142,6 +143,7 @@ class ModelCalls:
                 model_request=session.view.request(session.head),
                 digest=session.view.digest(session.head),
                 estimated_tokens=session.view.estimated_tokens,
+                entry=entry_of(session),
             )
         )
 

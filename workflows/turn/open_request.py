@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
+    from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
+    from turnkeeper.models.transcript.index_entry import IndexEntry
     from turnkeeper.models.transcript.model_call import ModelRequest, ModelRequestPage
+
+ENTRY_BYTES = 1_000
+"""About the size of an entry of the index."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,8 @@ class OpenRequest:
     model_request: ModelRequest
     digest: str
     estimated_tokens: int
+    entry: IndexEntry | None = None
+    """What lists show of the session meanwhile; `None` for requests that are no step of a turn."""
 
     @property
     def message_count(self) -> int:
@@ -35,6 +41,7 @@ class OpenRequest:
             messages=self.model_request.messages[offset:end],
             next_offset=end if end < self.message_count else None,
             digest=self.digest,
+            entry=self.entry if offset == 0 else None,
         )
 
 
@@ -54,10 +61,13 @@ class RequestSlot:
         # Write only, and not during replay: the workflow must not depend on this process.
         if self.request and not workflow.unsafe.is_replaying():
             REQUESTS.put(_key(self.request), self.request.model_request, size=4 * self.request.estimated_tokens)
+            if self.request.entry:
+                ENTRIES.put(_key(self.request), self.request.entry, size=ENTRY_BYTES)
 
     def close(self) -> None:
         if self.request and not workflow.unsafe.is_replaying():
             REQUESTS.discard(_key(self.request))
+            ENTRIES.discard(_key(self.request))
         self.request = None
 
 

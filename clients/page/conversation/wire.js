@@ -70,7 +70,8 @@
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, links: {temporal: string | null}}} SessionDescription
- * @typedef {{workflow_id: string, title: string | null, started_at: string,
+ * @typedef {{workflow_id: string, title: string | null, preview: string | null, turn_count: number,
+ *   cost: number | null, started_at: string, last_activity_at: string | null, closed_at: string | null,
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession
  * @typedef {{sessions: ListedSession[], next_cursor: string | null}} SessionList
  *

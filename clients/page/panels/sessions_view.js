@@ -1,5 +1,5 @@
 /**
- * The list of sessions. It comes from Temporal's visibility store, which lags behind.
+ * The list of sessions, the latest activity first, by days. It is a moment behind.
  *
  * It is refreshed when the page becomes visible, after actions, and every 20 s.
  *
@@ -8,12 +8,12 @@
 
 import { arrange, byId, h, setText } from "../dom.js";
 import { GatewayError, listSessions } from "../conversation/gateway.js";
-import { TEXTS, ago, isClosed, statusLabel } from "../words.js";
+import { TEXTS, ago, dayGroup, isClosed, statusLabel, turnsAndCost } from "../words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
-/** After an action, the list is refreshed this much later, since visibility lags. */
-const VISIBILITY_LAG_MS = [300, 1_500];
+/** After an action, the list is refreshed this much later, since it is a moment behind. */
+const LAG_MS = [300, 1_500];
 
 /** @typedef {{id: string, title: string, status: string, startedAt: string | null}} OpenSession */
 
@@ -35,6 +35,8 @@ export class SessionsView {
   #open = null;
   /** @type {Map<string, HTMLElement>} */
   #rows = new Map();
+  /** The headings of days. @type {Map<string, HTMLElement>} */
+  #groups = new Map();
   #onOpen;
 
   /** @param {(sessionId: string) => void} onOpen */
@@ -69,7 +71,7 @@ export class SessionsView {
 
   /** Read the list again once it can show the last action. */
   refreshSoon() {
-    for (const ms of VISIBILITY_LAG_MS) setTimeout(() => void this.refresh(), ms);
+    for (const ms of LAG_MS) setTimeout(() => void this.refresh(), ms);
   }
 
   async #readFromStart() {
@@ -105,12 +107,9 @@ export class SessionsView {
     const isFiltered = Boolean(this.#search.value.trim() || this.#status.value);
     const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.id);
     const sessions = [...this.#sessions];
-    // If the open session is on a later page or too new for the list, insert it by its start.
+    // If the open session is on a later page, insert it by its start.
     if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, toListed(this.#open, this.#open.startedAt));
-    arrange(
-      this.#list,
-      sessions.map((session) => this.#row(session)),
-    );
+    arrange(this.#list, this.#grouped(sessions));
     this.#more.hidden = !this.#next;
     setText(this.#note, this.#noteWords(sessions.length > 0, isFiltered));
   }
@@ -122,6 +121,21 @@ export class SessionsView {
     if (!isFiltered) return TEXTS.noSessions;
     const isAsking = this.#status.value === "awaiting_approval" && !this.#search.value.trim();
     return isAsking ? TEXTS.nothingAwaitsApproval : TEXTS.noMatchingSessions;
+  }
+
+  /** The rows, with a heading before the first one of a day. @param {ListedSession[]} sessions @returns {HTMLElement[]} */
+  #grouped(sessions) {
+    /** @type {Set<string>} */
+    const groups = new Set();
+    return sessions.flatMap((session) => {
+      const row = this.#row(session);
+      const group = dayGroup(activityOf(session));
+      if (groups.has(group)) return [row];
+      groups.add(group);
+      const heading = this.#groups.get(group) ?? h("li", { class: "group fine" }, group);
+      this.#groups.set(group, heading);
+      return [heading, row];
+    });
   }
 
   /** @param {ListedSession} session @returns {HTMLElement} */
@@ -136,9 +150,15 @@ export class SessionsView {
     if (isOpen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
     link.dataset.status = status;
-    const [titleLine, stateLine] = /** @type {Iterable<Element>} */ (link.children);
+    const [titleLine, previewLine, stateLine] = /** @type {HTMLElement[]} */ ([...link.children]);
     setText(titleLine, title);
-    setText(stateLine, `${statusLabel(status)} · ${ago(session.started_at)}`);
+    link.title = title;
+    // The first prompt of a session is its title too.
+    const preview = session.preview && !session.preview.startsWith(title.replace(/…$/, "")) ? session.preview : "";
+    setText(previewLine, preview);
+    previewLine.hidden = !preview;
+    const facts = session.turn_count ? ` · ${turnsAndCost(session.turn_count, session.cost)}` : "";
+    setText(stateLine, `${statusLabel(status)} · ${ago(activityOf(session))}${facts}`);
     return row;
   }
 
@@ -148,6 +168,7 @@ export class SessionsView {
       "a",
       { href: `/?session=${encodeURIComponent(id)}` },
       h("span", { class: "one-line" }),
+      h("span", { class: "one-line preview" }),
       h("span", { class: "fine" }),
     );
     link.addEventListener("click", (event) => {
@@ -164,20 +185,27 @@ function toListed({ id, title, status }, startedAt) {
   return {
     workflow_id: id,
     title: title || null,
+    preview: null,
+    turn_count: 0,
+    cost: null,
     started_at: startedAt,
+    last_activity_at: null,
+    closed_at: null,
     status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
   };
 }
 
+/** When a session was last active, as far as the list knows. @param {ListedSession} session @returns {string} */
+function activityOf(session) {
+  return session.last_activity_at ?? session.closed_at ?? session.started_at;
+}
+
 /**
- * Insert a session: open ones come first, newer ones before older ones.
+ * Insert a session before those that were active earlier.
  * @param {ListedSession[]} sessions @param {ListedSession} session
  */
 function insert(sessions, session) {
-  const isBefore = (/** @type {ListedSession} */ other) =>
-    isClosed(other.status) === isClosed(session.status)
-      ? new Date(other.started_at) < new Date(session.started_at)
-      : isClosed(other.status);
-  const place = sessions.findIndex(isBefore);
+  const at = new Date(activityOf(session));
+  const place = sessions.findIndex((other) => new Date(activityOf(other)) < at);
   sessions.splice(place < 0 ? sessions.length : place, 0, session);
 }

@@ -11,6 +11,7 @@ from pydantic import field_serializer
 from turnkeeper.models.limits import SMALL_TEXT_BYTES
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.index_entry import IndexEntry
 from turnkeeper.models.transcript.trajectory import Step
 from turnkeeper.models.wire import Compact, Frozen
 
@@ -34,6 +35,8 @@ class ArchiveMove(Compact):
     fates: list[Fate] = []
     forget_below: int = 0
     """Parked prompts with smaller numbers are deleted: the session has them again, and has recorded that."""
+    entry: IndexEntry | None = None
+    """What lists show of the session. It is no part of the move's identity."""
 
     @field_serializer("turns")
     def _serialise_turns(self, turns: list[ConversationMessage]) -> list[dict[str, object]]:
@@ -42,7 +45,7 @@ class ArchiveMove(Compact):
     @property
     def digest(self) -> str:
         """Identifies the exact content."""
-        return sha256(self.model_dump_json().encode()).hexdigest()[:16]
+        return sha256(self.model_dump_json(exclude={"entry"}).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         """Describe the content for people.

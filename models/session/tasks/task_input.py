@@ -6,6 +6,9 @@ from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.tasks.task_context import TaskContext
 from turnkeeper.models.wire import Compact
 
+NO_PARENT = "none"
+"""The parent of a task that no session has started, where sessions that are no task have none either."""
+
 
 class TaskInput(Compact):
     """Set if the session is a task. Its first prompt is made from `context`, unless the input has a first prompt.

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from turnkeeper.activities.call_model import ModelActivities
+from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
@@ -172,7 +173,7 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     REQUESTS.put(key, request, size=1)
     providers, texts = ProviderRegistry({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
     asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())
-    call_model = ModelActivities(asking, texts, InProcessCarrier()).call_model
+    call_model = ModelActivities(asking, texts, InProcessCarrier(), IndexNotes(cast("Any", None))).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
     assert outcome.response.text == "a"

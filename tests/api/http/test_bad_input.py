@@ -467,10 +467,10 @@ def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_
     assert errors("get", "/healthz") == "422"
     assert errors("get", "/workflow") == "401 403 422 429 503"
     assert errors("post", "/workflow") == "401 403 409 413 422 429 503"
-    assert errors("get", "/workflow/{id}") == "401 403 404 422 429 503 504"
-    assert errors("post", "/workflow/{id}/prompt") == "401 403 404 409 413 422 429 503"
+    assert errors("get", "/workflow/{id}") == "401 403 404 410 422 429 503 504"
+    assert errors("post", "/workflow/{id}/prompt") == "401 403 404 409 410 413 422 429 503"
     assert errors("post", "/markdown") == "401 403 413 422 429 503"
-    assert errors("get", "/workflow/{id}/blobs/{hash}") == "401 403 404 422 429 503"
+    assert errors("get", "/workflow/{id}/blobs/{hash}") == "401 403 404 410 422 429 503"
     deleted = paths["/workflow/{id}"]["delete"]["responses"]
     assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
 

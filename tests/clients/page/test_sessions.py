@@ -50,7 +50,7 @@ async def test_api_5_sessions_are_listed_with_titles_and_states_searched_and_fil
 
         await until(are_listed)  # what Temporal's visibility knows comes a moment later
     await tab.open()
-    entries = tab.page.locator("#sessions li")
+    entries = tab.page.locator("#sessions li:not(.group)")
     await tab.page.get_by_label("Search sessions").fill(stem)
     await expect(entries).to_have_count(2)
     await tab.page.get_by_label("Filter sessions by status").select_option("ended")
@@ -161,11 +161,43 @@ async def test_api_5_an_old_session_opened_by_its_link_stands_where_its_age_puts
 
     await tab.page.route(re.compile(rf"/workflow/{session}$"), described)
     await tab.load(session)
-    rows = tab.page.locator("#sessions li")
+    rows = tab.page.locator("#sessions li:not(.group)")
     await expect(rows).to_have_count(4)
     titles = [text.split("\n")[0] for text in await rows.all_inner_texts()]
     assert titles == ["Session 1", "Session 2", "An old one", "Session 3"]
     await expect(rows.nth(2)).to_contain_text("3 h")
+
+
+async def test_api_5_the_list_has_days_previews_turns_and_costs(tab: Tab, env: Environment) -> None:
+    now = datetime.now(UTC)
+
+    def listed(number: int, *, days: float, **fields: object) -> dict[str, object]:
+        at = (now - timedelta(days=days)).isoformat()
+        return {"workflow_id": f"s{number}", "title": f"Session {number}", "preview": None, "turn_count": 0,
+                "cost": None, "status": "open", "started_at": at, "last_activity_at": at, "closed_at": None,
+                **fields}  # fmt: skip
+
+    async def page_one(route: Route) -> None:
+        rows = [
+            listed(1, days=0, preview="And the weather?", turn_count=12, cost=0.25),
+            listed(2, days=0, preview="Session 2 and so on", turn_count=1),
+            listed(3, days=5),
+            listed(4, days=400, status="ended"),
+        ]
+        await route.fulfill(json={"sessions": rows, "next_cursor": None})
+
+    await tab.page.route(re.compile(r"/workflow(\?|$)"), page_one)
+    await tab.open()
+    rows = tab.page.locator("#sessions li")
+    await expect(rows).to_have_count(7)
+    assert [text.split("\n")[0] for text in await rows.all_inner_texts()] == [
+        *("Today", "Session 1", "Session 2"),
+        *("Last 7 days", "Session 3", "Older", "Session 4"),
+    ]
+    await expect(rows.nth(1)).to_contain_text("And the weather?")
+    await expect(rows.nth(1)).to_contain_text("12 turns · $0.25")
+    await expect(rows.nth(2)).to_contain_text("1 turn")
+    await expect(rows.nth(2).locator(".preview")).to_be_hidden()
 
 
 async def test_api_5_the_page_says_that_offline_is_a_stand_in_and_takes_another_model(

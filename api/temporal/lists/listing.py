@@ -1,4 +1,4 @@
-"""Listing sessions, and those that are tasks, from Temporal's visibility store (API-1, TSK-4).
+"""Lists of tasks from Temporal's visibility store, and of sessions while our index can't be read (API-1, TSK-4).
 
 Values in a visibility filter are first checked against a pattern, since quoting doesn't protect there (API-4).
 
@@ -11,18 +11,18 @@ import base64
 import binascii
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import ListedSession, SessionList
-from turnkeeper.models.ids import WorkflowId, is_tenant, session_id_of, tenant_of
+from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
@@ -36,11 +36,9 @@ _PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, R
 
 ListedStatus = Literal["open", "awaiting_approval", "ended", "cancelled", "terminated"]
 
-_SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
-
 _STATUS_FILTERS: dict[ListedStatus, str] = {
     "open": "ExecutionStatus = 'Running'",
-    "awaiting_approval": "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'",
+    "awaiting_approval": AWAITING_APPROVAL,
     "ended": "ExecutionStatus = 'Completed'",
     "cancelled": "ExecutionStatus = 'Canceled'",
     "terminated": "ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut')",
@@ -56,8 +54,9 @@ async def list_sessions(
     text: str | None = None,
     cursor: str | None = None,
 ) -> SessionList:
-    """Return a page of the tenant's sessions, open ones first, newest first. `text` is searched in titles and ids.
+    """Return a page of a tenant's sessions without our index: open ones first, newest first.
 
+    `text` is searched in titles and ids.
     `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
     """
     pages = _Pages(client, _filter(tenant, status, user), page_size=PAGE, cursor=cursor)
@@ -84,7 +83,7 @@ async def list_task_executions(
 
     `is_open`: only those whose workflows run. `parent` must match `turnkeeper.models.ids.ID_PATTERN`.
     """
-    conditions = [_sessions_of(tenant), f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
+    conditions = [sessions_of(tenant), f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
     if is_open:
         conditions.append(_STATUS_FILTERS["open"])
     pages = _Pages(client, " AND ".join(conditions), page_size=page_size, cursor=cursor)
@@ -122,7 +121,7 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
-    first_page = query_client(client).list_workflows(_SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
+    first_page = query_client(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
     try:
         await first_page.fetch_next_page()
     except RPCError:
@@ -130,15 +129,8 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
     return True
 
 
-def _sessions_of(tenant: str) -> str:
-    """Return the filter of a tenant's sessions. Raises `ValueError` for a name that could end the filter's value."""
-    if not is_tenant(tenant):
-        raise ValueError(f"{tenant!r} is not a valid tenant")
-    return f"{_SESSIONS} AND AgentTenant = '{tenant}'" if tenant else f"{_SESSIONS} AND AgentTenant IS NULL"
-
-
 def _filter(tenant: str, status: ListedStatus | None, user: str | None) -> str:
-    conditions = [_sessions_of(tenant)]
+    conditions = [sessions_of(tenant)]
     if status:
         conditions.append(_STATUS_FILTERS[status])
     if user:
@@ -147,19 +139,16 @@ def _filter(tenant: str, status: ListedStatus | None, user: str | None) -> str:
 
 
 async def _listed_session(execution: WorkflowExecution) -> ListedSession:
-    attributes = execution.typed_search_attributes
-    memo: dict[str, Any] = dict(await execution.memo())
-    status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
-    waits = attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
+    session = await visible_session(execution)
     return ListedSession(
-        workflow_id=session_id_of(WorkflowId(execution.id)),
-        title=memo.get("title"),
-        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
-        model=attributes.get(search_attributes.MODEL),
-        status=status or ("awaiting_approval" if waits else "open"),
-        turn_count=attributes.get(search_attributes.TURNS) or 0,
-        started_at=memo.get("created_at") or execution.start_time,
-        closed_at=execution.close_time,
+        workflow_id=session_id_of(session.session_id),
+        title=session.title,
+        user=session.user,
+        model=session.model,
+        status="awaiting_approval" if session.awaits_approval else session.status,
+        turn_count=session.turn_count,
+        started_at=session.started_at,
+        closed_at=session.closed_at,
     )
 
 

@@ -1,0 +1,119 @@
+"""Sessions that Temporal no longer has, read from the archive and the index as ended ones (API-1, OPS-13).
+
+Temporal deletes an ended session after the retention of its namespace. The archive has its turns, so the session is put
+together again from there, and answers every query itself, with the same rules as when it was running. What only its
+workflow had is lost: which turns the model saw, and a turn that a termination interrupted.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from temporalio.client import Client
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api import problems
+from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
+from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.rules import CURRENT_RULES
+from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.tasks.task_input import NO_PARENT, TaskInput
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.models.transcript.transcript import TranscriptState
+from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.session_index import IndexedSession
+from turnkeeper.stores.stores import Stores
+
+PAGE_BYTES = 1_000_000
+"""JSON of the newest turns that a session has in itself; the archive has the others."""
+
+MAX_FATES = 200
+
+
+class ForgottenSessions:
+    """Finds sessions by what the stores have of them."""
+
+    def __init__(self, client: Client, stores: Stores) -> None:
+        self._client = client
+        self._stores = stores
+
+    async def find(self, workflow_id: WorkflowId) -> Session | None:
+        """Return a session that Temporal has forgotten; `None`: there is none, or it is being deleted.
+
+        Raises 410 if its turns are lost too, 503 if the archive or Temporal can't be reached.
+        """
+        try:
+            row, turns = await read_store(self._read(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
+            if (row is None and not turns) or not await self._is_forgotten(workflow_id):
+                return None
+            if row is not None and row.turn_count and not turns:
+                raise problems.no_longer_retained(workflow_id)
+            fates = await self._stores.prompts.newest_fates(workflow_id, limit=MAX_FATES)
+        except StoreUnavailableError as error:
+            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+        return _session(workflow_id, row, turns, fates)
+
+    async def has_row(self, workflow_id: WorkflowId) -> bool:
+        """Return whether the index has the session. Raises `StoreUnavailableError`."""
+        row = self._stores.index.find(workflow_id)
+        return await read_store(row, until=seconds_from_now(RESTORE_SECONDS)) is not None
+
+    async def _read(self, workflow_id: WorkflowId) -> tuple[IndexedSession | None, list[ArchivedTurn]]:
+        page = self._stores.archive.page(workflow_id, before=None, limit=None, max_bytes=PAGE_BYTES)
+        row, turns = await asyncio.gather(self._stores.index.find(workflow_id), page)
+        return row, turns
+
+    async def _is_forgotten(self, workflow_id: WorkflowId) -> bool:
+        if await find_first_run(self._client, workflow_id) is not None:
+            return False  # it is being deleted, or another session has just started with the id
+        deletion = await find_deletion(self._client, workflow_id)
+        return deletion is None or deletion.is_done
+
+
+def _session(
+    workflow_id: WorkflowId, row: IndexedSession | None, archived: Sequence[ArchivedTurn], fates: Sequence[Fate]
+) -> Session:
+    """Return the session with its newest turns, as it was when it had ended."""
+    turns = [one.turn for one in archived]
+    began_at = row.started_at if row else turns[0].timestamp
+    carried = CarriedState(
+        created_at=began_at,
+        revision=max([row.revision if row else 0, *(turn.revision for turn in turns)]),
+        usage=_usage(row, turns),
+        default_rules=CURRENT_RULES,
+        transcript=TranscriptState(turns=turns, archived=archived[0].number - 1 if archived else 0),
+        queue=QueueState(fates=_last_fates(turns, fates)),
+    )
+    session = Session(session_id_of(workflow_id), _input(row, carried), now=began_at)
+    session.closed = row.status if row and row.status != "open" else "ended"
+    return session
+
+
+def _last_fates(turns: Sequence[ConversationMessage], others: Sequence[Fate]) -> list[Fate]:
+    started = [Fate(id=turn.id, fate="started", turn_id=turn.id, at=turn.timestamp) for turn in turns]
+    return sorted([*others, *started], key=lambda fate: fate.at)[-MAX_FATES:]
+
+
+def _input(row: IndexedSession | None, carried: CarriedState) -> SessionInput:
+    if row is None:
+        return SessionInput(carried=carried)
+    parent = None if row.parent == NO_PARENT else row.parent
+    return SessionInput(
+        title=row.title,
+        user=row.user,
+        task=TaskInput(parent=parent) if row.parent else None,
+        carried=carried,
+        **({"model": row.model} if row.model else {}),
+    )
+
+
+def _usage(row: IndexedSession | None, turns: Sequence[ConversationMessage]) -> Usage:
+    """Return the tokens of the newest turns, and the cost of all."""
+    usage = sum((turn.usage for turn in turns if turn.usage), Usage())
+    return usage.model_copy(update={"cost": row.cost}) if row else usage

@@ -1,0 +1,1 @@
+"""Lists of sessions and tasks in the visibility store of Temporal."""

@@ -1,0 +1,165 @@
+"""Sessions as Temporal's visibility store has them, which repairs our own index (API-1, docs/decisions/0049).
+
+It is the authority on what is open, how it ended, and what waits for an approval. It has no previews and no costs, and
+it forgets ended sessions.
+"""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecution
+
+from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.models.deletion import deleted_session
+from turnkeeper.models.ids import WorkflowId, is_tenant
+from turnkeeper.models.transcript.index_entry import IndexStatus
+from turnkeeper.stores.session_index import IndexedSession, SessionClosure
+from turnkeeper.workflows import search_attributes
+
+SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
+
+AWAITING_APPROVAL = "ExecutionStatus = 'Running' AND AgentSessionStatus = 'awaiting_approval'"
+
+MAX_AWAITING = 1_000
+"""How many sessions that wait for an approval a list can show."""
+
+PAGE = 200
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
+"""What can stand in a filter: quoting doesn't protect there (API-4). No other id is valid in our routes."""
+
+
+@dataclass(frozen=True)
+class VisibleSession:
+    """A session in Temporal's list, a moment behind."""
+
+    session_id: WorkflowId
+    status: IndexStatus
+    awaits_approval: bool
+    title: str | None
+    user: str | None
+    model: str | None
+    turn_count: int
+    parent: str | None
+    started_at: datetime
+    """When the session was started; of one that was started by hand, its newest run."""
+    run_started_at: datetime
+    closed_at: datetime | None
+
+    @property
+    def as_indexed(self) -> IndexedSession:
+        """The row of a session that has none."""
+        return IndexedSession(
+            self.session_id,
+            started_at=self.started_at,
+            last_activity_at=self.closed_at or max(self.started_at, self.run_started_at),
+            status=self.status,
+            title=self.title,
+            user=self.user,
+            model=self.model,
+            turn_count=self.turn_count,
+            parent=self.parent,
+            closed_at=self.closed_at,
+        )
+
+    @property
+    def closure(self) -> SessionClosure | None:
+        """Its end; `None` while it is open."""
+        if self.closed_at is None:
+            return None
+        return SessionClosure(self.session_id, self.status, self.closed_at, turn_count=self.turn_count)
+
+
+def sessions_of(tenant: str) -> str:
+    """Return the filter of a tenant's sessions. Raises `ValueError` for a name that could end the filter's value."""
+    if not is_tenant(tenant):
+        raise ValueError(f"{tenant!r} is not a valid tenant")
+    return f"{SESSIONS} AND AgentTenant = '{tenant}'" if tenant else f"{SESSIONS} AND AgentTenant IS NULL"
+
+
+async def find_visible(client: Client, session_ids: Sequence[WorkflowId]) -> dict[WorkflowId, VisibleSession]:
+    """Return those of at most some hundred sessions that Temporal lists. Raises `ProblemError`."""
+    plain = [session_id for session_id in session_ids if _PLAIN_ID.fullmatch(session_id)]
+    if not plain:
+        return {}
+    names = ", ".join(f"'{session_id}'" for session_id in plain)
+    by_id: dict[WorkflowId, VisibleSession] = {}
+    async for page in _pages(client, f"{SESSIONS} AND WorkflowId IN ({names})", page_size=len(plain)):
+        for session in page:
+            other = by_id.get(session.session_id)
+            if other is None or session.run_started_at > other.run_started_at:
+                by_id[session.session_id] = session
+    return by_id
+
+
+async def awaiting_approval(client: Client, *, tenant: str) -> list[WorkflowId]:
+    """Return a tenant's sessions that wait for an approval, `MAX_AWAITING` at most. Raises `ProblemError`."""
+    ids: list[WorkflowId] = []
+    async for page in _pages(client, f"{sessions_of(tenant)} AND {AWAITING_APPROVAL}", page_size=PAGE):
+        ids += [session.session_id for session in page]
+        if len(ids) >= MAX_AWAITING:
+            break
+    return ids[:MAX_AWAITING]
+
+
+async def changed_since(client: Client, since: datetime | None) -> AsyncIterator[list[VisibleSession]]:
+    """Yield pages of the sessions that have started or ended since then; `None`: of all. Raises `ProblemError`."""
+    condition = SESSIONS
+    if since is not None:
+        moment = since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        condition += f" AND (StartTime > '{moment}' OR CloseTime > '{moment}')"
+    async for page in _pages(client, condition, page_size=PAGE):
+        yield page
+
+
+async def sessions_in_deletion(client: Client) -> set[WorkflowId]:
+    """Return the workflow ids of the sessions that are being deleted. Raises `ProblemError`."""
+    condition = "WorkflowType = 'DeleteSession' AND ExecutionStatus = 'Running'"
+    pages = client.list_workflows(condition, page_size=PAGE, rpc_timeout=rpc_timeout())
+    ids: set[WorkflowId] = set()
+    while True:
+        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        ids |= {deleted_session(execution.id) for execution in pages.current_page or []}
+        if not pages.next_page_token:
+            return ids
+
+
+async def visible_session(execution: WorkflowExecution) -> VisibleSession:
+    attributes = execution.typed_search_attributes
+    memo: dict[str, Any] = dict(await execution.memo())
+    status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
+    return VisibleSession(
+        session_id=WorkflowId(execution.id),
+        status=status or "open",
+        awaits_approval=status is None and attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval",
+        title=memo.get("title"),
+        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
+        model=attributes.get(search_attributes.MODEL),
+        turn_count=attributes.get(search_attributes.TURNS) or 0,
+        parent=attributes.get(search_attributes.TASK_PARENT),
+        started_at=_moment(memo.get("created_at")) or execution.start_time,
+        run_started_at=execution.start_time,
+        closed_at=execution.close_time,
+    )
+
+
+async def _pages(client: Client, condition: str, *, page_size: int) -> AsyncIterator[list[VisibleSession]]:
+    pages = client.list_workflows(condition, page_size=page_size, rpc_timeout=rpc_timeout())
+    while True:
+        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        yield [await visible_session(execution) for execution in pages.current_page or []]
+        if not pages.next_page_token:
+            return
+
+
+def _moment(text: object) -> datetime | None:
+    """Return the time that a memo has; `None` without a valid one, since anybody can start a workflow with any memo."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment if moment and moment.tzinfo else None

@@ -1,0 +1,39 @@
+"""What lists show of a session, as the session itself knows it (API-1)."""
+
+from typing import Literal
+
+from turnkeeper.models.wire import Compact, UtcDatetime
+
+IndexStatus = Literal["open", "ended", "cancelled", "terminated"]
+"""Whether a session is open, and how it ended."""
+
+PREVIEW_CHARS = 200
+
+
+class IndexEntry(Compact):
+    """A session as of one of its revisions. It travels beside the history: by a cache, or in a query's result."""
+
+    created_at: UtcDatetime
+    revision: int
+    status: IndexStatus = "open"
+    title: str | None = None
+    user: str | None = None
+    model: str | None = None
+    turn_count: int = 0
+    cost: float | None = None
+    """In US dollars; `None`: no price is known."""
+    preview: str | None = None
+    """The beginning of the newest prompt, in one line."""
+    parent: str | None = None
+    """The session that it works for as a task, or `NO_PARENT`; `None`: it is no task."""
+
+
+def preview_of(text: str) -> str:
+    r"""Return the beginning of a prompt in one line.
+
+    >>> preview_of("  list\nthe files ")
+    'list the files'
+    """
+    head = text[: 4 * PREVIEW_CHARS]
+    words = " ".join("".join(char if char.isprintable() else " " for char in head).split())
+    return words if len(words) <= PREVIEW_CHARS else words[: PREVIEW_CHARS - 1] + "…"

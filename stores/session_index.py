@@ -1,0 +1,269 @@
+"""The index of sessions, by which they are listed and searched (API-1, docs/decisions/0049).
+
+Theory of operation. Many write, in any order, and late: gateways at a start, workers with each model call and at the
+end, gateways again when they compare the index with Temporal's list of sessions. A row that a session itself has sent
+has the session's revision. It is replaced by a row of the same session with the same or a later revision, or by one of
+a session that has started later with the same id. All others only add what is missing: a row where there is none
+(revision 0), or the end of a session that is listed as open.
+
+The index is never the only copy of anything: a lost write is repaired later, and no session waits for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
+
+from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
+from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.rows import INSERTS, delete_rows, insert_missing
+from turnkeeper.stores.database.tables import INDEX_REPAIRS, MAX_ID_CHARS, SESSIONS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class IndexedSession:
+    """A row of the index."""
+
+    session_id: WorkflowId
+    started_at: datetime
+    last_activity_at: datetime
+    status: IndexStatus = "open"
+    title: str | None = None
+    user: str | None = None
+    model: str | None = None
+    turn_count: int = 0
+    cost: float | None = None
+    preview: str | None = None
+    parent: str | None = None
+    closed_at: datetime | None = None
+    revision: int = 0
+    """The session's; 0: nothing that the session itself has sent."""
+
+    @classmethod
+    def of_entry(cls, session_id: WorkflowId, entry: IndexEntry, *, now: datetime) -> "IndexedSession":
+        """Return the row that a session's entry stands for, as of `now`."""
+        values = entry.model_dump(exclude={"created_at"})
+        closed_at = None if entry.status == "open" else now
+        return cls(session_id, entry.created_at, now, closed_at=closed_at, **values)
+
+    def with_cost(self, cost: float | None) -> "IndexedSession":
+        """Return the row with `cost` added; `None`: it is unknown."""
+        return self if cost is None else replace(self, cost=(self.cost or 0.0) + cost)
+
+
+@dataclass(frozen=True)
+class IndexQuery:
+    """Which sessions a list has: of one tenant, and all that the other fields say."""
+
+    tenant: str
+    statuses: Sequence[IndexStatus] = ()
+    user: str | None = None
+    text: str | None = None
+    """In the id, the title or the preview."""
+    parent: str | None = None
+    ids: Sequence[WorkflowId] | None = None
+
+
+@dataclass(frozen=True)
+class IndexPosition:
+    """Where a page ends: the next one has the sessions after it."""
+
+    last_activity_at: int
+    """In microseconds since 1970."""
+    session_id: WorkflowId
+
+
+@dataclass(frozen=True)
+class SessionClosure:
+    """The end of a session, as Temporal has it."""
+
+    session_id: WorkflowId
+    status: IndexStatus
+    closed_at: datetime
+    turn_count: int = 0
+
+
+class SessionIndex:
+    """The index of all sessions. Every method raises `StoreUnavailableError` and can be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ---- reading
+
+    async def page(self, query: IndexQuery, *, limit: int, after: IndexPosition | None = None) -> list[IndexedSession]:
+        """Return at most `limit` sessions, those with the latest activity first."""
+        key = tuple_(SESSIONS.c.last_activity_at, SESSIONS.c.session_id)
+        rows = select(SESSIONS).where(*_conditions(query))
+        if after is not None:
+            rows = rows.where(key < tuple_(after.last_activity_at, after.session_id))
+        rows = rows.order_by(SESSIONS.c.last_activity_at.desc(), SESSIONS.c.session_id.desc()).limit(limit)
+        return [_session(row) for row in await self._database.read(lambda connection: connection.execute(rows).all())]
+
+    async def find(self, session_id: WorkflowId) -> IndexedSession | None:
+        query = select(SESSIONS).where(SESSIONS.c.session_id == session_id)
+        row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
+        return None if row is None else _session(row)
+
+    async def missing(self, session_ids: Sequence[WorkflowId]) -> set[WorkflowId]:
+        """Return those of these sessions that have no row."""
+        query = select(SESSIONS.c.session_id).where(SESSIONS.c.session_id.in_(session_ids))
+        stored = await self._database.read(lambda connection: connection.scalars(query).all())
+        return set(session_ids) - set(stored)
+
+    async def open_ids(self, *, after: WorkflowId, limit: int, idle_since: datetime) -> list[WorkflowId]:
+        """Return the ids after `after` of sessions listed as open, without activity since `idle_since`."""
+        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.last_activity_at < microseconds(idle_since))
+        query = select(SESSIONS.c.session_id).where(is_open, SESSIONS.c.session_id > after)
+        query = query.order_by(SESSIONS.c.session_id).limit(limit)
+        return list(await self._database.read(lambda connection: connection.scalars(query).all()))
+
+    # ---- writing
+
+    async def put(self, sessions: Sequence[IndexedSession]) -> None:
+        """Store rows that sessions themselves have sent; a row of a later revision, or of a later session, stays."""
+        rows = _rows(sessions)
+        if rows:
+            await self._database.write(lambda connection: _put(connection, rows))
+
+    async def add_missing(self, sessions: Sequence[IndexedSession]) -> None:
+        """Store the rows whose sessions have none."""
+        rows = _rows(sessions)
+        if rows:
+            await self._database.write(lambda connection: insert_missing(connection, SESSIONS, rows))
+
+    async def close(self, closures: Sequence[SessionClosure]) -> None:
+        """Store the ends of sessions that are listed as open, unless a later session has the id."""
+        if closures:
+            await self._database.write(lambda connection: _close(connection, closures))
+
+    async def configure(self, session_id: WorkflowId, *, title: str | None, model: str | None) -> None:
+        """Store a new title or model; `None`: it stays."""
+        values = {name: value for name, value in (("title", title), ("model", model)) if value is not None}
+        if values:
+            await self._database.write(lambda connection: _configure(connection, session_id, values))
+
+    async def delete(self, session_id: WorkflowId) -> int:
+        """Delete the session's row; return how many there were."""
+        return await delete_rows(self._database, SESSIONS, session_id)
+
+    # ---- repairs
+
+    async def compared_until(self, name: str) -> datetime | None:
+        """Return up to when the index was compared with Temporal's list of the namespace `name`; `None`: never."""
+        query = select(INDEX_REPAIRS.c.compared_until).where(INDEX_REPAIRS.c.name == name[:64])
+        moment = await self._database.read(lambda connection: connection.scalar(query))
+        return None if moment is None else moment_of(moment)
+
+    async def note_compared(self, name: str, until: datetime) -> None:
+        row: dict[str, object] = {"name": name[:64], "compared_until": microseconds(until)}
+        await self._database.write(lambda connection: _note_compared(connection, row))
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def moment_of(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [SESSIONS.c.tenant == query.tenant]
+    if query.statuses:
+        conditions.append(SESSIONS.c.status.in_(query.statuses))
+    if query.user is not None:
+        conditions.append(SESSIONS.c.user == query.user)
+    if query.parent is not None:
+        conditions.append(SESSIONS.c.parent == query.parent)
+    if query.text is not None:
+        conditions.append(SESSIONS.c.searched_text.contains(query.text.casefold(), autoescape=True))
+    if query.ids is not None:
+        conditions.append(SESSIONS.c.session_id.in_(query.ids))
+    return conditions
+
+
+def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
+    insert = INSERTS[connection.dialect.name](SESSIONS)
+    new, stored = insert.excluded, SESSIONS.c
+    is_same_session = new.started_at == stored.started_at
+    is_later = or_(
+        stored.revision == 0,
+        new.started_at > stored.started_at,
+        is_same_session & (new.revision >= stored.revision),
+    )
+    values: dict[str, Any] = {column.name: new[column.name] for column in SESSIONS.columns if not column.primary_key}
+    # A second row of the same revision has a title that may have been changed since it was made.
+    is_second = is_same_session & (new.revision == stored.revision)
+    for name in ("title", "model", "searched_text"):
+        values[name] = case((is_second, stored[name]), else_=new[name])
+    connection.execute(insert.on_conflict_do_update(index_elements=["session_id"], set_=values, where=is_later), rows)
+
+
+def _close(connection: Connection, closures: Sequence[SessionClosure]) -> None:
+    for closure in sorted(closures, key=lambda closure: closure.session_id):
+        closed_at = microseconds(closure.closed_at)
+        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.started_at <= closed_at)
+        values = {
+            "status": closure.status,
+            "closed_at": closed_at,
+            "last_activity_at": _greater(connection, SESSIONS.c.last_activity_at, closed_at),
+            "turn_count": _greater(connection, SESSIONS.c.turn_count, closure.turn_count),
+        }
+        connection.execute(update(SESSIONS).where(SESSIONS.c.session_id == closure.session_id, is_open).values(values))
+
+
+def _greater(connection: Connection, column: ColumnElement[int], value: int) -> ColumnElement[int]:
+    """Return the greater of a column and a value: SQLite calls that `max`, PostgreSQL `greatest`."""
+    function = func.greatest if connection.dialect.name == "postgresql" else func.max
+    greater: ColumnElement[int] = function(column, value)
+    return greater
+
+
+def _configure(connection: Connection, session_id: WorkflowId, values: dict[str, str]) -> None:
+    is_own = SESSIONS.c.session_id == session_id
+    row = connection.execute(select(SESSIONS).where(is_own)).one_or_none()
+    if row is not None:
+        text = _searched_text(session_id, values.get("title", row.title), row.preview)
+        connection.execute(update(SESSIONS).where(is_own).values({**values, "searched_text": text}))
+
+
+def _note_compared(connection: Connection, row: dict[str, object]) -> None:
+    insert = INSERTS[connection.dialect.name](INDEX_REPAIRS)
+    new = insert.excluded.compared_until
+    is_later = new > INDEX_REPAIRS.c.compared_until
+    values = {"compared_until": new}
+    connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=is_later), row)
+
+
+def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, object]]:
+    # Sorted: two transactions that lock the same rows in different orders would deadlock.
+    ordered = sorted(sessions, key=lambda session: session.session_id)
+    return [_row(session) for session in ordered if len(session.session_id) <= MAX_ID_CHARS]
+
+
+def _row(session: IndexedSession) -> dict[str, object]:
+    row: dict[str, Any] = asdict(session)
+    for name in ("started_at", "last_activity_at", "closed_at"):
+        row[name] = None if row[name] is None else microseconds(row[name])
+    text = _searched_text(session.session_id, session.title, session.preview)
+    return {**row, "tenant": tenant_of(session.session_id), "searched_text": text}
+
+
+def _searched_text(session_id: WorkflowId, title: str | None, preview: str | None) -> str:
+    return "\n".join((title or "", preview or "", session_id_of(session_id))).casefold()
+
+
+_FIELDS = [field.name for field in fields(IndexedSession)]
+
+
+def _session(row: Row[Any, Any]) -> IndexedSession:
+    values = {name: getattr(row, name) for name in _FIELDS}
+    for name in ("started_at", "last_activity_at", "closed_at"):
+        values[name] = None if values[name] is None else moment_of(values[name])
+    return IndexedSession(**values)
