@@ -1,7 +1,8 @@
 """Who calls the gateway, and what the caller may do (API-4)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Role = Literal["reader", "writer", "approver", "admin"]
 """Each role may do what those before it may."""
@@ -32,3 +33,9 @@ class Caller:
 
 LOCAL = Caller("local", "", None, "admin")
 """Everyone who reaches a gateway without authentication."""
+
+
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    """Return who sends the request of an ASGI `scope`, as the authentication has found out."""
+    caller: Caller = scope.get("state", {}).get("caller", LOCAL)
+    return caller

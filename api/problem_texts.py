@@ -7,6 +7,7 @@ from typing import Literal
 
 ProblemName = Literal[
     "malformed-request",
+    "forbidden",
     "foreign-host",
     "foreign-origin",
     "unknown-session",
@@ -44,6 +45,7 @@ ProblemName = Literal[
 
 TITLES: dict[ProblemName, str] = {
     "malformed-request": "Malformed request",
+    "forbidden": "Not allowed",
     "foreign-host": "Unknown host",
     "foreign-origin": "Request from another site",
     "unknown-session": "Session not found",
@@ -80,6 +82,7 @@ TITLES: dict[ProblemName, str] = {
 }
 
 MEANINGS: dict[ProblemName, tuple[int, str]] = {
+    "forbidden": (403, "the caller's role may not do this; the text names the role that may"),
     "foreign-host": (403, "the `Host` is not one of the gateway's names"),
     "foreign-origin": (403, "a web page of another site sent the request"),
     "unknown-session": (404, "there is no such session"),
@@ -128,6 +131,8 @@ FOREIGN_ORIGIN = (
 PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
 
+FORBIDDEN = "This needs the role {role}; your role is {own}."
+
 MALFORMED = "This is not a valid HTTP request."
 REQUEST_TIMEOUT = "The rest of the request did not arrive in time."
 HEAD_TOO_LARGE = "The request's headers are over the limit of {limit:,} bytes."
@@ -172,6 +177,15 @@ NO_POLLING_WORKER = "No worker polls the task queue {task_queue!r}. Start one wi
 TEMPORAL_UNREACHABLE = "Temporal can't be reached. Only confirmed changes were made; try again."
 TEMPORAL_RATE_LIMIT = "Temporal is limiting requests. Try again in a moment."
 STOPPING = "This gateway is stopping. Connect again."
+OVER_LIMIT = {
+    "rate_limit": "The limit rate_limit is {limit} requests a second. Try again in {seconds} s.",
+    "prompt_rate_limit": "The limit prompt_rate_limit is {limit} prompts a minute in one session. Try again in "
+    "{seconds} s.",
+    "max_streams_per_key": "The limit max_streams_per_key is {limit} streams and waiting requests at once. Close one, "
+    "or try again in {seconds} s.",
+    "max_open_sessions": "The limit max_open_sessions is {limit} open sessions. End one, or try again in {seconds} s.",
+}
+"""By the name of the setting."""
 
 # ---- prompts and turns
 
@@ -187,6 +201,7 @@ NO_FAILED_TURN = "The session has no failed turn."
 STORE_TIMEOUT = "The store did not answer in time."
 ARCHIVE_INCOMPLETE = "The archive lacks turns that the session has moved to it."
 ARCHIVE_DOWN = "{reason} Nothing is lost; the session itself continues."
+AUDIT_DOWN = "{reason} The audit can't record the change, so nothing was done. Try again."
 NOTHING_DELETED = "{reason} Nothing was deleted. Try again."
 DELETION_WAITS = (
     "{reason} The session is stopped but not deleted yet. The deletion finishes when the archive is back; ask again."

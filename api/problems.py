@@ -1,7 +1,7 @@
 """Every error response of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
     400 malformed-request
-    403 foreign-host, foreign-origin
+    403 forbidden, foreign-host, foreign-origin
     404 unknown-session, unknown-task, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
     405 method-not-allowed
     409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
@@ -18,7 +18,7 @@ foreign host or origin, and the value of a task's parameter (TSK-1). The texts a
 """
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -34,6 +34,9 @@ from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidat
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.stores.database.database import StoreUnavailableError
+
+LimitName = Literal["rate_limit", "prompt_rate_limit", "max_streams_per_key", "max_open_sessions"]
+"""The settings that limit what callers may ask for."""
 
 
 class FieldError(BaseModel):
@@ -65,6 +68,8 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[FieldError] | None = None
+    limit: LimitName | None = None
+    """Of `rate-limited`: the setting that limits the request."""
 
 
 class ProblemError(TurnkeeperError):
@@ -77,6 +82,7 @@ class ProblemError(TurnkeeperError):
         detail: str,
         *,
         errors: list[FieldError] | None = None,
+        limit: LimitName | None = None,
         retry_after: int | None = None,
     ) -> None:
         """Respond with `status`. `detail` is a sentence for people, `retry_after` is in seconds."""
@@ -87,8 +93,14 @@ class ProblemError(TurnkeeperError):
             status=status,
             detail=detail,
             errors=errors,
+            limit=limit,
         )
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+
+
+def forbidden(role: str, own: str) -> ProblemError:
+    """403: the caller's `own` role is below `role`."""
+    return ProblemError(403, "forbidden", texts.FORBIDDEN.format(role=role, own=own))
 
 
 def foreign_host(host: str | None) -> ProblemError:
@@ -200,6 +212,17 @@ def temporal_rate_limit() -> ProblemError:
 def renderer_busy() -> ProblemError:
     """429: the renderer is busy. The text can be shown as it is."""
     return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
+
+
+def over_limit(name: LimitName, limit: float, *, retry_after: int) -> ProblemError:
+    """429: the caller asks for more than the setting `name` allows. Nothing was done."""
+    detail = texts.OVER_LIMIT[name].format(limit=f"{limit:,g}", seconds=retry_after)
+    return ProblemError(429, "rate-limited", detail, limit=name, retry_after=retry_after)
+
+
+def audit_unavailable(reason: str) -> ProblemError:
+    """503: the change can't be recorded, so it was not made."""
+    return ProblemError(503, "archive-unavailable", texts.AUDIT_DOWN.format(reason=reason), retry_after=5)
 
 
 REJECTIONS: dict[RejectionReason, tuple[int, ProblemName]] = {

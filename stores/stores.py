@@ -5,6 +5,7 @@ from typing import Self
 
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.audit import Audit
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.prompts import Prompts
@@ -20,6 +21,7 @@ class Stores:
     blobs: Blobs
     prompts: Prompts
     task_handles: TaskHandles
+    audit: Audit
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -33,10 +35,12 @@ class Stores:
             database = Database(url) if url else Database.of_file(file)
         except ValueError as error:
             raise SettingsError(f"archive_url: {error}") from error
-        return cls(database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database))
+        return cls(
+            database, Archive(database), Blobs(database), Prompts(database), TaskHandles(database), Audit(database)
+        )
 
     async def delete(self, session_id: str) -> int:
-        """Delete everything of the session; return the number of its archived turns."""
+        """Delete everything of the session but its audit; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)

@@ -26,16 +26,17 @@ TAGS: list[dict[str, Any]] = [
         "id works in every call of a session.",
     },
     {"name": "ai-sdk", "description": "The same sessions in the protocol of `useChat` in Vercel's AI SDK."},
+    {"name": "audit", "description": "Who changed what, and with what outcome; never the content."},
     {"name": "page", "description": "What only the chat page needs."},
     {"name": "health", "description": "Liveness and readiness."},
 ]
 
 NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": NO_POLLING_WORKER_MEANING}}
 
-ANY: tuple[ProblemName, ...] = ("foreign-host", "foreign-origin", "invalid")
+ANY: tuple[ProblemName, ...] = ("foreign-host", "foreign-origin", "invalid", "rate-limited")
 """Problems of every operation, except those for load balancers."""
 
-SERVER: tuple[ProblemName, ...] = (*ANY, "rate-limited", "temporal-unreachable")
+SERVER: tuple[ProblemName, ...] = (*ANY, "temporal-unreachable")
 """Of operations that call Temporal."""
 
 SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session")

@@ -18,15 +18,17 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp
 
+from turnkeeper.api.audit.actions import TOOLS as AUDITED_TOOLS
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
-from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, is_declared
-from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_in, is_declared
+from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Tool, Work
+from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -104,12 +106,24 @@ class ToolCalls:
         except ValidationError as error:
             return error_result(sentence_of(arguments_error(error)))
         try:
-            answer = await tool.run(self._services, arguments)
+            answer = await self._run(tool, arguments, context)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
         except EXPECTED as error:
             return error_result(sentence_of(error))
+
+    async def _run(self, tool: Tool[Any], arguments: BaseModel, context: Context) -> BaseModel | Work:
+        """Run a tool. What it changes stands in the audit, with its outcome."""
+        changes_of = AUDITED_TOOLS.get(tool.name)
+        if changes_of is None:
+            return await tool.run(self._services, arguments)
+        changes = changes_of(arguments.model_dump(exclude_unset=True))
+        async with recorded(self._services, caller_in(context), changes, operation=f"mcp:{tool.name}") as recording:
+            answer = await tool.run(self._services, arguments)
+            if isinstance(answer, Work):
+                recording.finish(200, session_id=answer.session_id, message_id=answer.message_id)
+        return answer
 
     async def _handle_of(self, work: Work, context: Context) -> dict[str, Any] | None:
         """Return a handle of the work; `None` if the client does not support handles, or none can be stored."""

@@ -87,6 +87,14 @@ async def list_task_executions(
     return await pages.next(), pages.next_cursor
 
 
+async def count_open_sessions(client: Client, tenant: str) -> int:
+    """Return how many sessions of the tenant are open, its tasks' included."""
+    of_tenant = f"AgentTenant = '{tenant}'" if tenant else None
+    condition = " AND ".join(filter(None, (_SESSIONS, _STATUS_FILTERS["open"], of_tenant)))
+    count = await call_temporal(client.count_workflows(condition, rpc_timeout=rpc_timeout()), "")
+    return count.count
+
+
 class _Pages:
     """The pages of a list, from a cursor on. Raises 422 for what is no cursor of ours."""
 

@@ -12,6 +12,7 @@ Every prompt is sent with an id, so that it can be sent again after a lost respo
 """
 
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -26,6 +27,8 @@ from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.http_responses import (
     ApprovalDecided,
+    AuditAction,
+    AuditPage,
     Cancelling,
     ChatAccepted,
     ConversationResponse,
@@ -254,6 +257,27 @@ class GatewayClient:
         return (await self._sender.send("GET", _path(session_id, "context"), params=params)).text
 
     # ---- the gateway itself
+
+    async def audit(
+        self,
+        *,
+        session_id: str | None = None,
+        user: str | None = None,
+        action: AuditAction | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AuditPage:
+        """Return a page of who changed what, newest first; only for admins."""
+        params = {
+            "session": session_id,
+            "user": user,
+            "action": action,
+            "since": since.isoformat() if since else None,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return await self._sender.ask(AuditPage, "GET", "/audit", params=params)
 
     async def health(self) -> Health:
         """Return whether the gateway's process is up. This is never sent again."""

@@ -116,6 +116,7 @@ CLIENT_METHODS = {
     "get_full_conversation": GatewayClient.page,
     "get_blob": GatewayClient.blob,
     "get_context": GatewayClient.context,
+    "read_audit": GatewayClient.audit,
     "health": GatewayClient.health,
     "create_task": TaskCalls.create,
     "list_tasks": TaskCalls.list,
