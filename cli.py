@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -322,6 +323,25 @@ def _exit_on_key_errors() -> Iterator[None]:
 
 
 @commands.command()
+def audit(
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only changes of this session.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this user asked for.")] = None,
+    action: Annotated[str | None, typer.Option(metavar="ACTION", help="Only this, such as start or approve.")] = None,
+    since: Annotated[datetime | None, typer.Option(metavar="TIME", help="Only from this time on, in UTC.")] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most N changes.")] = 100,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who changed what, newest first, and never what was said. With keys, only admins may."""
+    from turnkeeper.clients.terminal.audit import AuditCommand
+
+    only: Any = action
+    moment = since.replace(tzinfo=UTC) if since else None
+    command = AuditCommand(url=_gateway_url(url), url_option=url, as_json=as_json)
+    raise typer.Exit(command.show(session=session, user=user, action=only, since=moment, limit=limit))
+
+
+@commands.command()
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep everything running afterwards, until Ctrl-C.")] = False,
 ) -> None:
@@ -411,9 +431,13 @@ def _run() -> int:
 def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
     from turnkeeper.clients.terminal.tasks import TaskCommands
 
+    return TaskCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
+
+
+def _gateway_url(url: str | None) -> str:
     if url is not None and not url.strip():
         _exit_with("--url is blank. Give the gateway's address, as http://HOST:PORT.")
-    return TaskCommands(url=url or Gateway.find(_settings()).url, url_option=url, as_json=as_json)
+    return url or Gateway.find(_settings()).url
 
 
 def _settings(*, code: int = 1) -> Settings:

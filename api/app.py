@@ -18,11 +18,14 @@ from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
+from turnkeeper.api.http.rate_limits import RateLimitMiddleware
 from turnkeeper.api.http.server import StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
+from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
     api_docs,
     approvals,
+    audit,
     blobs,
     context,
     conversation,
@@ -47,8 +50,9 @@ DRAIN_SECONDS = 5.0
 
 
 def _routes_of_the_api() -> APIRouter:
-    router = APIRouter(dependencies=[Depends(reject_unknown_parameters)])
-    for routes in (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk, login, health):
+    router = APIRouter(dependencies=[Depends(reject_unknown_parameters), Depends(record_request)])
+    of_sessions = (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk)
+    for routes in (*of_sessions, audit, login, health):
         router.include_router(routes.router)
     return router
 
@@ -94,9 +98,11 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
+    app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(StalledStreamMiddleware)
+    app.add_middleware(RateLimitMiddleware, settings=settings)
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)

@@ -195,6 +195,15 @@ NO_POLLING_WORKER = "No worker polls the task queue {task_queue!r}. Start one wi
 TEMPORAL_UNREACHABLE = "Temporal can't be reached. Only confirmed changes were made; try again."
 TEMPORAL_RATE_LIMIT = "Temporal is limiting requests. Try again in a moment."
 STOPPING = "This gateway is stopping. Connect again."
+OVER_LIMIT = {
+    "rate_limit": "The limit rate_limit is {limit} requests a second. Try again in {seconds} s.",
+    "prompt_rate_limit": "The limit prompt_rate_limit is {limit} prompts a minute in one session. Try again in "
+    "{seconds} s.",
+    "max_streams_per_key": "The limit max_streams_per_key is {limit} streams and waiting requests at once. Close one, "
+    "or try again in {seconds} s.",
+    "max_open_sessions": "The limit max_open_sessions is {limit} open sessions. End one, or try again in {seconds} s.",
+}
+"""By the name of the setting."""
 
 # ---- prompts and turns
 
@@ -210,6 +219,7 @@ NO_FAILED_TURN = "The session has no failed turn."
 STORE_TIMEOUT = "The store did not answer in time."
 ARCHIVE_INCOMPLETE = "The archive lacks turns that the session has moved to it."
 ARCHIVE_DOWN = "{reason} Nothing is lost; the session itself continues."
+AUDIT_DOWN = "{reason} The audit can't record the change, so nothing was done. Try again."
 NOTHING_DELETED = "{reason} Nothing was deleted. Try again."
 DELETION_WAITS = (
     "{reason} The session is stopped but not deleted yet. The deletion finishes when the archive is back; ask again."

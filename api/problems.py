@@ -19,7 +19,7 @@ foreign host or origin, and the value of a task's parameter (TSK-1). The texts a
 """
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -37,6 +37,9 @@ from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
+
+LimitName = Literal["rate_limit", "prompt_rate_limit", "max_streams_per_key", "max_open_sessions"]
+"""The settings that limit what callers may ask for."""
 
 
 class FieldError(BaseModel):
@@ -68,6 +71,8 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[FieldError] | None = None
+    limit: LimitName | None = None
+    """Of `rate-limited`: the setting that limits the request."""
 
 
 class ProblemError(TurnkeeperError):
@@ -80,6 +85,7 @@ class ProblemError(TurnkeeperError):
         detail: str,
         *,
         errors: list[FieldError] | None = None,
+        limit: LimitName | None = None,
         retry_after: int | None = None,
     ) -> None:
         """Respond with `status`. `detail` is a sentence for people, `retry_after` is in seconds."""
@@ -90,6 +96,7 @@ class ProblemError(TurnkeeperError):
             status=status,
             detail=detail,
             errors=errors,
+            limit=limit,
         )
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
 
@@ -247,6 +254,17 @@ def temporal_rate_limit() -> ProblemError:
 def renderer_busy() -> ProblemError:
     """429: the renderer is busy. The text can be shown as it is."""
     return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
+
+
+def over_limit(name: LimitName, limit: float, *, retry_after: int) -> ProblemError:
+    """429: the caller asks for more than the setting `name` allows. Nothing was done."""
+    detail = texts.OVER_LIMIT[name].format(limit=f"{limit:,g}", seconds=retry_after)
+    return ProblemError(429, "rate-limited", detail, limit=name, retry_after=retry_after)
+
+
+def audit_unavailable(reason: str) -> ProblemError:
+    """503: the change can't be recorded, so it was not made."""
+    return ProblemError(503, "archive-unavailable", texts.AUDIT_DOWN.format(reason=reason), retry_after=5)
 
 
 REJECTIONS: dict[RejectionReason, tuple[int, ProblemName]] = {

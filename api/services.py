@@ -5,6 +5,7 @@ from typing import Self
 
 from temporalio.client import Client
 
+from turnkeeper.api.audit.recorder import AuditRecorder
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -18,6 +19,7 @@ from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.session_limits import SessionLimits
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
@@ -38,6 +40,10 @@ class Services:
     client: Client
     """To Temporal."""
     stores: Stores
+
+    # What callers may change, and the record of it
+    limits: SessionLimits
+    audit: AuditRecorder
 
     # Reading and changing sessions, over Temporal
     reader: SessionReader
@@ -85,6 +91,8 @@ class Services:
             settings=settings,
             client=client,
             stores=stores,
+            limits=SessionLimits(settings, reader),
+            audit=AuditRecorder(stores.audit),
             reader=reader,
             sessions=sessions,
             fates=fates,
@@ -109,3 +117,4 @@ class Services:
         await self.repair.close()
         await self.cache_warmer.close()
         await self.reader.close()
+        await self.audit.close()

@@ -268,3 +268,53 @@ class Me(Frozen):
 
     authentication: bool
     caller: CallerDescription | None
+
+
+AuditAction = Literal[
+    "start",
+    "configure",
+    "prompt",
+    "retry",
+    "withdraw",
+    "cancel",
+    "approve",
+    "allow",
+    "reject",
+    "end",
+    "delete",
+    "create_task",
+    "message_task",
+    "cancel_task",
+]
+"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too."""
+
+
+class AuditEntry(Frozen):
+    """A change that somebody asked for.
+
+    `outcome`: `accepted` (2xx), `refused` (4xx: nothing was changed), `failed` (5xx: it may have been changed), or
+    `unknown`: the gateway stopped before it answered. `repeats`: an earlier accepted request for the same thing, such
+    as the same prompt, so that this one changed nothing more. `fields`: the names of what was set, never the values.
+    """
+
+    at: UtcDatetime
+    request_id: str
+    caller: str
+    user: str | None = None
+    role: str
+    action: AuditAction
+    operation: str
+    workflow_id: PublicId | None = None
+    message_id: str | None = None
+    call_id: str | None = None
+    fields: list[str] = []
+    outcome: Literal["accepted", "refused", "failed", "unknown"]
+    status: int | None = None
+    repeats: str | None = None
+
+
+class AuditPage(Frozen):
+    """Changes, newest first."""
+
+    entries: list[AuditEntry]
+    next_cursor: str | None = None

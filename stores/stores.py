@@ -7,6 +7,7 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.api_keys import ApiKeys
 from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.audit import Audit
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.index_writer import IndexWriter
@@ -30,6 +31,7 @@ class Stores:
     api_keys: ApiKeys
     index: SessionIndex
     index_writer: IndexWriter
+    audit: Audit
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -53,10 +55,11 @@ class Stores:
             ApiKeys(database),
             index,
             IndexWriter(index),
+            Audit(database),
         )
 
     async def delete(self, session_id: WorkflowId) -> int:
-        """Delete everything of the session; return the number of its archived turns."""
+        """Delete everything of the session but its audit; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.prompts.delete(session_id)

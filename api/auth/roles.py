@@ -75,6 +75,7 @@ ROUTES: dict[str, Access] = {
     "GET /docs/files": "reader",
     "GET /docs/assets": "reader",
     "GET /redoc": "reader",
+    "GET /audit": "admin",
 }
 """The access to each route. That of GET is that of HEAD; a mount has GET only."""
 

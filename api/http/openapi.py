@@ -27,6 +27,7 @@ TAGS: list[dict[str, Any]] = [
     },
     {"name": "ai-sdk", "description": "The same sessions in the protocol of `useChat` in Vercel's AI SDK."},
     {"name": "login", "description": "Logging in to the chat page, and who one is."},
+    {"name": "audit", "description": "Who changed what, and with what outcome; never the content."},
     {"name": "page", "description": "What only the chat page needs."},
     {"name": "health", "description": "Liveness and readiness."},
 ]
@@ -39,10 +40,10 @@ OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid")
 VERIFIED: tuple[ProblemName, ...] = ("unauthenticated", "archive-unavailable", "issuer-unavailable")
 """Of operations that verify a key or token: keys are in the archive's database."""
 
-ANY: tuple[ProblemName, ...] = (*OPEN, *VERIFIED, "foreign-origin", "forbidden")
+ANY: tuple[ProblemName, ...] = (*OPEN, *VERIFIED, "foreign-origin", "forbidden", "rate-limited")
 """Problems of every operation, except those for load balancers and for logging in."""
 
-SERVER: tuple[ProblemName, ...] = (*ANY, "rate-limited", "temporal-unreachable")
+SERVER: tuple[ProblemName, ...] = (*ANY, "temporal-unreachable")
 """Of operations that call Temporal."""
 
 SESSION: tuple[ProblemName, ...] = (*SERVER, "unknown-session", "no-longer-retained", "archive-unavailable")

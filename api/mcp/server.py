@@ -19,18 +19,22 @@ from mcp_types import (
     ListToolsResult,
     PaginatedRequestParams,
 )
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp
 
+from turnkeeper.api.audit.actions import TOOLS as AUDITED_TOOLS
 from turnkeeper.api.auth.roles import MCP_METHODS, require, require_for_fields
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
 from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared
-from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Work
+from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Tool, Work
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
+from turnkeeper.models.ids import session_id_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 log = logging.getLogger(__name__)
@@ -124,12 +128,24 @@ class ToolCalls:
             caller = caller_of_call(context)
             require(caller, tool.role)
             require_for_fields(caller, arguments)
-            answer = await tool.run(self._services, caller, arguments)
+            answer = await self._run(tool, arguments, caller)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
         except EXPECTED as error:
             return error_result(sentence_of(error))
+
+    async def _run(self, tool: Tool[Any], arguments: BaseModel, caller: Caller) -> BaseModel | Work:
+        """Run a tool. What it changes stands in the audit, with its outcome."""
+        changes_of = AUDITED_TOOLS.get(tool.name)
+        if changes_of is None:
+            return await tool.run(self._services, caller, arguments)
+        changes = changes_of(arguments.model_dump(exclude_unset=True))
+        async with recorded(self._services, caller, changes, operation=f"mcp:{tool.name}") as recording:
+            answer = await tool.run(self._services, caller, arguments)
+            if isinstance(answer, Work):
+                recording.finish(200, session_id=session_id_of(answer.workflow_id), message_id=answer.message_id)
+        return answer
 
     async def _handle_of(self, work: Work, context: Context) -> dict[str, Any] | None:
         """Return a handle of the work; `None` if the client does not support handles, or none can be stored."""

@@ -28,15 +28,17 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, JsonValue, ValidationError
 
+from turnkeeper.api.audit.actions import DECISIONS, Change, decision
 from turnkeeper.api.callers import Caller, caller_of
-from turnkeeper.api.mcp.approvals import awaiting_calls, decide, read_decisions
+from turnkeeper.api.mcp.approvals import ApprovalForm, AwaitingCall, awaiting_calls, decide, read_decisions
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import task_result
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
-from turnkeeper.models.http_responses import Task
-from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.http_responses import AuditAction, Task
+from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn
 from turnkeeper.stores.task_handles import TaskHandle
 
@@ -143,18 +145,31 @@ class TasksExtension:
             task = await read_prompt_task(self._services, handle.session_id, handle.message_id)
             if task.status == "input_required":
                 calls = await awaiting_calls(self._services, handle.session_id)
-                for call, form in read_decisions(calls, params.input_responses):
-                    await decide(self._services, call, form)
+                await self._decide(context, read_decisions(calls, params.input_responses))
         except ValidationError as error:
             raise rpc_error(arguments_error(error)) from error
         except EXPECTED as error:
             raise rpc_error(error) from error
         return {"resultType": "complete"}
 
+    async def _decide(self, context: Context, decisions: list[tuple[AwaitingCall, ApprovalForm]]) -> None:
+        changes = [
+            decision(DECISIONS[form.decision], session_id_of(call.workflow_id), call.approval.call_id)
+            for call, form in decisions
+        ]
+        if not changes:
+            return
+        async with recorded(self._services, caller_of_call(context), changes, operation="mcp:tasks/update"):
+            for call, form in decisions:
+                await decide(self._services, call, form)
+
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)
         try:
-            await self._stop(handle)
+            action: AuditAction = "cancel_task" if handle.message_id is None else "cancel"
+            changes = [Change(action, session_id_of(handle.session_id), handle.message_id)]
+            async with recorded(self._services, caller_of_call(context), changes, operation="mcp:tasks/cancel"):
+                await self._stop(handle)
         except EXPECTED as error:
             if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended
                 raise rpc_error(error) from error

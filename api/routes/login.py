@@ -18,7 +18,9 @@ COOKIE_SECONDS = 30 * 24 * 3600
 router = APIRouter(tags=["login"])
 
 
-@router.get("/me", operation_id="get_me", responses=errors(*OPEN, "archive-unavailable", "issuer-unavailable"))
+@router.get(
+    "/me", operation_id="get_me", responses=errors(*OPEN, "archive-unavailable", "issuer-unavailable", "rate-limited")
+)
 async def get_me(request: Request) -> Me:
     """Return who the request's key or token, or the page's login, makes the caller; null without a valid one."""
     authenticator: Authenticator = request.app.state.authenticator
@@ -34,7 +36,7 @@ async def get_me(request: Request) -> Me:
 @router.post(
     "/login",
     operation_id="log_in",
-    responses=errors(*OPEN, *VERIFIED, "foreign-origin", "too-large"),
+    responses=errors(*OPEN, *VERIFIED, "foreign-origin", "too-large", "rate-limited"),
 )
 async def log_in(request: Request, response: Response, services: ServicesDep, body: Login) -> Me:
     """Check a key or token, and set a cookie with it for the page."""
@@ -55,7 +57,9 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
     return _me(authenticator, identity)
 
 
-@router.post("/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin"))
+@router.post(
+    "/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin", "rate-limited")
+)
 async def log_out(response: Response) -> None:
     """Remove the cookie. The key stays valid."""
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")

@@ -30,6 +30,8 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[FieldProblem] | None = None
+    limit: str | None = None
+    """Of `rate-limited`: the setting that limits the call, which had no effect."""
 
     @property
     def name(self) -> str:

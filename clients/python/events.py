@@ -110,7 +110,8 @@ async def follow(
             raise error
         name = error.problem.name if isinstance(error, GatewayProblemError) else None
         yield ConnectionLostEvent(reason=str(error), problem=name)
-        await asyncio.sleep(next(pauses))
+        retry_after = error.retry_after if isinstance(error, GatewayProblemError) else None
+        await asyncio.sleep(max(next(pauses), retry_after or 0.0))
 
 
 class _Stream:

@@ -13,6 +13,7 @@ Every prompt is sent with an id, so that it can be sent again after a lost respo
 
 import os
 from collections.abc import AsyncGenerator
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -27,6 +28,8 @@ from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.http_responses import (
     ApprovalDecided,
+    AuditAction,
+    AuditPage,
     Cancelling,
     ChatAccepted,
     ConversationResponse,
@@ -266,6 +269,27 @@ class GatewayClient:
     async def me(self) -> Me:
         """Return who the gateway takes the caller for; nobody without a valid key."""
         return await self._sender.ask(Me, "GET", "/me")
+
+    async def audit(
+        self,
+        *,
+        session_id: str | None = None,
+        user: str | None = None,
+        action: AuditAction | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AuditPage:
+        """Return a page of who changed what, newest first; only for admins."""
+        params = {
+            "session": session_id,
+            "user": user,
+            "action": action,
+            "since": since.isoformat() if since else None,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        return await self._sender.ask(AuditPage, "GET", "/audit", params=params)
 
     async def health(self) -> Health:
         """Return whether the gateway's process is up. This is never sent again."""

@@ -1,7 +1,7 @@
 """HTTP requests to the gateway: sending, retrying, and mapping errors.
 
-A request that never reached the gateway is always sent again. One that may have reached it is sent again only if it is
-idempotent, as a prompt is by its id.
+A request that never reached the gateway is always sent again, and so is one over a limit, after the time that the
+gateway says. One that may have reached it is sent again only if it is idempotent, as a prompt is by its id.
 """
 
 import asyncio
@@ -96,6 +96,14 @@ class RequestSender:
             pause = next(pauses)
             try:
                 response = await self._http.send(request)
+                await self._raise_problem(response)
+            except GatewayProblemError as problem:
+                # Over a limit nothing was done, so any request may be sent again.
+                if problem.problem.limit is None or problem.retry_after is None:
+                    raise
+                pause = problem.retry_after
+                if clock() + pause > until:
+                    raise
             except httpx2.TransportError as error:
                 can_repeat = repeatable or isinstance(error, NEVER_SENT)
                 if not can_repeat or clock() + pause > until:
@@ -103,7 +111,6 @@ class RequestSender:
             except httpx2.RequestError as error:
                 raise self._to_gateway_error(error) from error
             else:
-                await self._raise_problem(response)
                 return response
             await asyncio.sleep(pause)
 

@@ -40,6 +40,12 @@ INHERIT_AND_HISTORY = "--inherit and a conversation_history in --context exclude
 CONTEXT_UNREADABLE = "--context {path} can't be used: {reason}"
 CONTEXT_NO_OBJECT = "it is not a JSON object of fields; the description is given on the command line."
 
+# ---- the audit
+
+NO_AUDIT = "Nothing was changed."
+AUDIT_OUTCOME = {"accepted": "accepted", "refused": "refused", "failed": "failed", "unknown": "outcome unknown"}
+AUDIT_REPEATED = "repeated"
+
 # ---- start and end of a chat
 
 RESUME_LATER = "  Resume with: {command}"

@@ -186,6 +186,16 @@ class Settings(BaseSettings):
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
     """Concurrent connections of the gateway; one more is answered with 503 and closed."""
 
+    rate_limit: float | None = Field(None, gt=0, le=1_000_000)
+    """Requests a second of one key or person; None: 50 where a credential is needed, else no limit."""
+    prompt_rate_limit: float | None = Field(None, gt=0, le=1_000_000)
+    """Prompts a minute in one session, from everybody; None: 120 where a credential is needed, else no limit."""
+    max_streams_per_key: int | None = Field(None, ge=1, le=100_000)
+    """Event streams and waiting requests of one key or person at once; None: 100 where a credential is needed, else no
+    limit."""
+    max_open_sessions: int | None = Field(None, ge=1, le=10_000_000)
+    """Open sessions of a tenant; None: 10,000 where a credential is needed, else no limit."""
+
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
     temporal_ui_port: Port = 8233

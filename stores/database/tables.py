@@ -122,3 +122,37 @@ INDEX_REPAIRS = Table(
     # Microseconds since 1970: all sessions that started or ended before have a row.
     Column("compared_until", BigInteger, nullable=False),
 )
+
+AUDIT = Table(
+    "audit",
+    METADATA,
+    Column("request_id", String(64), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # Microseconds since 1970.
+    Column("at", BigInteger, nullable=False),
+    Column("tenant", String(MAX_ID_CHARS), nullable=False),
+    Column("caller", String(MAX_ID_CHARS), nullable=False),
+    Column("user", String(MAX_ID_CHARS)),
+    Column("role", String(32), nullable=False),
+    Column("operation", String(64), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("session_id", String(MAX_ID_CHARS)),
+    Column("message_id", String(MAX_ID_CHARS)),
+    Column("call_id", String(64)),
+    # Names with commas between them.
+    Column("fields", Text, nullable=False),
+    Index(None, "tenant", "at"),
+    Index(None, "session_id", "action"),
+)
+
+AUDIT_OUTCOMES = Table(
+    "audit_outcomes",
+    METADATA,
+    Column("request_id", String(64), primary_key=True),
+    # Of the response.
+    Column("status", Integer, nullable=False),
+    # What the gateway chose, where the request did not.
+    Column("session_id", String(MAX_ID_CHARS)),
+    Column("message_id", String(MAX_ID_CHARS)),
+    Index(None, "session_id"),
+)

@@ -116,6 +116,7 @@ CLIENT_METHODS = {
     "get_full_conversation": GatewayClient.page,
     "get_blob": GatewayClient.blob,
     "get_context": GatewayClient.context,
+    "read_audit": GatewayClient.audit,
     "health": GatewayClient.health,
     "get_me": GatewayClient.me,
     "create_task": TaskCalls.create,

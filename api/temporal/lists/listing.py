@@ -91,6 +91,13 @@ async def list_task_executions(
     return page, pages.next_cursor
 
 
+async def count_open_sessions(client: Client, tenant: str) -> int:
+    """Return how many sessions of the tenant are open, its tasks' included."""
+    condition = f"{sessions_of(tenant)} AND {_STATUS_FILTERS['open']}"
+    count = await call_temporal(client.count_workflows(condition, rpc_timeout=rpc_timeout()), NO_SESSION)
+    return count.count
+
+
 class _Pages:
     """The pages of a list, from a cursor on. Raises 422 for what is no cursor of ours."""
 

@@ -174,7 +174,8 @@ export class Events {
       return;
     }
     this.#listener.onConnection("away", problem);
-    this.#timer = setTimeout(() => void this.#connect(), this.#pause * (0.75 + Math.random() / 2));
+    const pause = Math.max(this.#pause, (problem?.retryAfter ?? 0) * 1000);
+    this.#timer = setTimeout(() => void this.#connect(), pause * (0.75 + Math.random() / 2));
     this.#pause = Math.min(MAX_PAUSE_MS, this.#pause * 2);
   }
 }

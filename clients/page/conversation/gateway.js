@@ -11,6 +11,8 @@
 import { TEXTS, unexpectedStatus } from "../words.js";
 
 const TIMEOUT_MS = 15_000;
+/** How long a request over a limit is sent again, each time after the time that the gateway names. */
+const PATIENCE_MS = 10_000;
 const JSON_BODY = { "content-type": "application/json" };
 
 /** The event of the window when a request was refused for want of a valid key. */
@@ -18,12 +20,16 @@ export const LOGIN_NEEDED = "turnkeeper:login-needed";
 
 /** A failed request; `status` is 0 if no gateway answered. */
 export class GatewayError extends Error {
-  /** @param {number} status @param {string} type @param {string} detail @param {number | null} retryAfter seconds */
-  constructor(status, type, detail, retryAfter = null) {
+  /**
+   * @param {number} status @param {string} type @param {string} detail @param {number | null} retryAfter seconds
+   * @param {boolean} isOverLimit whether the request was over a limit, so that it had no effect
+   */
+  constructor(status, type, detail, retryAfter = null, isOverLimit = false) {
     super(detail);
     this.status = status;
     this.type = type;
     this.retryAfter = retryAfter;
+    this.isOverLimit = isOverLimit;
   }
 
   /** Whether the same request may succeed later. */
@@ -47,9 +53,15 @@ function query(parameters) {
  */
 async function send(method, url, body) {
   const content = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
-  const response = await orUnreachable(fetch(url, { method, signal: AbortSignal.timeout(TIMEOUT_MS), ...content }));
-  if (!response.ok) throw await errorOf(response);
-  return response;
+  const until = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const response = await orUnreachable(fetch(url, { method, signal: AbortSignal.timeout(TIMEOUT_MS), ...content }));
+    if (response.ok) return response;
+    const error = await errorOf(response);
+    const pause = (error.retryAfter ?? 0) * 1000;
+    if (!error.isOverLimit || !pause || Date.now() + pause > until) throw error;
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
 }
 
 /**
@@ -73,12 +85,12 @@ async function errorOf(response) {
 }
 
 /**
- * @param {{status: number, type?: string, detail?: string}} problem @param {number | null} [retryAfter] seconds
+ * @param {{status: number, type?: string, detail?: string, limit?: string}} problem @param {number | null} [retryAfter] seconds
  * @returns {GatewayError}
  */
-export function errorOfProblem({ status, type, detail }, retryAfter = null) {
+export function errorOfProblem({ status, type, detail, limit }, retryAfter = null) {
   const name = String(type ?? "").replace("urn:turnkeeper:problem:", "");
-  return new GatewayError(status, name, detail ?? unexpectedStatus(status), retryAfter);
+  return new GatewayError(status, name, detail ?? unexpectedStatus(status), retryAfter, Boolean(limit));
 }
 
 /** @param {string} method @param {string} url @param {unknown} [body] */

@@ -114,7 +114,7 @@ async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
 
 
 async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settings) -> None:
-    key = await key_of(settings, READER)
+    key = await key_of(settings, Column("Rob", "reader", "without-tasks"))
     async with mcp_client(address, key=key) as client:
         assert (await client.answer("list_tasks"))["tasks"] == []
         refusal = await client.call("create_task", description="Count.")

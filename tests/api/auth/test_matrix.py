@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi import FastAPI
@@ -31,13 +32,29 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(state_dir=tmp_path_factory.mktemp("state"), auth={"keys": True})
 
 
+class Unrecorded:
+    """Stands for the audit and the limits of a gateway without a store: it lets everything through."""
+
+    async def check(self, *_: object) -> None:
+        pass
+
+    async def begin(self, *_: object, **__: object) -> "Unrecorded":
+        return self
+
+    def finish(self, *_: object, **__: object) -> None:
+        pass
+
+    def note_refusal(self, *_: object, **__: object) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def app(settings: Settings) -> Iterator[FastAPI]:
     """A gateway that is never started: what gets through the check fails after it, but not with 401 or 403."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(McpEndpoint, "_started", None)  # it would wait for the start
         app = create_app(settings)
-        app.state.services = None
+        app.state.services = SimpleNamespace(audit=Unrecorded(), limits=Unrecorded())
         yield app
 
 

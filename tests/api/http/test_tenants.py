@@ -143,7 +143,16 @@ REQUESTS: dict[str, list[Request]] = {
 }
 """By operation; the ids in a path beside the session's are those of `OTHER_IDS`."""
 
-WITHOUT_A_SESSION = {"list_sessions", "render_markdown", "health", "readiness", "get_me", "log_in", "log_out"}
+WITHOUT_A_SESSION = {
+    "list_sessions",
+    "render_markdown",
+    "health",
+    "readiness",
+    "get_me",
+    "log_in",
+    "log_out",
+    "read_audit",
+}
 
 OTHER_IDS = {"message_id": "m1", "call_id": "1.1.0", "hash": "0" * 64}
 

@@ -297,3 +297,22 @@ async def test_tsk_6_only_post_is_taken(http_nowhere: AsyncClient):
     for method in ("GET", "DELETE", "PUT", "OPTIONS"):
         answer = await http_nowhere.request(method, "/mcp", headers={"accept": "text/event-stream"})
         assert (answer.status_code, answer.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
+
+
+async def test_api_4_what_the_tools_change_stands_in_the_audit(url: str, env: Environment):
+    async with mcp_client(url) as client, AsyncClient(base_url=url) as http:
+        await client.answer("send_prompt", workflow_id="by-mcp", message="Hello.", id="m1", start=True)
+        task = (await client.answer("create_task", description="Count."))["task_id"]
+        await client.answer("message_task", task_id=task, text="Again.", id="m2")
+        await client.answer("cancel_task", task_id=task)
+        await client.call("cancel_task", task_id="by-mcp")
+        await client.answer("get_task", task_id=task)
+        entries = (await http.get("/audit")).json()["entries"][::-1]
+    assert [(one["operation"], one["workflow_id"], one["message_id"], one["status"]) for one in entries] == [
+        ("mcp:send_prompt", "by-mcp", "m1", 200),
+        ("mcp:create_task", task, None, 200),
+        ("mcp:message_task", task, "m2", 200),
+        ("mcp:cancel_task", task, None, 200),
+        ("mcp:cancel_task", "by-mcp", None, 404),
+    ]
+    assert {entry["caller"] for entry in entries} == {"local"}

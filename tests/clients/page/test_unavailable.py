@@ -1,5 +1,6 @@
 """What the page shows of what is gone or can't be read just now (API-5)."""
 
+import asyncio
 import re
 
 from playwright.async_api import Route, expect
@@ -27,6 +28,27 @@ async def test_api_5_a_session_that_is_deleted_while_it_is_shown_leaves_nothing_
     await expect(tab.log).to_contain_text("It was deleted, or the link is wrong.", use_inner_text=True)
     await expect(tab.turns).to_have_count(0)
     await expect(tab.page.locator("#session-usage")).to_have_text("")
+
+
+async def test_api_4_a_request_over_a_limit_is_sent_again_after_the_time_that_the_gateway_says(tab: Tab) -> None:
+    tab.may_be_cut_off = True  # the browser notes the 429
+    tries: list[float] = []
+
+    async def limit(route: Route) -> None:
+        if route.request.method == "POST":
+            tries.append(asyncio.get_running_loop().time())
+        if len(tries) == 1 and route.request.method == "POST":
+            over = {"type": "urn:turnkeeper:problem:rate-limited", "detail": "Too many.", "limit": "rate_limit"}
+            await route.fulfill(status=429, headers={"retry-after": "1"}, json=over)
+        else:
+            await route.fallback()
+
+    await tab.page.route(LIST, limit)
+    await tab.open()
+    await tab.send("Hello")
+    await tab.shows(1)
+    assert len(tries) == 2
+    assert tries[1] - tries[0] >= 1
 
 
 async def test_api_5_a_list_of_sessions_that_can_t_be_read_is_not_called_empty(tab: Tab) -> None:

@@ -54,14 +54,16 @@ class Broadcast(httpx2.AsyncByteStream):
         raise httpx2.ReadError("cut")
 
 
-def client_of(*answers: Callable[[], httpx2.Response], url: str = "http://gateway") -> GatewayClient:
+def client_of(
+    *answers: Callable[[], httpx2.Response], url: str = "http://gateway", patience: float = 0.0
+) -> GatewayClient:
     """A client whose requests are answered by `answers`, one after the other, the last one for ever."""
     rest = list(answers)
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         return (rest.pop(0) if len(rest) > 1 else rest[0])()
 
-    return GatewayClient(url, patience=0.0, transport=httpx2.MockTransport(answer))
+    return GatewayClient(url, patience=patience, transport=httpx2.MockTransport(answer))
 
 
 def answers(status: int, **more: Any) -> Callable[[], httpx2.Response]:
@@ -150,6 +152,43 @@ async def test_api_8_what_is_no_gateway_is_named_by_every_call(
     async with client_of(answers(status, html=PAGE)) as client:
         with pytest.raises(GatewayUnreadableError, match="not a Turnkeeper gateway"):
             await call(client)
+
+
+LIMITED = {"type": "urn:turnkeeper:problem:rate-limited", "title": "", "status": 429, "detail": "Too many."}
+OVER_LIMIT = answers(429, json={**LIMITED, "limit": "rate_limit"}, headers={"retry-after": "1"})
+
+
+async def test_api_8_a_request_over_a_limit_is_sent_again_after_the_time_that_the_gateway_says() -> None:
+    started_at = asyncio.get_running_loop().time()
+    started = answers(201, json={"workflow_id": "s"})
+    async with client_of(OVER_LIMIT, started, patience=5.0) as client:
+        assert (await client.start()).workflow_id == "s"  # not repeatable, but nothing was done
+    assert asyncio.get_running_loop().time() - started_at >= 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "retry_after"),
+    [
+        (OVER_LIMIT, 1.0),
+        (answers(429, json={**LIMITED, "limit": "max_open_sessions"}, headers={"retry-after": "60"}), 60.0),
+        (answers(429, json=LIMITED, headers={"retry-after": "0"}), 0.0),
+    ],
+)
+async def test_api_8_a_limit_that_is_not_over_in_time_is_an_error(
+    answer: Callable[[], httpx2.Response], retry_after: float
+) -> None:
+    async with client_of(answer) as client:
+        with pytest.raises(GatewayProblemError) as error:
+            await client.start()
+    assert (error.value.problem.name, error.value.retry_after) == ("rate-limited", retry_after)
+
+
+async def test_api_8_a_stream_over_a_limit_is_opened_again_after_the_time_that_the_gateway_says() -> None:
+    started_at = asyncio.get_running_loop().time()
+    ended = answers(200, headers=SSE, content=as_event(update(status="ended", revision=2)))
+    seen, error = await events_of(client_of(OVER_LIMIT, ended), patience=5.0)
+    assert ([type(event) for event in seen], error) == ([ConnectionLostEvent, UpdateEvent], None)
+    assert asyncio.get_running_loop().time() - started_at >= 1
 
 
 async def test_api_8_an_answer_that_can_not_be_unpacked_is_unreadable() -> None:

@@ -119,6 +119,9 @@ async def converse(http: httpx.AsyncClient, model: str) -> list[dict[str, Any]]:
         await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": canary(prompt)})
     for path in ("", "/conversation", "/context", "/context?format=replay", "/queue"):
         (await http.get(f"/workflow/{session}{path}")).raise_for_status()
+    audit = (await http.get(f"/audit?session={session}")).raise_for_status()
+    assert "start" in audit.text
+    assert "CANARY" not in audit.text
     return (await http.get(f"/workflow/{session}/conversation/full")).raise_for_status().json()["messages"]
 
 

@@ -1,0 +1,139 @@
+"""How much one caller may ask for: requests a second, and event streams at once (API-4).
+
+A bucket has a token for each request; it fills up steadily and holds a burst. Buckets are in the memory of a gateway,
+so several gateways together allow that many times as much. Without authentication everybody is the same caller, and a
+limit applies only if it is set.
+"""
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from turnkeeper.api import problems
+from turnkeeper.api.callers import LOCAL, Caller, caller_of
+from turnkeeper.api.http.origin_check import EXEMPT_PATHS
+from turnkeeper.api.problems import LimitName, ProblemError
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.bounded_dict import BoundedDict
+
+DEFAULTS: dict[LimitName, float] = {
+    "rate_limit": 50.0,
+    "prompt_rate_limit": 120.0,
+    "max_streams_per_key": 100,
+    "max_open_sessions": 10_000,
+}
+"""With authentication, unless they are set."""
+
+BURST_SECONDS = 4
+"""A caller who was silent may send this many seconds' requests at once."""
+
+MAX_BUCKETS = 10_000
+
+STREAM_RETRY_SECONDS = 5
+"""When to try again while there are too many streams: nobody knows when one of them ends."""
+
+_STREAMS = re.compile(r"/workflow/[^/]+/events|/api/chat(/[^/]+/stream)?|/mcp")
+_WAITS = frozenset({"wait", "wait_seconds"})
+
+Clock = Callable[[], float]
+
+
+def limit_of(settings: Settings, name: LimitName, caller: Caller) -> float:
+    """Return the limit that applies to `caller`; infinity: none."""
+    configured: float | None = getattr(settings, name)
+    if configured is not None:
+        return configured
+    return math.inf if caller.id == LOCAL.id else DEFAULTS[name]
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class TokenBuckets:
+    """Buckets by key. An idle key's bucket is full, so the oldest are dropped first."""
+
+    def __init__(self, *, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets = BoundedDict[str, _Bucket](max_entries=MAX_BUCKETS)
+
+    def seconds_to_wait(self, key: str, *, rate: float, burst: float) -> float:
+        """Take a token and return 0, or return the seconds until there is one. `rate`: tokens a second.
+
+        >>> now = 0.0
+        >>> buckets = TokenBuckets(clock=lambda: now)
+        >>> [buckets.seconds_to_wait("key:a", rate=2, burst=2) for _ in range(3)]
+        [0.0, 0.0, 0.5]
+        >>> now = 0.5
+        >>> buckets.seconds_to_wait("key:a", rate=2, burst=2), buckets.seconds_to_wait("key:b", rate=2, burst=2)
+        (0.0, 0.0)
+        """
+        now = self._clock()
+        bucket = self._buckets.get(key) or _Bucket(burst, now)
+        self._buckets[key] = bucket
+        bucket.tokens = min(burst, bucket.tokens + (now - bucket.filled_at) * rate)
+        bucket.filled_at = now
+        if bucket.tokens >= 1:
+            bucket.tokens -= 1
+            return 0.0
+        return (1 - bucket.tokens) / rate
+
+
+class RateLimitMiddleware:
+    """Rejects requests beyond the caller's rate, and streams beyond the caller's number (429)."""
+
+    def __init__(self, app: ASGIApp, *, settings: Settings, clock: Clock = time.monotonic) -> None:
+        self._app = app
+        self._settings = settings
+        self._buckets = TokenBuckets(clock=clock)
+        self._streams = Counter[str]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in EXEMPT_PATHS:
+            await self._app(scope, receive, send)
+            return
+        caller, is_stream = caller_of(scope), holds_connection(scope["path"], scope["query_string"])
+        if caller is None:  # an open route
+            await self._app(scope, receive, send)
+            return
+        problem = self._problem_with(caller, is_stream=is_stream)
+        if problem is not None:
+            await problems.response(problem.problem, problem.headers)(scope, receive, send)
+            return
+        self._streams[caller.id] += is_stream
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._streams[caller.id] -= is_stream
+            if not self._streams[caller.id]:
+                del self._streams[caller.id]
+
+    def _problem_with(self, caller: Caller, *, is_stream: bool) -> ProblemError | None:
+        rate = limit_of(self._settings, "rate_limit", caller)
+        if rate < math.inf:
+            seconds = self._buckets.seconds_to_wait(caller.id, rate=rate, burst=max(1, BURST_SECONDS * rate))
+            if seconds:
+                return problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
+        streams = limit_of(self._settings, "max_streams_per_key", caller)
+        if is_stream and self._streams[caller.id] >= streams:
+            return problems.over_limit("max_streams_per_key", streams, retry_after=STREAM_RETRY_SECONDS)
+        return None
+
+
+def holds_connection(path: str, query: bytes) -> bool:
+    """Return whether the request may be answered for as long as its client likes: a stream, or one that waits.
+
+    >>> holds_connection("/workflow/a/events", b""), holds_connection("/tasks/a", b"wait_seconds=60")
+    (True, True)
+    >>> holds_connection("/workflow/a", b""), holds_connection("/api/chat/a/messages", b"")
+    (False, False)
+    """
+    return _STREAMS.fullmatch(path) is not None or not _WAITS.isdisjoint(parse_qs(query.decode("latin-1")))

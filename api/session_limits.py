@@ -1,0 +1,100 @@
+"""The limits of what a request does to sessions: prompts a minute in one, and open ones of a tenant (API-4)."""
+
+import asyncio
+import math
+from dataclasses import dataclass
+
+from temporalio.client import Client
+
+from turnkeeper.api import problems
+from turnkeeper.api.audit.actions import PROMPTING, Change
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.temporal.lists.listing import count_open_sessions
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.models.settings.settings import Settings
+
+SESSIONS_RETRY_SECONDS = 60
+"""When to try again while a tenant has too many open sessions; somebody must end one."""
+
+
+COUNT_SECONDS = 10.0
+"""How long a count of a tenant's open sessions is used."""
+
+
+class SessionLimits:
+    """Checks each request that changes something, over HTTP and MCP, before it does."""
+
+    def __init__(self, settings: Settings, reader: SessionReader) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._prompts = TokenBuckets()
+        self._open = OpenSessions(reader.client)
+
+    async def check(self, caller: Caller, changes: list[Change]) -> None:
+        """Count the changes. Raises 429 if they are too many; then none of them may be made."""
+        for change in changes:
+            if change.action in PROMPTING and change.session_id:
+                self._check_prompt(caller, change.session_id)
+        for change in changes:
+            if change.may_start_session:
+                await self._check_start(caller, change)
+
+    def _check_prompt(self, caller: Caller, session_id: str) -> None:
+        limit = limit_of(self._settings, "prompt_rate_limit", caller)
+        if limit == math.inf:
+            return
+        seconds = self._prompts.seconds_to_wait(f"{caller.tenant}:{session_id}", rate=limit / 60, burst=max(1, limit))
+        if seconds:
+            raise problems.over_limit("prompt_rate_limit", limit, retry_after=math.ceil(seconds))
+
+    async def _check_start(self, caller: Caller, change: Change) -> None:
+        limit = limit_of(self._settings, "max_open_sessions", caller)
+        if limit == math.inf or await self._open.reserve(caller.tenant, limit=limit):
+            return
+        if change.action in ("start", "create_task") or not await self._exists(caller, change.session_id):
+            raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
+
+    async def _exists(self, caller: Caller, session_id: str | None) -> bool:
+        """Return whether a prompt that would start a session finds it open or ended: then it starts none."""
+        if session_id is None:
+            return False
+        try:
+            await self._reader.describe_if_retained(caller.workflow_id(session_id))
+        except ProblemError:
+            return False
+        return True
+
+
+@dataclass
+class _Count:
+    sessions: int
+    at: float
+
+
+class OpenSessions:
+    """The numbers of open sessions by tenant: the last count, and what was started here since."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._counts: dict[str, _Count] = {}
+        self._calls = Coalescer[str, int]()
+
+    async def reserve(self, tenant: str, *, limit: float) -> bool:
+        """Return whether the tenant may have one more, which counts from now on.
+
+        While Temporal can't count, it may: starting the session fails then too.
+        """
+        now, count = asyncio.get_running_loop().time(), self._counts.get(tenant)
+        if count is None or now - count.at > COUNT_SECONDS:
+            try:
+                sessions = await self._calls.run(tenant, lambda: count_open_sessions(self._client, tenant))
+            except ProblemError:
+                return True
+            count = self._counts[tenant] = _Count(sessions, now)
+        if count.sessions >= limit:
+            return False
+        count.sessions += 1
+        return True

@@ -1,0 +1,54 @@
+"""`turnkeeper audit`: who changed what."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.terminal import texts
+from turnkeeper.clients.terminal.formatting import legible
+from turnkeeper.clients.terminal.gateway_command import GatewayCommand, say
+from turnkeeper.models.http_responses import AuditAction, AuditEntry
+
+PAGE = 1_000
+"""The most entries that the gateway returns at once."""
+
+
+@dataclass(frozen=True)
+class AuditCommand(GatewayCommand):
+    """Prints changes, newest first, a line each; with `--json`, an object a line."""
+
+    def show(
+        self,
+        *,
+        session: str | None,
+        user: str | None,
+        action: AuditAction | None,
+        since: datetime | None,
+        limit: int,
+    ) -> int:
+        """Print at most `limit` changes; return the exit code."""
+
+        async def show(gateway: GatewayClient) -> int:
+            rest, cursor = limit, None
+            while rest > 0:
+                page = await gateway.audit(
+                    session_id=session, user=user, action=action, since=since, limit=min(rest, PAGE), cursor=cursor
+                )
+                for entry in page.entries:
+                    print(entry.model_dump_json() if self.as_json else legible(_line(entry)), flush=True)
+                rest, cursor = rest - len(page.entries), page.next_cursor
+                if cursor is None:
+                    break
+            if rest == limit and not self.as_json:
+                say(texts.NO_AUDIT)
+            return 0
+
+        return self.run(show)
+
+
+def _line(entry: AuditEntry) -> str:
+    who = f"{entry.user} ({entry.caller})" if entry.user else entry.caller
+    what = " ".join(filter(None, (entry.action, entry.workflow_id, entry.message_id, entry.call_id, *entry.fields)))
+    outcome = texts.AUDIT_REPEATED if entry.repeats else texts.AUDIT_OUTCOME[entry.outcome]
+    status = f" {entry.status}" if entry.outcome in ("refused", "failed") else ""
+    return f"{entry.at:%Y-%m-%d %H:%M:%S}  {who}  {what}  {outcome}{status}"

@@ -1,0 +1,223 @@
+"""Who changed what stands in the audit, and never a word of what was said: API-4."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from httpx import AsyncClient
+from sqlalchemy import select
+from temporalio.client import Client
+
+from tests.api.audit.callers import ADA, BOB, EVE, client_of, gateway_of_callers
+from tests.api.http.test_bad_input import problem_of
+from tests.harness import Environment, asks, broken, heal, says
+from turnkeeper.api.audit.actions import OPERATIONS, TOOLS, UNCHANGING, RequestParts
+from turnkeeper.api.mcp.tools import TOOLS as MCP_TOOLS
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.stores.database.tables import AUDIT, AUDIT_OUTCOMES
+
+CANARY = "CANARY of what was said"
+
+
+@pytest.fixture(scope="module")
+async def gateway(temporal: Client, shared_env: Environment) -> AsyncIterator[FastAPI]:
+    settings = Settings(task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=2)
+    async with gateway_of_callers(temporal, settings, partials=shared_env.partials) as app:
+        yield app
+
+
+@pytest.fixture
+async def ada(gateway: FastAPI) -> AsyncIterator[AsyncClient]:
+    async with client_of(gateway, ADA) as http:
+        yield http
+
+
+@pytest.fixture
+async def bob(gateway: FastAPI) -> AsyncIterator[AsyncClient]:
+    async with client_of(gateway, BOB) as http:
+        yield http
+
+
+async def entries(http: AsyncClient, **which: str) -> list[dict[str, Any]]:
+    """Return what the audit says, oldest first."""
+    answer = await http.get("/audit", params=which)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["entries"][::-1]
+
+
+def brief(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return (entry["action"], entry["message_id"] or entry["call_id"], entry["outcome"])
+
+
+def test_api_4_every_operation_that_is_no_get_and_every_tool_is_in_the_table_of_the_audit(api_document: Any):
+    changing = {
+        operation["operationId"]
+        for path in api_document["paths"].values()
+        for method, operation in path.items()
+        if method not in ("get", "head")
+    }
+    assert changing == OPERATIONS.keys() | UNCHANGING
+    assert not OPERATIONS.keys() & UNCHANGING
+    reading = {name for name, tool in MCP_TOOLS.items() if tool.hints.read_only_hint}
+    assert MCP_TOOLS.keys() - reading == TOOLS.keys()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_api_4_a_request_that_is_nonsense_is_read_without_an_error_and_nothing_of_it_is_copied(operation: str):
+    bodies: list[Any] = [
+        dict.fromkeys(("id", "workflow_id", "message_id", "user_name", "idempotency_key", "parent", "decision"), value)
+        for value in (CANARY, 7, None, [CANARY], {CANARY: CANARY}, True)
+    ]
+    bodies += [{"limits": {CANARY: 1}, CANARY: 2, "messages": value, "message": value} for value in (CANARY, [7], {})]
+    answer = {"role": "assistant", "parts": [7, {"state": "approval-responded", "approval": {}, "toolCallId": CANARY}]}
+    for body in (*bodies, {"message": answer}, {"messages": [answer]}):
+        path = {"id": CANARY, "message_id": CANARY, "call_id": CANARY}
+        changes = OPERATIONS[operation](RequestParts(path=path, headers={"idempotency-key": CANARY}, body=body))
+        assert "CANARY" not in str(changes)
+
+
+async def test_api_4_what_a_session_is_asked_for_stands_in_the_audit_in_order(
+    ada: AsyncClient, bob: AsyncClient, shared_env: Environment
+):
+    start = {"id": "audited", "title": CANARY, "limits": {"max_steps": 3}, "prompt": CANARY}
+    await bob.post("/workflow", json=start)
+    answered = await bob.post("/workflow/audited/prompt?wait=20", json={"message": CANARY})
+    await bob.post("/workflow/audited/prompt", json={"message": CANARY, "id": "m1"})
+    await bob.post("/workflow/audited/prompt", json={"message": CANARY}, headers={"Idempotency-Key": "m1"})
+    await bob.patch("/workflow/audited", json={"title": CANARY, "limits": {"max_steps": 4}})
+    await bob.delete("/workflow/audited/queue/nothing")
+    await bob.post("/workflow/audited/cancel", json={"message_id": "m1"})
+    await bob.post("/workflow/audited/retry", json={"message_id": "m1"})
+    await bob.post("/workflow/audited/end", json={"reason": CANARY})
+    await bob.post("/workflow/audited/prompt", json={"message": CANARY, "id": "m2"})
+    await ada.delete("/workflow/audited")
+    listed = await entries(ada, session="audited")
+    first_prompt = listed[1]["message_id"]
+    assert first_prompt
+    assert [brief(entry) for entry in listed] == [
+        ("start", first_prompt, "accepted"),
+        ("prompt", first_prompt, "accepted"),
+        ("prompt", answered.json()["id"], "accepted"),
+        ("prompt", "m1", "accepted"),
+        ("prompt", "m1", "accepted"),
+        ("configure", None, "accepted"),
+        ("withdraw", "nothing", "refused"),
+        ("cancel", "m1", listed[7]["outcome"]),
+        ("retry", "m1", "refused"),
+        ("end", None, "accepted"),
+        ("prompt", "m2", listed[10]["outcome"]),
+        ("delete", None, "accepted"),
+    ]
+    assert [entry["repeats"] for entry in listed if entry["repeats"]] == [listed[3]["request_id"]]
+    assert listed[0]["fields"] == ["title", "limits.max_steps"]
+    assert listed[5]["fields"] == ["title", "limits.max_steps"]
+    assert {entry["user"] for entry in listed[:-1]} == {"Bob"}
+    assert (listed[-1]["caller"], listed[-1]["user"], listed[-1]["role"]) == ("key:ada", "Ada", "admin")
+
+
+async def test_api_4_sessions_and_prompts_whose_ids_the_gateway_chose_are_named(ada: AsyncClient, bob: AsyncClient):
+    started = (await bob.post("/workflow")).json()["workflow_id"]
+    chat = (await bob.post("/chat", json={"message": CANARY})).json()
+    task = (await bob.post("/tasks", json={"description": CANARY, "idempotency_key": "audited-task"})).json()["task_id"]
+    await bob.post("/tasks", json={"description": CANARY, "idempotency_key": "audited-task"})
+    message = (await bob.post(f"/tasks/{task}/messages", json={"text": CANARY})).json()["message_id"]
+    await bob.post(f"/tasks/{task}/cancel", json={"reason": CANARY})
+    assert [brief(entry) for entry in await entries(ada, session=started)] == [("start", None, "accepted")]
+    (entry,) = await entries(ada, session=chat["workflow_id"])
+    assert (*brief(entry), entry["fields"]) == ("prompt", chat["message_id"], "accepted", ["start"])
+    of_task = await entries(ada, session=task)
+    assert [brief(entry) for entry in of_task] == [
+        ("create_task", None, "accepted"),
+        ("create_task", None, "accepted"),
+        ("message_task", message, "accepted"),
+        ("cancel_task", None, "accepted"),
+    ]
+    assert [entry["repeats"] for entry in of_task] == [None, of_task[0]["request_id"], None, None]
+
+
+async def test_api_4_decisions_are_named_by_their_call_in_each_protocol(
+    ada: AsyncClient, bob: AsyncClient, shared_env: Environment
+):
+    shared_env.tools.specs = [ToolSpec(name="send_mail")]
+    shared_env.vendor.script = [asks(("send_mail", {"to": CANARY}), ("send_mail", {"to": "b"})), says(CANARY)]
+    session = await shared_env.start(SessionInput(), id="asked-for-mails")
+    await session.prompt(id="p1", text=CANARY)
+    first, second = await session.awaited_approvals(2)
+    path = f"/workflow/{session.handle.id}/approvals"
+    rejection = {"args_digest": first.args_digest, "decision": "reject", "reason": CANARY}
+    await bob.post(f"{path}/{first.call_id}", json=rejection)
+    part = {
+        "type": "tool-send_mail",
+        "toolCallId": second.call_id,
+        "state": "approval-responded",
+        "approval": {"id": f"{second.call_id}:{second.args_digest}", "approved": True},
+    }
+    message = {"id": "p1:answer", "role": "assistant", "parts": [part]}
+    await bob.post("/api/chat", json={"id": session.handle.id, "messages": [message]})
+    decided = await entries(ada, session=session.handle.id)
+    assert [brief(entry) for entry in decided] == [
+        ("reject", first.call_id, "accepted"),
+        ("approve", second.call_id, "accepted"),
+    ]
+    shared_env.tools.specs, shared_env.vendor.script = [], []
+
+
+async def test_api_4_the_audit_is_for_admins_and_each_sees_its_own_tenant(gateway: FastAPI, bob: AsyncClient):
+    await bob.post("/workflow", json={"id": "ours"})
+    refused = await bob.get("/audit")
+    assert (refused.status_code, problem_of(refused)) == (403, "forbidden")
+    async with client_of(gateway, EVE) as eve:
+        assert await entries(eve) == await entries(eve, session="ours") == []
+
+
+async def test_api_4_the_audit_is_paged_and_comes_as_lines_of_json_on_request(ada: AsyncClient):
+    for number in range(3):
+        await ada.post("/workflow", json={"id": f"paged-{number}"})
+    all_entries, cursor = list[dict[str, Any]](), None
+    while True:
+        page = (await ada.get("/audit", params={"limit": 2, **({"cursor": cursor} if cursor else {})})).json()
+        all_entries += page["entries"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    answer = await ada.get("/audit", headers={"accept": "application/x-ndjson"})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line) for line in answer.text.splitlines()] == all_entries
+    since = all_entries[1]["at"]
+    assert len((await ada.get("/audit", params={"since": since, "action": "start"})).json()["entries"]) == 2
+    for wrong in ({"cursor": "x"}, {"since": "yesterday"}, {"action": "read"}, {"session": "a b"}):
+        assert (await ada.get("/audit", params=wrong)).status_code == 422
+
+
+async def test_api_4_no_table_of_the_audit_holds_anything_of_a_conversation(ada: AsyncClient, shared_env: Environment):
+    await ada.post("/workflow", json={"id": CANARY, "title": CANARY, CANARY: CANARY})
+    await ada.post("/workflow/ours/prompt", json={"message": CANARY, "id": CANARY}, headers={"Idempotency-Key": CANARY})
+    assert await entries(ada)
+    rows = await shared_env.stores.database.read(
+        lambda connection: [connection.execute(select(table)).all() for table in (AUDIT, AUDIT_OUTCOMES)]
+    )
+    assert all(rows)
+    assert "CANARY" not in str(rows)
+
+
+async def test_api_4_with_a_credential_nothing_is_done_that_the_audit_can_not_record(
+    gateway: FastAPI, bob: AsyncClient, ada: AsyncClient, shared_env: Environment
+):
+    file = broken(shared_env)
+    try:
+        refused = await bob.post("/workflow", json={"id": "unrecorded"})
+        assert (refused.status_code, problem_of(refused)) == (503, "archive-unavailable")
+        assert refused.headers["retry-after"] == "5"
+        async with client_of(gateway) as local:
+            assert (await local.post("/workflow", json={"id": "local"})).status_code == 201
+    finally:
+        heal(file)
+    assert (await ada.get("/workflow/unrecorded")).status_code == 404
+    (late,) = await entries(ada, session="unrecorded")
+    assert brief(late) == ("start", None, "failed")
+    (entry,) = await entries(ada, session="local")
+    assert (entry["caller"], entry["outcome"]) == ("local", "accepted")

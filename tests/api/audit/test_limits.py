@@ -1,0 +1,163 @@
+"""Nobody asks for more than the limits allow, and a refusal says which limit and when to try again: API-4."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from httpx import AsyncClient, Response
+from starlette.types import Message, Receive, Scope, Send
+from temporalio.client import Client
+
+from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
+from tests.harness import Environment
+from tests.waiting import run_other_tasks, until
+from turnkeeper.api.callers import LOCAL, Caller
+from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, limit_of
+from turnkeeper.api.problems import LimitName
+from turnkeeper.api.temporal.lists.listing import count_open_sessions
+from turnkeeper.models.settings.settings import Settings
+
+
+def assert_over(answer: Response, limit: str) -> None:
+    problem = answer.json()
+    assert (answer.status_code, problem["type"].rpartition(":")[2], problem["limit"]) == (429, "rate-limited", limit)
+    assert int(answer.headers["retry-after"]) >= 1
+    assert limit in problem["detail"]
+
+
+class Endless:
+    """An application whose requests last until the test ends them."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.end = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.running += 1
+        await self.end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def answer_of(app: RateLimitMiddleware, path: str, caller: Caller = ADA, query: bytes = b"") -> int:
+    messages: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        messages.append(message)
+
+    scope = {"type": "http", "path": path, "query_string": query, "state": {"caller": caller}, "method": "GET"}
+    await app(scope, receive, send)
+    status: int = messages[0]["status"]
+    return status
+
+
+def test_api_4_without_authentication_a_limit_applies_only_if_it_is_set():
+    names: tuple[LimitName, ...] = tuple(DEFAULTS)
+    assert {name: limit_of(Settings(), name, LOCAL) for name in names} == dict.fromkeys(names, math.inf)
+    assert {name: limit_of(Settings(), name, ADA) for name in names} == DEFAULTS
+    for name in names:
+        for caller in (LOCAL, ADA):
+            assert limit_of(Settings(**{name: 3}), name, caller) == 3
+
+
+async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_rate_of_its_own():
+    now = 0.0
+    endless = Endless()
+    endless.end.set()
+    app = RateLimitMiddleware(endless, settings=Settings(rate_limit=2), clock=lambda: now)
+    assert [await answer_of(app, "/workflow/a") for _ in range(10)] == [200] * 8 + [429] * 2
+    assert await answer_of(app, "/workflow/a", BOB) == 200
+    assert await answer_of(app, "/healthz") == 200
+    now = 1.0
+    assert [await answer_of(app, "/workflow/a") for _ in range(3)] == [200, 200, 429]
+    now = 100.0
+    assert [await answer_of(app, "/workflow/a") for _ in range(9)] == [200] * 8 + [429]
+
+
+async def test_api_4_streams_and_waiting_requests_beyond_the_number_are_refused_until_one_ends():
+    endless = Endless()
+    app = RateLimitMiddleware(endless, settings=Settings(max_streams_per_key=3))
+    paths = (("/workflow/a/events", b""), ("/api/chat", b""), ("/tasks/a", b"wait_seconds=60"))
+    streams = [asyncio.create_task(answer_of(app, path, query=query)) for path, query in paths]
+    await run_other_tasks()
+    assert endless.running == 3
+    for path, query in (*paths, ("/mcp", b""), ("/workflow/a/conversation", b"wait=5")):
+        assert await answer_of(app, path, query=query) == 429
+    others = [asyncio.create_task(answer_of(app, path, caller)) for path, caller in (("/mcp", BOB), ("/workflow", ADA))]
+    endless.end.set()
+    assert await asyncio.gather(*streams, *others) == [200] * 5
+    assert await answer_of(app, "/workflow/a/events") == 200
+
+
+@asynccontextmanager
+async def limited(temporal: Client, env: Environment, **limits: Any) -> AsyncIterator[dict[str, AsyncClient]]:
+    """Yield clients of a gateway with these limits, by their callers' users."""
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2, **limits)
+    async with (
+        gateway_of_callers(temporal, settings, partials=env.partials) as app,
+        client_of(app, BOB) as bob,
+        client_of(app) as local,
+    ):
+        yield {"bob": bob, "local": local}
+
+
+async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_them(
+    temporal: Client, shared_env: Environment
+):
+    async with limited(temporal, shared_env, prompt_rate_limit=0.01) as clients:
+        bob, local = clients["bob"], clients["local"]
+        for session in ("limited-1", "limited-2"):
+            await bob.post("/workflow", json={"id": session})
+            answer = await local.post("/chat", json={"message": "one", "workflow_id": session})
+            assert answer.status_code == 202
+        for path, body in (
+            ("/workflow/limited-1/prompt", {"message": "two"}),
+            ("/chat", {"message": "two", "workflow_id": "limited-1"}),
+            ("/workflow/limited-1/retry", {}),
+            ("/tasks/limited-1/messages", {"text": "two"}),
+            ("/api/chat", {"id": "limited-1", "message": {"id": "m", "role": "user", "parts": []}}),
+        ):
+            assert_over(await bob.post(path, json=body), "prompt_rate_limit")
+        audited = (await local.get("/audit", params={"session": "limited-1"})).json()["entries"]
+        assert [entry["action"] for entry in audited] == ["prompt", "start"]
+
+
+async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goes_on_with_those_it_has(
+    temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
+):
+    counts: dict[str, int] = {"": 7}
+
+    async def count(_: Client, tenant: str) -> int:
+        return counts[tenant]
+
+    monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
+    async with limited(temporal, shared_env, max_open_sessions=9) as clients:
+        bob = clients["bob"]
+        for session in ("open-1", "open-2"):
+            assert (await bob.post("/workflow", json={"id": session})).status_code == 201
+        for path, body in (
+            ("/workflow", {"id": "open-3"}),
+            ("/workflow/open-3/prompt?start=true", {"message": "hi"}),
+            ("/chat", {"message": "hi"}),
+            ("/tasks", {"description": "Count."}),
+            ("/api/chat", {"id": "open-3", "message": {"id": "m", "role": "user", "parts": []}}),
+        ):
+            assert_over(await bob.post(path, json=body), "max_open_sessions")
+        assert (await bob.get("/workflow/open-3")).status_code == 404
+        assert (await bob.post("/workflow/open-1/prompt?start=true", json={"message": "hi"})).status_code == 202
+
+
+async def test_api_4_open_sessions_are_counted_by_temporal(temporal: Client, shared_env: Environment):
+    session = await shared_env.start()
+
+    async def is_counted() -> bool:
+        return await count_open_sessions(temporal, "") > 0
+
+    await until(is_counted)
+    await session.handle.terminate()
