@@ -24,6 +24,7 @@ const FIRST_MODEL = document.querySelector('meta[name="turnkeeper:first-model"]'
 class Page {
   /** @type {Conversation | null} */
   #conversation = null;
+  #login = new LoginPanel();
   #log = new LogView();
   #queuePanel = new QueuePanel({
     onEdit: (text) => this.#composer.edit(text),
@@ -48,7 +49,6 @@ class Page {
 
   constructor() {
     followTheme();
-    new LoginPanel();
     window.addEventListener("popstate", () => this.#showFromAddress());
     document.addEventListener("keydown", (event) => this.#onKey(event));
     byId("new-session", HTMLAnchorElement).addEventListener("click", (event) => {
@@ -204,7 +204,7 @@ class Page {
     const field = event.target instanceof Element ? event.target.closest("input, select, textarea") : null;
     if (field && !field.closest("#composer")) return; // the field handles the key itself
     if (document.querySelector("dialog[open], [popover]:popover-open") || this.#sidebar.close()) return;
-    if (this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
+    if (this.#login.mayWrite && this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
   }
 }
 

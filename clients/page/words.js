@@ -57,6 +57,7 @@ export const TEXTS = {
   reject: "Reject",
   back: "Back",
   reason: "Reason, sent to the model",
+  approverDecides: "Someone with the role approver decides on this.",
   reasonHint: "Reason (optional, sent to the model)",
 
   code: "Code",

@@ -1,7 +1,9 @@
 /**
  * Who one is, and the dialog that asks for a key where the gateway needs one.
  *
- * The key is in a cookie that this code can't read. Another key may see other sessions, so the page starts anew.
+ * The key is in a cookie that this code can't read. Another key may see other sessions, so the page starts anew. The
+ * role stands at the body: the style sheet hides what needs another one (`data-needs`), and shows what is said in its
+ * place (`data-lacks`). The gateway refuses it anyway.
  */
 
 import { byId, setText } from "../dom.js";
@@ -26,6 +28,11 @@ export class LoginPanel {
     void this.#showMe();
   }
 
+  /** Whether the caller may change sessions; true until the gateway has said who that is. */
+  get mayWrite() {
+    return document.body.dataset.role !== "reader";
+  }
+
   #ask() {
     if (!this.#dialog.open) this.#dialog.showModal();
   }
@@ -33,7 +40,8 @@ export class LoginPanel {
   async #showMe() {
     try {
       const { authentication, caller } = await readMe();
-      if (!caller) this.#ask();
+      if (caller) document.body.dataset.role = caller.role;
+      else this.#ask();
       setText(this.#me, caller ? meWords(caller) : "");
       this.#me.hidden = this.#logOut.hidden = !(authentication && caller);
     } catch (error) {

@@ -103,6 +103,7 @@ export class QueuePanel {
       remove.disabled = false;
     });
     remove.title = TEXTS.remove;
+    remove.dataset.needs = "writer";
     return remove;
   }
 }

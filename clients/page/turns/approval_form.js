@@ -27,7 +27,7 @@ export class ApprovalForm {
     this.#decide = decide;
     this.#choices = h(
       "div",
-      { class: "choices" },
+      { class: "choices", "data-needs": "approver" },
       button("button primary", TEXTS.approve, () => void this.#send("approve")),
       button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session")),
       button("button", TEXTS.askToReject, () => this.#showReason(true)),
@@ -56,6 +56,7 @@ export class ApprovalForm {
       { class: "approval", role: "group", "aria-label": decideLabel(call) },
       h("p", {}, `${verb} `, h("code", {}, object), "? ", deadline),
       this.#choices,
+      h("p", { class: "quiet", "data-lacks": "approver" }, TEXTS.approverDecides),
       this.#rejection,
     );
   }

@@ -126,6 +126,7 @@ export class TurnView {
       if (!(await this.#actions.retry(turn))) retry.disabled = false;
     });
     retry.prepend(icon("retry"));
+    retry.dataset.needs = "writer";
     const isStopped = turn.status === "cancelled";
     this.#error.className = isStopped ? "turn-error row stopped" : "turn-error row";
     this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);

@@ -5,13 +5,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Browser, expect
 from temporalio.client import Client
 
 from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import served
+from tests.clients.conftest import gateway_settings
 from tests.clients.page.tab import Tab
-from turnkeeper.models.settings.settings import Settings
+from tests.harness import Environment, asks, says
+from turnkeeper.models.settings.roles import ROLES
+from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.stores import Stores
 
 
@@ -61,3 +65,38 @@ async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key
         await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
     await page.get_by_label("Search sessions").fill("after the key was revoked")
     await expect(dialog).to_be_visible()
+
+
+async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
+    browser: Browser, temporal: Client, env: Environment
+) -> None:
+    settings = gateway_settings(env).model_copy(update={"auth": AuthSettings(keys=True)})
+    env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
+    async with served(temporal, settings, partials=env.partials) as url:
+        keys = {role: await key_of(settings, Column(role, role)) for role in ROLES}
+        async with AsyncClient(base_url=url, headers={"Authorization": f"Bearer {keys['approver']}"}) as http:
+            session = (await http.post("/workflow", json={"tool_policy": {"pay": "ask"}})).json()["workflow_id"]
+            await http.post(f"/workflow/{session}/prompt", json={"message": "Pay"})
+        context = await browser.new_context()
+        tab = await Tab.opened(context, url)
+        for role, may_write, may_decide in (
+            ("reader", False, False),
+            ("writer", True, False),
+            ("approver", True, True),
+        ):
+            await context.request.post(f"{url}/login", data={"key": keys[role]})
+            await tab.load(session)
+            await expect(tab.page.locator(".approval")).to_be_visible()
+            await expect(tab.page.locator("#me")).to_have_text(f"{role} · {role}")
+            await expect(tab.text).to_be_visible(visible=may_write)
+            await expect(tab.page.locator("#new-session")).to_be_visible(visible=may_write)
+            await expect(tab.page.locator("#read-only")).to_be_visible(visible=not may_write)
+            await expect(tab.button("Approve")).to_be_visible(visible=may_decide)
+            await expect(tab.page.get_by_text("role approver decides")).to_be_visible(visible=not may_decide)
+            if not may_write:
+                await tab.page.keyboard.press("Escape")
+            await expect(tab.notice).to_be_hidden()
+        await tab.button("Approve").click()
+        await tab.shows(1)
+        await tab.check()
+        await context.close()
