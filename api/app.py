@@ -19,6 +19,7 @@ from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware
+from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
@@ -106,6 +107,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(ResponseHeadersMiddleware)
     return app
 
 
@@ -115,7 +117,7 @@ class _Gateway(FastAPI):
 
 
 class BodyLimitMiddleware:
-    """Rejects bodies over the limit without reading all of them, and sets `Cache-Control: no-store` on responses.
+    """Rejects bodies over the limit without reading all of them.
 
     FastAPI's own limit has the same value, but responds in plain text.
     """
@@ -132,7 +134,7 @@ class BodyLimitMiddleware:
             await _drain(scope, receive)
             await problems.response(problems.too_large(max_bytes).problem)(scope, receive, send)
         else:
-            await self._app(scope, _limit_received(scope, receive, max_bytes), _add_no_store(send))
+            await self._app(scope, _limit_received(scope, receive, max_bytes), send)
 
 
 def _announced_bytes(scope: Scope) -> int:
@@ -170,17 +172,3 @@ def _limit_received(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
         return message
 
     return receive_limited
-
-
-def _add_no_store(send: Send) -> Send:
-    async def send_with_no_store(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = {name.lower(): value for name, value in message["headers"]}
-            # FastAPI's own header for event streams allows storing them.
-            is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
-            if is_stream or b"cache-control" not in headers:
-                others = [(name, value) for name, value in message["headers"] if name.lower() != b"cache-control"]
-                message["headers"] = [*others, (b"cache-control", b"no-store")]
-        await send(message)
-
-    return send_with_no_store

@@ -30,6 +30,7 @@ from starlette.exceptions import HTTPException
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
+from turnkeeper.api.http.response_headers import HEADERS
 from turnkeeper.api.problem_texts import ProblemName
 from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, TurnkeeperError, preview
 from turnkeeper.models.field_paths import field_path
@@ -324,7 +325,7 @@ def response(problem: Problem, headers: dict[str, str] | None = None) -> JSONRes
     return JSONResponse(
         problem.model_dump(exclude_none=True),
         status_code=problem.status,
-        headers={"Cache-Control": "no-store", **(headers or {})},
+        headers={**HEADERS, **(headers or {})},
         media_type=MEDIA_TYPE,
     )
 
