@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
-from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers
 from temporalio.client import (
     Client,
     Interceptor,
@@ -23,6 +23,7 @@ from tests.api.long_chats import archived_chat
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.app import create_app
+from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from turnkeeper.api.http.server import GatewayServer
@@ -30,18 +31,17 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
+UNLIMITED: dict[str, Any] = {"rate_limit": 1_000_000, "prompt_rate_limit": 1_000_000}
+"""Settings for tests that send faster than people do."""
 
-class CallerMiddleware:
-    """Says who sends the requests. It is the innermost middleware, so it has the last word."""
 
-    def __init__(self, app: ASGIApp, caller: Caller) -> None:
-        self._app = app
-        self._caller = caller
+def identify_as(app: FastAPI, caller: Caller) -> None:
+    """Let all requests come from `caller`: stands for the authentication."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["caller"] = self._caller
-        await self._app(scope, receive, send)
+    async def identify(headers: Headers) -> Identity:
+        return Identity(caller)
+
+    app.state.authenticator.identify = identify
 
 
 @asynccontextmanager
@@ -54,10 +54,10 @@ async def gateway(
     caller: Caller | None = None,
 ) -> AsyncIterator[AsyncClient]:
     """With `caller`, all requests come from that one."""
-    settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2)
+    settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2, **UNLIMITED if caller else {})
     app = create_app(settings, client=client, partials=partials)
     if caller:
-        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
+        identify_as(app, caller)
     async with app.router.lifespan_context(app):
         transport = ASGITransport(app=app, raise_app_exceptions=False)
         async with AsyncClient(transport=transport, base_url="http://localhost", timeout=70) as http:
@@ -85,7 +85,7 @@ async def served(
     """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
     app = create_app(settings, client=client, partials=partials)
     if caller:
-        app.user_middleware.append(Middleware(CallerMiddleware, caller=caller))
+        identify_as(app, caller)
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:

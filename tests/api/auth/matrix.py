@@ -19,7 +19,7 @@ HERE = "http://127.0.0.1:8080"
 
 @dataclass(frozen=True)
 class Column:
-    """A caller of the matrix. A stranger of another tenant will be one too: an admin, for whom every id is unknown."""
+    """A caller of the matrix. The stranger is the admin of another tenant, for whom every id is an unknown one."""
 
     name: str
     role: Role | None
@@ -34,7 +34,7 @@ class Column:
         return "through" if ROLES.index(self.role) >= ROLES.index(access) else "forbidden"
 
 
-COLUMNS = [Column("no key", None), *(Column(role, role) for role in ROLES)]
+COLUMNS = [Column("no key", None), Column("stranger", "admin", "strangers"), *(Column(role, role) for role in ROLES)]
 
 
 async def key_of(settings: Settings, column: Column) -> str | None:

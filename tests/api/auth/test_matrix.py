@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fastapi import FastAPI
 
-from tests.api.auth.matrix import COLUMNS, client_of, key_of, outcome_of
+from tests.api.auth.matrix import COLUMNS, Column, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import MCP_METHODS, ROUTES, route_patterns
 from turnkeeper.api.dependencies import CallerDep
@@ -88,6 +88,19 @@ async def test_api_4_every_route_is_for_the_callers_of_its_entry_alone(app: Fast
                 if outcome == "forbidden" and verb != "HEAD":
                     assert f"the role {access}" in answer.json()["detail"], route
     assert surprises == []
+
+
+@pytest.mark.parametrize("column", [COLUMNS[0], COLUMNS[-1]], ids=lambda column: column.name)
+async def test_api_4_no_response_may_be_guessed_at_framed_or_say_where_its_reader_came_from(
+    app: FastAPI, settings: Settings, column: Column
+) -> None:
+    async with client_of(app, await key_of(settings, column)) as http:
+        for method, path in [*map(path_of, ROUTES), ("GET", "/nowhere"), ("BREW", "/")]:
+            headers = (await http.request(method, path)).headers
+            assert headers.get_list("x-content-type-options") == ["nosniff"], path
+            assert headers.get_list("referrer-policy") == ["no-referrer"], path
+            assert "frame-ancestors 'none'" in headers["content-security-policy"], path
+            assert headers["cache-control"] in ("no-store", "no-cache"), path
 
 
 def _outcome_of_head(status: int) -> str:

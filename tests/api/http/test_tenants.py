@@ -11,12 +11,15 @@ from httpx import AsyncClient, Response
 from mcp.shared.exceptions import MCPError
 from temporalio.client import Client, Interceptor, OutboundInterceptor
 
-from tests.api.conftest import gateway, served
+from tests.api.auth.matrix import Column, client_of, key_of
+from tests.api.conftest import UNLIMITED, gateway, served
 from tests.api.history.test_archive import deleted
 from tests.api.mcp.client import mcp_client
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
 from tests.harness import LONG_PAUSE, DrivenSession, Environment
 from tests.waiting import until
+from turnkeeper.api.app import create_app
+from turnkeeper.api.auth.roles import ROUTES
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.tools import TOOLS
 from turnkeeper.models.ids import WorkflowId, tenant_of
@@ -69,13 +72,20 @@ def temporal_calls() -> TemporalCalls:
 async def gateways(
     temporal: Client, shared_env: Environment, temporal_calls: TemporalCalls
 ) -> AsyncIterator[dict[str, AsyncClient]]:
-    """A gateway for the callers of each tenant, before one worker and one archive."""
-    settings, partials = shared_env.settings, shared_env.partials
+    """Clients with a key of each tenant, of one gateway."""
+    settings = Settings(
+        task_queue=shared_env.task_queue,
+        state_dir=shared_env.settings.state_dir,
+        task_timeout=2,
+        auth={"keys": True},
+        **UNLIMITED,
+    )
     client = Client(**{**temporal.config(), "interceptors": [temporal_calls]})
-    async with AsyncExitStack() as stack:
+    app = create_app(settings, client=client, partials=shared_env.partials)
+    async with app.router.lifespan_context(app), AsyncExitStack() as stack:
         yield {
             tenant: await stack.enter_async_context(
-                gateway(client, shared_env.task_queue, settings.state_dir, partials=partials, caller=caller_in(tenant))
+                client_of(app, await key_of(settings, Column("ada", "admin", tenant)))
             )
             for tenant in TENANTS
         }
@@ -212,6 +222,9 @@ async def test_api_4_a_stranger_is_answered_as_for_an_unknown_id(
 ) -> None:
     routes = list(operations(api_document))
     assert {operation for operation, _, _ in routes} == {*REQUESTS, *WITHOUT_A_SESSION}
+    assert {path for path in api_document["paths"] if "{" in path} == {
+        path for path in (route.split(" ")[1] for route in ROUTES) if "{" in path
+    }
     prefix, name = f"{owner}:" if owner else "", f"of-{owner or 'x'}-{stranger or 'x'}"
     session, http = await session_with_a_turn(shared_env, f"{prefix}{name}"), gateways[stranger]
     state = await session.state()
