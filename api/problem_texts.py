@@ -147,7 +147,7 @@ BAD_CREDENTIAL = "This key or token is not valid: it is unknown, was revoked or 
 FORBIDDEN = "This needs the role {role}; your role is {own}."
 FORBIDDEN_FIELD = "To set {field}, the role {role} is needed; your role is {own}."
 MAY_NOT_SET = "may be set by the role {role} only"
-UNLISTED_ROUTE = "{method} {path} has no role, so nobody may use it. This is a bug of the gateway."
+UNLISTED_ROUTE = "{route} has no role, so nobody may use it. This is a bug of the gateway."
 ISSUER_UNAVAILABLE = "The keys of the tokens' issuer can't be read now. Try again."
 
 MALFORMED = "This is not a valid HTTP request."

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from turnkeeper.api import problem_texts as texts
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.api.http.response_headers import HEADERS
@@ -100,6 +101,8 @@ class ProblemError(TurnkeeperError):
             limit=limit,
         )
         self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
+        self.caller: Caller | None = None
+        """Of 401 and 403: who was refused, if that is known; for the audit."""
 
 
 def no_credential() -> ProblemError:
@@ -107,9 +110,14 @@ def no_credential() -> ProblemError:
     return _unauthenticated(texts.NO_CREDENTIAL)
 
 
-def bad_credential() -> ProblemError:
-    """401: the key or token is not valid. It is not said why: the reason would help a caller who tries some out."""
-    return _unauthenticated(texts.BAD_CREDENTIAL)
+def bad_credential(caller: Caller | None = None) -> ProblemError:
+    """401: the key or token is not valid. It is not said why: the reason would help a caller who tries some out.
+
+    With `caller`: whose key was named.
+    """
+    problem = _unauthenticated(texts.BAD_CREDENTIAL)
+    problem.caller = caller
+    return problem
 
 
 def _unauthenticated(detail: str) -> ProblemError:
@@ -118,18 +126,21 @@ def _unauthenticated(detail: str) -> ProblemError:
     return problem
 
 
-def forbidden(role: Role, own: Role, *, field: str | None = None) -> ProblemError:
-    """403: the caller's `own` role is below `role`. With `field`, for that field of the body."""
+def forbidden(role: Role, caller: Caller, *, field: str | None = None) -> ProblemError:
+    """403: the caller's role is below `role`. With `field`, for that field of the body."""
     if field is None:
-        return ProblemError(403, "forbidden", texts.FORBIDDEN.format(role=role, own=own))
-    errors = [FieldError(field=field, reason=texts.MAY_NOT_SET.format(role=role))]
-    detail = texts.FORBIDDEN_FIELD.format(field=field, role=role, own=own)
-    return ProblemError(403, "forbidden", detail, errors=errors)
+        problem = ProblemError(403, "forbidden", texts.FORBIDDEN.format(role=role, own=caller.role))
+    else:
+        errors = [FieldError(field=field, reason=texts.MAY_NOT_SET.format(role=role))]
+        detail = texts.FORBIDDEN_FIELD.format(field=field, role=role, own=caller.role)
+        problem = ProblemError(403, "forbidden", detail, errors=errors)
+    problem.caller = caller
+    return problem
 
 
-def unlisted_route(method: str, path: str) -> ProblemError:
+def unlisted_route(name: str) -> ProblemError:
     """403: the table of roles lacks the route."""
-    return ProblemError(403, "forbidden", texts.UNLISTED_ROUTE.format(method=method, path=path))
+    return ProblemError(403, "forbidden", texts.UNLISTED_ROUTE.format(route=name))
 
 
 def issuer_unavailable() -> ProblemError:

@@ -17,6 +17,7 @@ from turnkeeper.api.audit.actions import OPERATIONS, UNCHANGING, Change, Request
 from turnkeeper.api.audit.recorder import Recording
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import get_caller, get_services
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -43,7 +44,11 @@ async def record_request(request: Request) -> None:
 
 async def begin_changes(services: Services, caller: Caller, changes: list[Change], *, operation: str) -> Recording:
     """Check the limits of sessions and write the entries. Raises `ProblemError`; then nothing may be done."""
-    await services.limits.check(caller, changes)
+    try:
+        await services.limits.check(caller, changes)
+    except ProblemError:
+        services.audit.note_refusal(caller, operation=operation, status=429, session_id=changes[0].session_id)
+        raise
     try:
         return await services.audit.begin(caller, changes, operation=operation)
     except StoreUnavailableError as error:

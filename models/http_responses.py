@@ -285,8 +285,14 @@ AuditAction = Literal[
     "create_task",
     "message_task",
     "cancel_task",
+    "log_in",
+    "log_out",
+    "create_key",
+    "revoke_key",
+    "request",
 ]
-"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too."""
+"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `request` was
+refused before it was read, for its key (401), its role (403) or a limit (429)."""
 
 
 class AuditEntry(Frozen):
@@ -307,6 +313,7 @@ class AuditEntry(Frozen):
     workflow_id: PublicId | None = None
     message_id: str | None = None
     call_id: str | None = None
+    key_id: str | None = None
     fields: list[str] = []
     outcome: Literal["accepted", "refused", "failed", "unknown"]
     status: int | None = None

@@ -3,21 +3,28 @@
 They are in the database of the archive, so any machine whose settings name it can do this, with no gateway running.
 """
 
+import getpass
 import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from uuid import uuid4
 
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import TENANT_PATTERN, is_tenant
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.settings.roles import ROLES, Role, role_of
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.api_keys import ApiKey
+from turnkeeper.stores.audit import AuditRow, OutcomeRow
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1)}
+
+COMMAND = "command"
+"""The caller of what a command does in the database itself."""
 
 NOTE = "Key {id} was created. It is not shown again."
 NOT_NEEDED = "The gateway needs no key until auth.keys is true."
@@ -86,6 +93,7 @@ async def create_key(settings: Settings, new: NewKey, *, as_json: bool) -> tuple
         key, text = await stores.api_keys.create(
             tenant=new.tenant, user=new.user, role=new.role, now=datetime.now(UTC), expires_at=new.expires_at
         )
+        await _record(stores, key, "create_key")
     if as_json:
         return json.dumps({**_fields(key), "key": text}), []
     return text, [NOTE.format(id=key.id), *([] if settings.auth.keys else [NOT_NEEDED])]
@@ -104,9 +112,38 @@ async def revoke_key(settings: Settings, key_id: str, *, as_json: bool) -> str:
     """Revoke a key; repeating it has no effect. Raises `KeyOptionError` and `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
         key = await stores.api_keys.revoke(key_id, now=datetime.now(UTC))
+        if key is not None:
+            await _record(stores, key, "revoke_key")
     if key is None:
         raise KeyOptionError(UNKNOWN_KEY.format(id=key_id))
     return json.dumps(_fields(key)) if as_json else REVOKED.format(id=key.id)
+
+
+async def _record(stores: Stores, key: ApiKey, action: AuditAction) -> None:
+    """Write into the audit of the key's tenant what was done with it, and by which user of this machine."""
+    row = AuditRow(
+        request_id=uuid4().hex,
+        number=0,
+        at=datetime.now(UTC),
+        tenant=key.tenant,
+        caller=COMMAND,
+        user=_user_of_this_machine(),
+        role="admin",
+        operation=f"keys:{action}",
+        action=action,
+        session_id=None,
+        message_id=None,
+        call_id=None,
+        key_id=key.id,
+    )
+    await stores.audit.append([row], [OutcomeRow(row.request_id, status=200)])
+
+
+def _user_of_this_machine() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return None
 
 
 def _fields(key: ApiKey) -> dict[str, str | None]:

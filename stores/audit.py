@@ -38,7 +38,8 @@ class AuditRow:
     session_id: str | None
     message_id: str | None
     call_id: str | None
-    fields: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    key_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ def _recorded(row: Row[tuple[object, ...]]) -> RecordedChange:
         session_id=row.the_session,
         message_id=row.the_message,
         call_id=row.call_id,
+        key_id=row.key_id,
         fields=tuple(name for name in row.fields.split(",") if name),
     )
     return RecordedChange(entry, row.status, row.repeats)

@@ -10,6 +10,8 @@ While the store is unavailable, entries stay in memory, at most `MAX_PENDING`, a
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -21,6 +23,7 @@ from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.ids import is_id
 from turnkeeper.stores.audit import Audit, AuditFilter, AuditRow, OutcomeRow, Position, RecordedChange
+from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_PENDING = 10_000
@@ -28,6 +31,11 @@ MAX_PENDING = 10_000
 
 WRITE_SECONDS = 1.0
 """How long an entry that nobody waits for may stay in memory."""
+
+REFUSAL_SECONDS = 60.0
+"""How long the same refusal of a caller has no further entry."""
+
+MAX_REFUSALS = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +51,32 @@ class AuditRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
+        self._refusals = BoundedDict[tuple[str, str, str, int], float](max_entries=MAX_REFUSALS)
 
     async def begin(self, caller: Caller, changes: Sequence[Change], *, operation: str) -> "Recording":
         """Write an entry for each change. Raises `StoreUnavailableError`, unless nobody needs a credential."""
+        recording = self._add(caller, changes, operation=operation)
+        if caller.id == LOCAL.id:
+            self._write_soon()
+            return recording
+        try:
+            await self._write()
+        except StoreUnavailableError:
+            recording.finish(503)
+            raise
+        return recording
+
+    def note_refusal(self, caller: Caller, *, operation: str, status: int, session_id: str | None) -> None:
+        """Write soon that a request was refused before it had an entry.
+
+        The same refusal of a caller is written once in `REFUSAL_SECONDS`: a refused client may ask again at once.
+        """
+        key, now = (caller.tenant, caller.id, operation, status), time.monotonic()
+        if now - self._refusals.get(key, -math.inf) >= REFUSAL_SECONDS:
+            self._refusals[key] = now
+            self._add(caller, [Change("request", session_id)], operation=operation).finish(status)
+
+    def _add(self, caller: Caller, changes: Sequence[Change], *, operation: str) -> "Recording":
         request_id, now = uuid4().hex, datetime.now(UTC)
         self._rows += [
             AuditRow(
@@ -65,16 +96,7 @@ class AuditRecorder:
             )
             for number, change in enumerate(changes)
         ]
-        recording = Recording(self, request_id)
-        if caller.id == LOCAL.id:
-            self._write_soon()
-            return recording
-        try:
-            await self._write()
-        except StoreUnavailableError:
-            recording.finish(503)
-            raise
-        return recording
+        return Recording(self, request_id)
 
     def finish(self, outcome: OutcomeRow) -> None:
         """Write the outcome of a request, soon."""

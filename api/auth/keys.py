@@ -32,9 +32,12 @@ class KeyVerifier:
             raise problems.bad_credential()
         key_id, secret = parts
         key = await self._find(key_id)
-        if not has_secret(key, secret) or key is None or not key.is_valid(now=datetime.now(UTC)):
+        is_own = has_secret(key, secret)
+        if key is None:
             raise problems.bad_credential()
         caller = Caller(id=f"key:{key.id}", tenant=key.tenant, user=key.user, role=key.role)
+        if not is_own or not key.is_valid(now=datetime.now(UTC)):
+            raise problems.bad_credential(caller)
         return Identity(caller, key_id=key.id)
 
     async def is_valid(self, key_id: str) -> bool:

@@ -7,9 +7,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnkeeper.api import problems
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
-from turnkeeper.api.auth.roles import RouteAccess, require
+from turnkeeper.api.auth.roles import RequestedRoute, RouteAccess, require
 from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.refusals import note_refusal
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 POLICY_VIOLATION = 1008
@@ -32,18 +33,22 @@ class AuthenticationMiddleware:
         elif scope["type"] == "websocket":  # there are none
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
+            route = self._access.route_of(scope)
+            scope = {**scope, "state": {**scope.get("state", {}), "route": route}}
             try:
-                identity = await self._admitted(scope)
+                identity = await self._admitted(scope, route)
             except (ProblemError, StoreUnavailableError) as error:
                 problem = problems.problem_of(error, is_of_task=False)
+                if problem.caller:
+                    note_refusal(scope, problem.caller, problem.problem.status)
                 await problems.response(problem.problem, problem.headers)(scope, receive, send)
                 return
             await self._run(scope, receive, send, identity)
 
-    async def _admitted(self, scope: Scope) -> Identity | None:
+    async def _admitted(self, scope: Scope, route: RequestedRoute) -> Identity | None:
         """Return who may use the route; `None`: everybody. Raises `ProblemError` and `StoreUnavailableError`."""
         try:
-            access = self._access.of(scope)
+            access = self._access.access_to(route)
         except ProblemError:
             # A stranger learns nothing of routes, not even that one is missing in the table.
             await self._authenticator.identify(Headers(scope=scope))

@@ -18,6 +18,7 @@ from starlette.types import Scope
 
 from turnkeeper.api import problems
 from turnkeeper.api.callers import Caller, Role
+from turnkeeper.models.ids import is_id
 
 Access = Role | Literal["open"]
 """The role that a route needs; `open`: none, and no credential."""
@@ -100,14 +101,14 @@ APPROVER_FIELDS = ("tool_policy", "unattended")
 def require(caller: Caller, role: Role) -> None:
     """Raise `ProblemError` 403 unless the caller may do what `role` may."""
     if not caller.has(role):
-        raise problems.forbidden(role, caller.role)
+        raise problems.forbidden(role, caller)
 
 
 def require_for_fields(caller: Caller, body: BaseModel) -> None:
     """Raise `ProblemError` 403 naming a field of `body` that the caller may not set."""
     for field in APPROVER_FIELDS:
         if field in body.model_fields_set and not caller.has("approver"):
-            raise problems.forbidden("approver", caller.role, field=field)
+            raise problems.forbidden("approver", caller, field=field)
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,19 @@ def route_patterns(routes: Sequence[BaseRoute]) -> list[RoutePattern]:
     ]
 
 
+@dataclass(frozen=True)
+class RequestedRoute:
+    """What a request is about: the route's name in `ROUTES`, and the session or task in its path."""
+
+    name: str
+    session_id: str | None = None
+
+
+NO_ROUTE = RequestedRoute("no route")
+
+
 class RouteAccess:
-    """Finds what a request needs by its route."""
+    """Finds the route of a request, and what it needs."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         """`routes` are the application's, which may still be added to until the first request."""
@@ -147,17 +159,24 @@ class RouteAccess:
     def _patterns(self) -> list[RoutePattern]:
         return route_patterns(self._routes)
 
-    def of(self, scope: Scope) -> Access:
-        """Return what the request needs. A path or method that no route has needs any credential.
+    def route_of(self, scope: Scope) -> RequestedRoute:
+        """Return the route; `NO_ROUTE` for a path or method that no route has."""
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = get_route_path(scope)
+        for route in self._patterns:
+            if method in route.methods and (match := route.regex.match(path)):
+                session_id = match.groupdict().get("id")
+                return RequestedRoute(f"{method} {route.path}", session_id if is_id(session_id) else None)
+        return NO_ROUTE
+
+    def access_to(self, route: RequestedRoute) -> Access:
+        """Return what a request for the route needs. A path or method that no route has needs any credential.
 
         Raises `ProblemError` 403 if the route has no entry in the table.
         """
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        path = get_route_path(scope)
-        route = next((one for one in self._patterns if method in one.methods and one.regex.match(path)), None)
-        if route is None:
+        if route is NO_ROUTE:
             return "reader"
-        access = ROUTES.get(f"{method} {route.path}")
+        access = ROUTES.get(route.name)
         if access is None:
-            raise problems.unlisted_route(method, route.path)
+            raise problems.unlisted_route(route.name)
         return access

@@ -19,6 +19,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
 from turnkeeper.api.problems import LimitName, ProblemError
+from turnkeeper.api.refusals import note_refusal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.bounded_dict import BoundedDict
 
@@ -106,6 +107,7 @@ class RateLimitMiddleware:
             return
         problem = self._problem_with(caller, is_stream=is_stream)
         if problem is not None:
+            note_refusal(scope, caller, 429)
             await problems.response(problem.problem, problem.headers)(scope, receive, send)
             return
         self._streams[caller.id] += is_stream

@@ -126,14 +126,21 @@ class ToolCalls:
             return error_result(sentence_of(arguments_error(error)))
         try:
             caller = caller_of_call(context)
-            require(caller, tool.role)
-            require_for_fields(caller, arguments)
+            self._require(caller, tool, arguments)
             answer = await self._run(tool, arguments, caller)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
         except EXPECTED as error:
             return error_result(sentence_of(error))
+
+    def _require(self, caller: Caller, tool: Tool[Any], arguments: BaseModel) -> None:
+        try:
+            require(caller, tool.role)
+            require_for_fields(caller, arguments)
+        except ProblemError:
+            self._services.audit.note_refusal(caller, operation=f"mcp:{tool.name}", status=403, session_id=None)
+            raise
 
     async def _run(self, tool: Tool[Any], arguments: BaseModel, caller: Caller) -> BaseModel | Work:
         """Run a tool. What it changes stands in the audit, with its outcome."""

@@ -96,6 +96,7 @@ def _entry(change: RecordedChange) -> AuditEntry:
             "workflow_id": row.session_id,
             "message_id": row.message_id,
             "call_id": row.call_id,
+            "key_id": row.key_id,
             "fields": row.fields,
             "outcome": outcome,
             "status": status,

@@ -1,16 +1,21 @@
 """Logging in to the page with a key or token, and who one is (API-4)."""
 
+from contextlib import suppress
+
 from fastapi import APIRouter, Request, Response
 
+from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.auth.credentials import COOKIE, Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.bodies import Login
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import CallerDescription, Me
 from turnkeeper.models.settings.origins import origin_at, origin_of
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.database.database import StoreUnavailableError
 
 COOKIE_SECONDS = 30 * 24 * 3600
 """How long a browser stays logged in, unless the key ends before."""
@@ -44,7 +49,9 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
     if not authenticator.is_on:
         return await get_me(request)
     credential = body.key.strip()
-    identity = await authenticator.verify(credential)
+    identity = await _verified(authenticator, credential, services)
+    recording = await services.audit.begin(identity.caller, [Change("log_in")], operation="log_in")
+    recording.finish(200)
     response.set_cookie(
         COOKIE,
         credential,
@@ -60,9 +67,24 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
 @router.post(
     "/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin", "rate-limited")
 )
-async def log_out(response: Response) -> None:
+async def log_out(request: Request, response: Response, services: ServicesDep) -> None:
     """Remove the cookie. The key stays valid."""
+    authenticator: Authenticator = request.app.state.authenticator
+    with suppress(ProblemError, StoreUnavailableError):  # a caller without a valid key can log out too
+        identity = await authenticator.identify(request.headers)
+        if authenticator.is_on:
+            recording = await services.audit.begin(identity.caller, [Change("log_out")], operation="log_out")
+            recording.finish(204)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+
+async def _verified(authenticator: Authenticator, credential: str, services: Services) -> Identity:
+    try:
+        return await authenticator.verify(credential)
+    except ProblemError as error:
+        if error.caller:
+            services.audit.note_refusal(error.caller, operation="log_in", status=401, session_id=None)
+        raise
 
 
 def _me(authenticator: Authenticator, identity: Identity) -> Me:

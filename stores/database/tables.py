@@ -139,6 +139,7 @@ AUDIT = Table(
     Column("session_id", String(MAX_ID_CHARS)),
     Column("message_id", String(MAX_ID_CHARS)),
     Column("call_id", String(64)),
+    Column("key_id", String(64)),
     # Names with commas between them.
     Column("fields", Text, nullable=False),
     Index(None, "tenant", "at"),

@@ -1,5 +1,6 @@
 """`turnkeeper keys` (API-4)."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from turnkeeper.cli import commands
+from turnkeeper.models.settings.settings import load_settings
 from turnkeeper.stores.api_keys import parse_key
+from turnkeeper.stores.audit import AuditFilter
+from turnkeeper.stores.stores import Stores
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +36,18 @@ def test_api_4_a_key_is_created_printed_once_listed_and_revoked() -> None:
         assert text in listed.stdout
     assert f"Key {key_id} is revoked" in keys("revoke", key_id).stdout
     assert "revoked 20" in keys("list").stdout
+
+
+async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_tenant() -> None:
+    created = json.loads((await asyncio.to_thread(keys, "create", "--tenant", "acme", "--json")).stdout)
+    await asyncio.to_thread(keys, "revoke", created["id"])
+    async with Stores.of(load_settings()) as stores:
+        revoked, new = await stores.audit.page(AuditFilter("acme"), before=None, limit=9)
+        assert await stores.audit.page(AuditFilter(""), before=None, limit=9) == []
+    assert [(one.row.action, one.row.key_id, one.row.caller, one.status) for one in (new, revoked)] == [
+        ("create_key", created["id"], "command", 200),
+        ("revoke_key", created["id"], "command", 200),
+    ]
 
 
 def test_api_4_with_json_every_key_is_an_object_a_line() -> None:

@@ -125,7 +125,10 @@ async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_
         ):
             assert_over(await bob.post(path, json=body), "prompt_rate_limit")
         audited = (await local.get("/audit", params={"session": "limited-1"})).json()["entries"]
-        assert [entry["action"] for entry in audited] == ["prompt", "start"]
+        assert [entry["action"] for entry in audited if entry["outcome"] == "accepted"] == ["prompt", "start"]
+        refused = {(entry["operation"], entry["status"]) for entry in audited if entry["outcome"] == "refused"}
+        operations = ("send_prompt", "chat", "retry_turn", "message_task", "ai_sdk_chat")
+        assert refused == {(operation, 429) for operation in operations}
 
 
 async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goes_on_with_those_it_has(

@@ -1,6 +1,7 @@
 """Logging in at the page, and what becomes of open requests when a key ends (API-4)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from http.cookies import SimpleCookie
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from temporalio.client import Client
 
+from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import served
 from tests.api.mcp.client import mcp_client
@@ -17,7 +19,8 @@ from tests.waiting import BOUND, until
 from turnkeeper.api.auth import credentials, keys
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.settings.roles import Role
+from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.stores.stores import Stores
 
 ADMIN = Column("Ann", "admin")
@@ -142,6 +145,35 @@ async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(add
             assert (await http.post("/api/chat", json=body)).status_code in (status, 422 if status != 403 else 403)
 
 
+async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
+    browser: httpx.AsyncClient, settings: Settings
+) -> None:
+    roles: tuple[Role, ...] = ("reader", "admin", "writer")
+    reader, admin, ended = [await key_of(settings, Column(role, role, "audited")) for role in roles]
+    async with Stores.of(settings) as stores:
+        await stores.api_keys.revoke(ended.split("_")[1], now=datetime.now(UTC))
+    assert (await browser.post("/login", json={"key": ended})).status_code == 401
+    assert (await browser.post("/login", json={"key": reader})).status_code == 200
+    for _ in range(3):
+        assert (await browser.delete("/workflow/secret-1")).status_code == 403
+    assert (await browser.get("/workflow", headers={"Authorization": f"Bearer {ended}"})).status_code == 401
+    assert (await browser.get("/workflow", headers={"Authorization": "Bearer tk_x_y"})).status_code == 401
+    assert (await browser.post("/logout")).status_code == 204
+    answer = await browser.get("/audit", headers={"Authorization": f"Bearer {admin}"})
+    recorded = [
+        (one["user"], one["action"], one["operation"], one["workflow_id"], one["status"])
+        for one in answer.json()["entries"][::-1]
+    ]
+    assert recorded == [
+        ("writer", "request", "log_in", None, 401),
+        ("reader", "log_in", "log_in", None, 200),
+        ("reader", "request", "DELETE /workflow/{id}", "secret-1", 403),
+        ("writer", "request", "GET /workflow", None, 401),
+        ("reader", "log_out", "log_out", None, 204),
+    ]
+    assert not any(key in answer.text for key in (reader, admin, ended))
+
+
 @pytest.mark.usefixtures("quick_checks")
 async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
     temporal: Client, shared_env: Environment, settings: Settings
@@ -173,3 +205,28 @@ async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
             assert (await poll).status_code in (200, 401)
             others = other_stream.aiter_lines()
             assert await anext(others)
+
+
+async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(
+    temporal: Client, shared_env: Environment, settings: Settings
+) -> None:
+    with running_issuer() as issuer:
+        auth = AuthSettings(oidc=OidcSettings(issuer=issuer.url, audience=AUDIENCE))
+        by_token = settings.model_copy(update={"auth": auth})
+        async with served(temporal, by_token, partials=shared_env.partials) as url:
+            headers = {"Authorization": f"Bearer {issuer.token(role='writer')}"}
+            async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+                session = (await http.post("/workflow")).json()["workflow_id"]
+            ends_at = int(time.time()) + 2
+            headers = {"Authorization": f"Bearer {issuer.token(exp=ends_at)}"}
+            async with (
+                httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http,
+                http.stream("GET", f"/workflow/{session}/events") as stream,
+                asyncio.timeout(BOUND),
+            ):
+                update = (await http.get(f"/workflow/{session}/conversation")).json()["conversation_update"]
+                poll_path = f"/workflow/{session}/conversation?wait=60&since_revision={update['revision']}"
+                poll = asyncio.create_task(http.get(poll_path))
+                assert [line async for line in stream.aiter_lines()]
+                assert (await poll).status_code == 401
+            assert ends_at <= time.time() < ends_at + 5

@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.api.auth.matrix import Column, key_of
 from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_files import open_to_others
 from tests.servers import odd
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, Reply
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.supervisor import own_command
 
@@ -41,10 +43,12 @@ def canary(name: str) -> str:
 
 @dataclass
 class PrivateStack:
-    """`turnkeeper up` with keys, at log level debug, after a conversation with every vendor."""
+    """`turnkeeper up` with keys of vendors and a caller, at log level debug, after a conversation with each vendor."""
 
     process: asyncio.subprocess.Process
     state: Path
+    key: str
+    """Of the gateway's caller."""
     turns: list[dict[str, Any]]
 
     def log(self, name: str) -> str:
@@ -132,6 +136,8 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
     for name in ("logs/worker.log", "logs/api.log", "logs/temporal.log", "archive.db", "gateway.json"):
         (state / name).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         (state / name).touch(mode=0o644)
+    key = await key_of(Settings(state_dir=state), Column("Ann", "admin"))
+    (state / "archive.db").chmod(0o644)
     (state / "scripts").mkdir(mode=0o700)
     slow = {"text": canary("partial") * 15, "think": canary("thought"), "chunk_delay": 0.1}
     (state / "scripts" / "slow.json").write_text(json.dumps({"responses": [slow], "repeat": True}))
@@ -161,6 +167,7 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
             **{f"TURNKEEPER_{port}": "0" for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT")},
             "TEMPORAL_CONFIG_FILE": str(folder / "temporal.toml"),
             "TURNKEEPER_LOG_LEVEL": "debug",
+            "TURNKEEPER_AUTH__KEYS": "true",
             "ANTHROPIC_BASE_URL": wires["anthropic"].base_url,
             "OPENAI_BASE_URL": wires["openai"].base_url,
             "TURNKEEPER_OPENAI_CHAT__BASE_URL": wires["openai-chat"].base_url,
@@ -168,9 +175,13 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
         process = await stack.enter_async_context(running(folder, env))
         gateway = Gateway.model_validate_json(Gateway.file(state).read_text())
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=BOUND))
+        for unknown in ("tk_CANARY", f"tk_{16 * '0'}_CANARY", "CANARY.of.a-token"):
+            assert (await http.get("/workflow", headers={"Authorization": f"Bearer {unknown}"})).status_code == 401
+        assert (await http.post("/login", json={"key": key})).status_code == 200
+        http.headers["Authorization"] = f"Bearer {key}"
         models = [*(wire.model for wire in wires.values()), "offline:script/slow"]
         turns = [turn for model in models for turn in await converse(http, model)]
-        yield PrivateStack(process, state, turns)
+        yield PrivateStack(process, state, key, turns)
 
 
 async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_or_a_key(private_stack):
@@ -178,7 +189,8 @@ async def test_api_4_at_log_level_debug_no_log_holds_anything_of_a_conversation_
     for name in ("prompt", "second prompt", "answer", "text", "argument", "thought", "partial"):
         assert canary(name) in conversation, "the canary was never said"
     for log in ("worker", "api", "temporal"):
-        lines = [line for line in private_stack.log(log).splitlines() if "CANARY" in line]
+        secret = private_stack.key.split("_", 2)[2]
+        lines = [line for line in private_stack.log(log).splitlines() if "CANARY" in line or secret in line]
         assert lines == []
     assert "Conversation: " in private_stack.log("worker")
 

@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("session_id", sa.String(255)),
         sa.Column("message_id", sa.String(255)),
         sa.Column("call_id", sa.String(64)),
+        sa.Column("key_id", sa.String(64)),
         sa.Column("fields", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("request_id", "number", name="pk_audit"),
     )
