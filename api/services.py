@@ -20,6 +20,7 @@ from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
+from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
@@ -84,6 +85,7 @@ class Services:
         sender = PromptSender(sessions, reader, fates)
         approvals = TaskApprovals(reader)
         task_reader = TaskReader(settings, reader, texts, approvals)
+        forgotten_tasks = ForgottenTasks(client, stores.index)
         preparer = TaskPreparer(reader, transcripts)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
@@ -104,7 +106,7 @@ class Services:
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader),
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches),
             feed=UpdateFeed(shared_reader, reader.watches, partials),

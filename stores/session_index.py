@@ -66,6 +66,8 @@ class IndexQuery:
     text: str | None = None
     """In the id, the title or the preview."""
     parent: str | None = None
+    is_task: bool = False
+    """Only tasks, with a parent or without one."""
     ids: Sequence[WorkflowId] | None = None
 
 
@@ -76,6 +78,10 @@ class IndexPosition:
     last_activity_at: int
     """In microseconds since 1970."""
     session_id: WorkflowId
+
+
+def position_of(session: IndexedSession) -> IndexPosition:
+    return IndexPosition(microseconds(session.last_activity_at), session.session_id)
 
 
 @dataclass(frozen=True)
@@ -181,6 +187,8 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
         conditions.append(SESSIONS.c.user == query.user)
     if query.parent is not None:
         conditions.append(SESSIONS.c.parent == query.parent)
+    if query.is_task:
+        conditions.append(SESSIONS.c.parent.is_not(None))
     if query.text is not None:
         conditions.append(SESSIONS.c.searched_text.contains(query.text.casefold(), autoescape=True))
     if query.ids is not None:

@@ -5,21 +5,17 @@ say, so one call asks it about the open sessions of a page, and what the index d
 can't be read, Temporal's own list is shown, in its own order and without what only the index has.
 """
 
-import base64
-import binascii
-import json
-from hashlib import sha256
-
 from temporalio.client import Client
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.history.index_cursors import index_cursor, index_position
 from turnkeeper.api.history.index_repair import IndexRepair
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.lists.listing import PAGE, ListedStatus, list_sessions
 from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_visible
 from turnkeeper.models.http_responses import ListedSession, SessionList
-from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
 from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -27,11 +23,9 @@ from turnkeeper.stores.session_index import (
     IndexedSession,
     IndexPosition,
     IndexQuery,
-    microseconds,
+    position_of,
 )
 from turnkeeper.stores.stores import Stores
-
-_CHECKSUM_BYTES = 12
 
 _STATUSES: dict[ListedStatus, IndexStatus] = {
     "open": "open",
@@ -60,14 +54,14 @@ class SessionLists:
         cursor: str | None = None,
     ) -> SessionList:
         """Return a page of sessions, those with the latest activity first; `text` is in id, title or preview."""
-        after = _position(cursor)
+        after = index_position(cursor)
         if cursor is None or after is not None:
             self._repair.catch_up_soon()
             statuses = (_STATUSES[status],) if status else ()
             query = IndexQuery(tenant=tenant, statuses=statuses, user=user, text=text)
             try:
                 page = await self._from_index(query, status, after)
-                # A tenant without any row has none yet, or Temporal is down: its own list says which.
+                # Without any row the index may not be filled yet: Temporal's own list knows.
                 if page.sessions or after or status or user or text:
                     return page
             except StoreUnavailableError as error:
@@ -89,7 +83,7 @@ class SessionLists:
         sessions = [_listed(row, visible.get(row.session_id)) for row in page_rows]
         return SessionList(
             sessions=[session for session in sessions if status in (None, session.status) or _is_open(session, status)],
-            next_cursor=_cursor(page_rows[-1]) if len(rows) > PAGE else None,
+            next_cursor=index_cursor(position_of(page_rows[-1])) if len(rows) > PAGE else None,
         )
 
 
@@ -116,25 +110,3 @@ def _listed(row: IndexedSession, visible: VisibleSession | None) -> ListedSessio
         last_activity_at=row.last_activity_at,
         closed_at=row.closed_at or (visible and visible.closed_at),
     )
-
-
-def _cursor(last: IndexedSession) -> str:
-    token = json.dumps([microseconds(last.last_activity_at), last.session_id]).encode()
-    return base64.urlsafe_b64encode(_checksum(token) + token).decode()
-
-
-def _position(cursor: str | None) -> IndexPosition | None:
-    """Return the place in the index that a cursor stands for; `None` if it is not a cursor of the index."""
-    try:
-        decoded = base64.b64decode(cursor or "", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
-    if not token or checksum != _checksum(token):
-        return None
-    moment, workflow_id = json.loads(token)
-    return IndexPosition(moment, WorkflowId(workflow_id))
-
-
-def _checksum(token: bytes) -> bytes:
-    return sha256(b"turnkeeper:index:" + token).digest()[:_CHECKSUM_BYTES]

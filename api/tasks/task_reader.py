@@ -84,20 +84,31 @@ class TaskReader:
         facts = await self._facts(description, await description.memo())
         return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
 
-    async def _forgotten_task(self, workflow_id: WorkflowId) -> Task:
+    async def forgotten(self, workflow_id: WorkflowId) -> Task | None:
+        """Return a task that Temporal no longer has, without its answer; `None` if the archive lost it too."""
+        try:
+            return await self._forgotten_task(workflow_id, with_answer=False)
+        except ProblemError as problem:
+            if problem.problem.status not in (404, 410):
+                raise
+            return None
+
+    async def _forgotten_task(self, workflow_id: WorkflowId, *, with_answer: bool = True) -> Task:
         """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
         view, until = state.session.task, seconds_from_now(RESTORE_SECONDS)
         if view is None:
             raise problems.unknown_task(workflow_id)
-        turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
+        turns = state.messages
+        if with_answer:
+            turns = await self._texts.restore_answers(workflow_id, turns, until=until)
         facts: dict[str, Any] = {
             "task_id": session_id_of(workflow_id),
             "workflow_id": session_id_of(workflow_id),
             "parent": view.parent,
             "url": chat_url(self._settings, workflow_id),
         }
-        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
+        return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=with_answer)
 
     async def listed(self, execution: WorkflowExecution, *, until: float) -> Task | None:
         """Return a task without its answer, for a list; `None` if it was deleted meanwhile.

@@ -1,18 +1,22 @@
 """Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
+from contextlib import suppress
+from functools import partial
 
 from temporalio.client import WorkflowExecution
 
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import TaskMessage
+from turnkeeper.api.history.index_cursors import BEGINNING, index_cursor, index_position
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import seconds_from_now
+from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
 from turnkeeper.api.tasks.new_task import (
     MEMO_KEY,
     TaskNote,
@@ -34,6 +38,8 @@ from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.session_index import IndexPosition, position_of
 
 CANCEL_SECONDS = 1.5
 """How long a cancellation waits for the task to end."""
@@ -62,6 +68,7 @@ class Tasks:
         transcripts: TranscriptReader,
         preparer: TaskPreparer,
         task_reader: TaskReader,
+        forgotten: ForgottenTasks,
     ) -> None:
         self._settings = settings
         self._reader = reader
@@ -70,6 +77,7 @@ class Tasks:
         self._transcripts = transcripts
         self._preparer = preparer
         self._tasks = task_reader
+        self._forgotten = forgotten
 
     # ---- creating
 
@@ -151,7 +159,9 @@ class Tasks:
         limit: int = 20,
         cursor: str | None = None,
     ) -> TaskPage:
-        """Return a page of the tenant's tasks, newest first, at most `limit`; without their answers.
+        """Return a page of the tenant's tasks, at most `limit`, without their answers.
+
+        The newest are first; those that Temporal no longer has follow, by their last activity.
 
         A page can have fewer tasks and a `next_cursor`: at most `MAX_SCANNED` tasks are read for it, in about
         `LIST_SECONDS`.
@@ -159,6 +169,12 @@ class Tasks:
         matches, scanned, until = list[Task](), 0, seconds_from_now(LIST_SECONDS)
         # A closed session is never working.
         is_open = status is not None and status not in FINAL
+        add_forgotten = partial(
+            self._add_forgotten, matches, tenant=tenant, status=status, parent=parent, limit=limit, until=until
+        )
+        after = index_position(cursor)
+        if after is not None:
+            return TaskPage(tasks=matches, next_cursor=await add_forgotten(after=after))
         while True:
             executions, cursor = await list_task_executions(
                 self._reader.client,
@@ -172,8 +188,40 @@ class Tasks:
             tasks = await self._read_all(executions, until=until)
             matches += [task for task in tasks if status is None or task.status == status]
             is_over = scanned >= MAX_SCANNED or seconds_from_now(0) >= until
+            if cursor is None and not is_open:
+                with suppress(StoreUnavailableError):  # Temporal's list is complete without them
+                    cursor = await add_forgotten(after=None)
+                return TaskPage(tasks=matches, next_cursor=cursor)
             if cursor is None or len(matches) >= limit or is_over:
                 return TaskPage(tasks=matches, next_cursor=cursor)
+
+    async def _add_forgotten(
+        self,
+        matches: MutableSequence[Task],
+        *,
+        tenant: str,
+        status: TaskStatus | None,
+        parent: str | None,
+        limit: int,
+        after: IndexPosition | None,
+        until: float,
+    ) -> str | None:
+        """Add tasks that Temporal no longer has to a page; return the cursor of the next one."""
+        scanned = 0
+        while True:
+            rows, following = await self._forgotten.batch(tenant=tenant, parent=parent, after=after)
+            for row in rows:
+                if len(matches) >= limit or scanned >= MAX_SCANNED or seconds_from_now(0) >= until:
+                    return index_cursor(after or BEGINNING)
+                task = await self._tasks.forgotten(row.session_id)
+                if task and status in (None, task.status):
+                    matches.append(task)
+                scanned, after = scanned + 1, position_of(row)
+            if following is None:
+                return None
+            after = following
+            if seconds_from_now(0) >= until:
+                return index_cursor(after)
 
     async def _read_all(self, executions: Sequence[WorkflowExecution], *, until: float) -> Sequence[Task]:
         slots = asyncio.Semaphore(READS_AT_ONCE)

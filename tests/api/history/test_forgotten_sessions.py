@@ -120,7 +120,8 @@ async def test_ops_13_a_task_is_read_after_temporals_retention_as_before_it(
     shared_http: AsyncClient, shared_env: Environment
 ) -> None:
     http = shared_http
-    started = await http.post("/tasks", json={"description": "Say hello"})
+    parent = (await http.post("/workflow")).json()["workflow_id"]
+    started = await http.post("/tasks", json={"description": "Say hello", "parent": parent})
     path = f"/tasks/{started.json()['task_id']}"
     answered = (await http.get(f"{path}?wait_seconds=60")).json()
     assert answered["status"] == "completed"
@@ -130,8 +131,17 @@ async def test_ops_13_a_task_is_read_after_temporals_retention_as_before_it(
     await until(lambda: _rows(http, q=session.handle.id, status="ended"))
     left_out = {"description": None, "temporal_url": None}
     before = {**(await http.get(path)).json(), **left_out}
+    newer = (await http.post("/tasks", json={"description": "Say it again", "parent": parent})).json()["task_id"]
     await forget(shared_env, session)
     assert (await http.get(path)).json() == before
+
+    async def are_both_listed() -> bool:
+        return [task["task_id"] for task in await _tasks(http, parent=parent, limit="1")] == [newer, before["task_id"]]
+
+    await until(are_both_listed)
+    *_, listed = await _tasks(http, parent=parent, status="completed")
+    assert listed == {**before, "result": {**before["result"], "answer": None}}
+    assert await _tasks(http, parent=parent, status="cancelled") == []
     assert (await http.post(f"{path}/cancel")).json() == before
     message = await http.post(f"{path}/messages", json={"text": "more"})
     assert (message.status_code, problem_of(message)) == (409, "session-ended")
@@ -161,6 +171,17 @@ async def test_api_2_a_session_is_410_where_its_turns_are_lost_too_and_can_be_de
         answer = await http.get(f"/workflow/{session.handle.id}")
         assert (answer.status_code, problem_of(answer)) == (404, "unknown-session")
         assert await _rows(http, q=session.handle.id) == []
+
+
+async def _tasks(http: AsyncClient, **params: str) -> list[dict[str, Any]]:
+    """Return the tasks of all pages."""
+    tasks, cursor = list[dict[str, Any]](), ""
+    while True:
+        page = (await http.get("/tasks", params={**params, **({"cursor": cursor} if cursor else {})})).json()
+        tasks += page["tasks"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return tasks
 
 
 async def _rows(http: AsyncClient, **params: str) -> list[dict[str, Any]]:
