@@ -128,11 +128,13 @@ class AuditRecorder:
             await self._write()
 
     async def _write(self) -> None:
-        if self._rows or self._outcomes:
-            await self._writes.run("audit", "write", self._write_pending)
+        # Also if nothing is pending: a write that runs may not be complete yet.
+        await self._writes.run("audit", "write", self._write_pending)
 
     async def _write_pending(self) -> None:
         rows, outcomes = self._rows, self._outcomes
+        if not rows and not outcomes:
+            return
         self._rows, self._outcomes = [], []
         try:
             await self._audit.append(rows, outcomes)
