@@ -29,6 +29,8 @@ COMMAND = "command"
 NOTE = "Key {id} was created. It is not shown again."
 NOT_NEEDED = "The gateway needs no key until auth.keys is true."
 NO_KEYS = "There are no keys."
+NO_VALID_KEY = "callers need a key, and there is none"
+HOW_TO_CREATE_KEY = "create one with `{command}` and set it as TURNKEEPER_API_KEY, or log in at the page"
 REVOKED = "Key {id} is revoked. It is refused within a second."
 UNKNOWN_KEY = "There is no key {id!r}. `turnkeeper keys list` lists all."
 BAD_EXPIRY = "--expires {text!r} is neither hours or days, as 12h or 90d, nor a date, as 2027-01-31."
@@ -106,6 +108,16 @@ async def list_keys(settings: Settings, *, as_json: bool) -> list[str]:
     if as_json:
         return [json.dumps(_fields(key)) for key in keys]
     return [_line(key, now=datetime.now(UTC)) for key in keys] or [NO_KEYS]
+
+
+async def lacks_key(settings: Settings) -> bool:
+    """Return whether callers need a key, and there is none that is valid. Raises `StoreUnavailableError`."""
+    if not settings.auth.keys or settings.auth.oidc.issuer:
+        return False
+    if settings.archive_url is None and not (settings.state_dir / "archive.db").exists():
+        return True
+    async with Stores.of(settings) as stores:
+        return not any(key.is_valid(now=datetime.now(UTC)) for key in await stores.api_keys.list())
 
 
 async def revoke_key(settings: Settings, key_id: str, *, as_json: bool) -> str:

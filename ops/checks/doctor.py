@@ -28,6 +28,7 @@ from turnkeeper.models.settings.settings import (
     load_settings,
     settings_file,
 )
+from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import is_in_use
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import is_free
@@ -101,6 +102,8 @@ async def examine() -> AsyncIterator[Finding]:
     yield _state_dir(settings)
     yield _workspace(settings)
     yield await _archive(settings)
+    if settings.auth.keys:
+        yield await _keys(settings)
     yield await _partial_output(settings, endpoint)
     yield _model(settings)
     yield _costs(settings)
@@ -190,6 +193,16 @@ async def _archive(settings: Settings) -> Finding:
         fix = "repair or move the file" if file else "check that PostgreSQL runs and has this database and user"
         return _broken("archive", f"{str(error).removesuffix('.')}, at {address}", f"{fix}, or set archive_url")
     return _good("archive", address)
+
+
+async def _keys(settings: Settings) -> Finding:
+    try:
+        if await lacks_key(settings):
+            command = command_line("keys", "create", "--role", "admin")
+            return _broken("keys", NO_VALID_KEY, HOW_TO_CREATE_KEY.format(command=command))
+    except (SettingsError, StoreUnavailableError):
+        return Finding("keys", "unknown", "the archive can't be read")
+    return _good("keys", "callers need one, and there is one")
 
 
 def _archive_url(settings: Settings) -> URL:

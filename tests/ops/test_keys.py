@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 from turnkeeper.cli import commands
 from turnkeeper.models.settings.settings import load_settings
+from turnkeeper.ops.checks.doctor import examine
+from turnkeeper.ops.keys import lacks_key
 from turnkeeper.stores.api_keys import parse_key
 from turnkeeper.stores.audit import AuditFilter
 from turnkeeper.stores.stores import Stores
@@ -48,6 +50,22 @@ async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_te
         ("create_key", created["id"], "command", 200),
         ("revoke_key", created["id"], "command", 200),
     ]
+
+
+async def test_api_4_a_missing_key_is_known_before_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await lacks_key(load_settings()) is False
+    monkeypatch.setenv("TURNKEEPER_AUTH__KEYS", "true")
+    assert await lacks_key(load_settings()) is True
+    assert not (load_settings().state_dir / "archive.db").exists()
+    key_id = json.loads((await asyncio.to_thread(keys, "create", "--json")).stdout)["id"]
+    assert await lacks_key(load_settings()) is False
+    await asyncio.to_thread(keys, "revoke", key_id)
+    assert await lacks_key(load_settings()) is True
+    (finding,) = [finding async for finding in examine() if finding.subject == "keys"]
+    assert (finding.state, finding.message) == ("broken", "callers need a key, and there is none")
+    assert "keys create --role admin" in finding.fix
 
 
 def test_api_4_with_json_every_key_is_an_object_a_line() -> None:
