@@ -379,6 +379,22 @@ async def test_api_4_a_deletion_leaves_another_tenant_s_session_with_the_same_id
     assert [turn["agent_message"] for turn in left["messages"]] == ["echo: hi"]
 
 
+async def test_api_4_a_session_stays_in_its_tenant_in_its_next_runs(
+    gateways: dict[str, AsyncClient], shared_env: Environment
+) -> None:
+    await gateways["acme"].post("/workflow", json={"id": "long", "limits": {"max_history_events": 50}})
+    session = shared_env.client.get_workflow_handle("acme:long")
+    first_run = (await session.describe()).run_id
+    for number in range(10):
+        prompt = {"message": f"prompt {number}"}
+        answer = await gateways["acme"].post("/workflow/long/prompt", params={"wait": "30"}, json=prompt)
+        assert answer.status_code == 200
+    newest = await session.describe()
+    assert newest.run_id != first_run
+    assert newest.typed_search_attributes.get(search_attributes.TENANT) == "acme"
+    assert (await gateways[""].get("/workflow/long")).status_code == 404
+
+
 # ---- tasks
 
 
