@@ -8,7 +8,7 @@ from tests.api.conftest import served
 from tests.ops.checks.test_doctor_models import finding
 from turnkeeper.models.settings.settings import Settings
 
-WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_API_TRUSTED_NETWORK": "true"}
+WIDE = {"TURNKEEPER_API_HOST": "0.0.0.0", "TURNKEEPER_AUTH__KEYS": "true"}
 
 
 @pytest.mark.parametrize(
