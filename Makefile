@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
+# A test run starts dozens of Python processes, which would each compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run chat demo test test-live soak fuzz check bench pictures
 
