@@ -25,11 +25,17 @@ from typing import TypedDict
 
 from tests.processes import launcher
 from turnkeeper.ops.local import processes
+from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
+    "aiosqlite",
+    "alembic.command",
     "anyio._backends._asyncio",
+    "encodings.idna",
     "httpcore2",
+    "rich.logging",
+    "temporalio.worker.workflow_sandbox._in_sandbox",
     "tests.faults.campaign.campaign",
     "tests.faults.doomed_worker",
     "turnkeeper.api.app",
@@ -72,6 +78,7 @@ def main() -> None:
     """Serve; in each forked process, run what was asked for instead."""
     for module in PRELOADED:
         importlib.import_module(module)
+    own_build_id()  # reads all our code, once for all workers
     gc.freeze()
     request = serve()
     if request is not None:
