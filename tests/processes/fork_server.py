@@ -89,9 +89,10 @@ def main() -> None:
 
 def reap(*_: object) -> None:
     """Take the exit codes of all that has ended, so that what it cost is counted as ours."""
+    process = -1
     with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
+        while process != 0:
+            process, _ = os.waitpid(-1, os.WNOHANG)
 
 
 def serve() -> ForkRequest | None:
