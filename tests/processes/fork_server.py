@@ -19,6 +19,9 @@ import sys
 import termios
 from typing import TypedDict
 
+import httpx2
+
+from tests.certificates import read_certificates_once
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
@@ -57,6 +60,8 @@ def main() -> None:
     """Serve; in each forked process, run what was asked for instead."""
     for module in PRELOADED:
         importlib.import_module(module)
+    read_certificates_once()
+    httpx2.create_ssl_context()
     gc.freeze()
     request = serve()
     if request is not None:
