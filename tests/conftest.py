@@ -18,6 +18,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
+from tests.certificates import read_certificates_once
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
@@ -29,6 +30,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("turnkeeper")
+
+read_certificates_once()
 
 # Temporal's server is a third of what the tests cost. It collects no garbage below a gibibyte, and uses one thread per
 # server, since several servers share the cores: together that saves a fifth of it.

@@ -23,6 +23,9 @@ import termios
 from contextlib import suppress
 from typing import TypedDict
 
+import httpx2
+
+from tests.certificates import read_certificates_once
 from tests.processes import launcher
 from turnkeeper.ops.local import processes
 from turnkeeper.ops.local.build_id import own_build_id
@@ -79,6 +82,8 @@ def main() -> None:
     for module in PRELOADED:
         importlib.import_module(module)
     own_build_id()  # reads all our code, once for all workers
+    read_certificates_once()
+    httpx2.create_ssl_context()
     gc.freeze()
     request = serve()
     if request is not None:
