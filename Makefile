@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
+# A test run starts dozens of Python processes, which would each compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help run chat demo test test-live soak fuzz check bench pictures
+.PHONY: help run chat demo test fast-tests slow-tests test-live soak fuzz check lint bench pictures
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,11 +26,18 @@ demo: $(INSTALLED) ## play a short demo with two crashes: about 20 s, offline
 # Two processes for each core, at most eight, since tests often wait. Files run in their listed order, long ones early.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 
+PYTEST := $(BIN)/pytest --numprocesses=$(TEST_PROCESSES)
+
 # Tests without a server.
 FAST_TESTS := tests/architecture tests/models turnkeeper/models
 
-test: $(INSTALLED) ## run every test
-	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
+test: fast-tests slow-tests ## run every test
+
+fast-tests: $(INSTALLED)
+	$(PYTEST) $(FAST_TESTS)
+
+slow-tests: $(INSTALLED)
+	$(PYTEST) --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(FAST_TESTS))
 
 test-live: $(INSTALLED) ## call the real vendors whose key is set; costs a few cents
 	$(BIN)/pytest -rs tests/live
@@ -47,12 +57,13 @@ CASES ?= 20000
 fuzz: $(INSTALLED) ## send generated requests and check every response; CASES=20000
 	FUZZ_CASES=$(CASES) $(BIN)/pytest -s tests/fuzz
 
-check: $(INSTALLED) ## format, lint, types, import contracts and the fast tests: under a minute
+check: lint fast-tests ## format, lint, types, import contracts and the fast tests: under a minute
+
+lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) $(FAST_TESTS)
 
 bench: $(INSTALLED) ## run the benchmarks; results in benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks

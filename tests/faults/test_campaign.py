@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import table
 from tests.ops.conftest import needs_linux
-from tests.processes.forked import PIPE, STDOUT, fork
+from tests.processes.forked import PIPE, STDOUT, fork, forked_commands
 from tests.waiting import until
 
 pytestmark = [pytest.mark.campaign, needs_linux, pytest.mark.timeout(1_200)]
@@ -29,6 +30,13 @@ SHORT = Options(
 """Each kind once, and then it is over: in half a minute, or later where the machine has something else to do."""
 
 START_SECONDS = 400.0
+
+
+@pytest.fixture(autouse=True)
+def _forked() -> Iterator[None]:
+    """Fork the processes of the stack; `make soak` executes them."""
+    with forked_commands():
+        yield
 
 
 async def test_ops_10_a_short_campaign_of_faults_breaks_no_promise(tmp_path, monkeypatch):

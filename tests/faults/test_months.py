@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowHistory
 from tests.client import Client as PollingClient
 from tests.faults.doomed_worker import Course, Plan
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import DrivenSession, replayer
+from tests.harness import LONG_PAUSE, DrivenSession, replayer
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -119,6 +119,7 @@ async def progress_beyond(session: DrivenSession, turns: int) -> int:
         ),
         turns=0,
         bound=STALL_BOUND,
+        max_pause=LONG_PAUSE,
     )
     return state.session.turn_count
 

@@ -6,6 +6,7 @@ model does what the suite expects of the tool.
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +26,8 @@ from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.model_call import ModelRequest, ToolSpec
 
 PROGRAM = Path(__file__).parent / "mcp"
+
+MAX_LINE_BYTES = 2**24
 
 SCENARIOS = {
     "2025-11-25": {
@@ -140,14 +143,28 @@ def suite_tools(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks_extension, "read_decisions", of_the_suite)
 
 
-async def checks_of(scenario: str, version: str, url: str, folder: Path) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+async def suite() -> AsyncIterator[asyncio.subprocess.Process]:
+    """The suite, loaded once for all scenarios."""
+    pipe = asyncio.subprocess.PIPE
+    command = [str(node()), str(installed(PROGRAM) / "suite.mjs")]
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MAX_LINE_BYTES)
+    yield process
+    process.kill()
+    await process.wait()
+
+
+async def checks_of(
+    suite: asyncio.subprocess.Process, scenario: str, version: str, url: str, folder: Path
+) -> list[dict[str, Any]]:
     """Run a scenario of the suite, and return what it has checked."""
-    suite = installed(PROGRAM) / "node_modules" / ".bin" / "conformance"
     spec = ["--spec-version", version] if version[0].isdigit() else []
-    command = [node(), suite, "server", "--url", f"{url}/mcp", "--scenario", scenario, *spec, "-o", folder]
-    running = await asyncio.create_subprocess_exec(*map(str, command), stdout=asyncio.subprocess.PIPE)
+    arguments = ["server", "--url", f"{url}/mcp", "--scenario", scenario, *spec, "-o", str(folder)]
+    assert suite.stdin is not None
+    assert suite.stdout is not None
+    suite.stdin.write(json.dumps(arguments).encode() + b"\n")
     async with asyncio.timeout(BOUND):
-        output, _ = await running.communicate()
+        output = await suite.stdout.readline()
     return _results(folder) or pytest.fail(output.decode())
 
 
@@ -157,8 +174,10 @@ def _results(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("version", "scenario"), CASES)
 @pytest.mark.usefixtures("suite_tools")
-async def test_tsk_6_a_scenario_of_the_conformance_suite_passes(url: str, tmp_path: Path, version: str, scenario: str):
-    checks = await checks_of(scenario, version, url, tmp_path)
+async def test_tsk_6_a_scenario_of_the_conformance_suite_passes(
+    suite: asyncio.subprocess.Process, url: str, tmp_path: Path, version: str, scenario: str
+):
+    checks = await checks_of(suite, scenario, version, url, tmp_path)
     failures = {check["id"]: check.get("errorMessage") for check in checks if check["status"] == "FAILURE"}
     passed = [check["id"] for check in checks if check["status"] == "SUCCESS"]
     assert set(failures) == SCENARIOS[version][scenario], failures

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.processes.forked import forked_commands
 from tests.waiting import BOUND
 from turnkeeper.ops.local.dev_server import DevServer
 
@@ -27,6 +28,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(tmp_path / "temporal.toml"))
     (tmp_path / "temporal.toml").touch()
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """Fork the workers and gateways that the module's tests start."""
+    with forked_commands():
+        yield
 
 
 @pytest.fixture

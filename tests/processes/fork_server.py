@@ -1,8 +1,10 @@
 """Forks processes that have imported our code already: a start takes milliseconds, not two seconds of a processor.
 
-Run as a script with a socket as its standard input. Each message is a `ForkRequest` as JSON; its file descriptors are
-the process's standard streams and one for its status: a line with its id, and a line with its exit code. The server
-ends when the other end of its socket is closed, and so do the processes.
+Run as a script with a socket as its standard input, and the descriptor of a listening one as its argument. Each
+message is a `ForkRequest` as JSON; its file descriptors are the process's and one for its status: a line with its id,
+and a line with its exit code. The server ends when the other end of its socket is closed, and so do the processes.
+
+The listening socket is for `launcher.py`: a connection takes one request, and is the status of its process.
 
 Between server and process stands a parent that waits for the process. Nothing here starts a thread before a fork.
 """
@@ -13,17 +15,30 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
 import termios
+from contextlib import suppress
 from typing import TypedDict
 
+import httpx2
+
+from tests.certificates import read_certificates_once
+from tests.processes import launcher
+from turnkeeper.ops.local import processes
+from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
+    "aiosqlite",
+    "alembic.command",
     "anyio._backends._asyncio",
+    "encodings.idna",
     "httpcore2",
+    "rich.logging",
+    "temporalio.worker.workflow_sandbox._in_sandbox",
     "tests.faults.campaign.campaign",
     "tests.faults.doomed_worker",
     "turnkeeper.api.app",
@@ -41,22 +56,34 @@ PRELOADED = (
 )
 
 MAX_REQUEST_BYTES = 200_000
+MAX_DESCRIPTORS = 16
+FIRST_FREE_DESCRIPTOR = 500
 
 
 class ForkRequest(TypedDict):
-    """A module to run as `python -m` does; with `terminal`, standard input becomes the controlling terminal."""
+    """A module to run as `python -m` does.
+
+    With `terminal`, standard input becomes the controlling terminal. `descriptors` are the numbers under which it has
+    the descriptors that come with the request. In a `group`, which its launcher leads, it dies with the launcher.
+    """
 
     module: str
     arguments: list[str]
     env: dict[str, str]
     cwd: str
     terminal: bool
+    descriptors: list[int]
+    umask: int | None
+    group: int | None
 
 
 def main() -> None:
     """Serve; in each forked process, run what was asked for instead."""
     for module in PRELOADED:
         importlib.import_module(module)
+    own_build_id()  # reads all our code, once for all workers
+    read_certificates_once()
+    httpx2.create_ssl_context()
     gc.freeze()
     request = serve()
     if request is not None:
@@ -65,54 +92,86 @@ def main() -> None:
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
+def reap(*_: object) -> None:
+    """Take the exit codes of all that has ended, so that what it cost is counted as ours."""
+    process = -1
+    with suppress(ChildProcessError):
+        while process != 0:
+            process, _ = os.waitpid(-1, os.WNOHANG)
+
+
 def serve() -> ForkRequest | None:
     """Fork a process for each message. Returns its request in the process itself, `None` in the server at its end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    requests = socket.socket(fileno=os.dup(0))
+    signal.signal(signal.SIGCHLD, reap)
+    requests, listener = socket.socket(fileno=os.dup(0)), socket.socket(fileno=int(sys.argv[1]))
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, 4)
-        if not message:
-            return None
-        server = os.getpid()
+        readable, _, _ = select.select([requests, listener], [], [])
+        server, descriptors = os.getpid(), list[int]()
+        if requests in readable:
+            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+            if not message:
+                return None
+        else:
+            launched, _ = listener.accept()
         if os.fork() == 0:
             requests.close()
+            listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(server, signal.SIGKILL)
+            if not descriptors:
+                message, descriptors, _, _ = socket.recv_fds(launched, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+                descriptors.append(launched.detach())
             return fork_and_wait(json.loads(message), descriptors)
-        for descriptor in descriptors:
+        for descriptor in descriptors or [launched.detach()]:
             os.close(descriptor)
 
 
 def fork_and_wait(request: ForkRequest, descriptors: list[int]) -> ForkRequest:
     """Return in the new process; its parent reports how it ends, and ends too."""
-    *streams, status = descriptors
+    *inherited, status = descriptors
     parent = os.getpid()
     process = os.fork()
     if process == 0:
         os.close(status)
         die_with_parent(parent, signal.SIGTERM)
-        become(request, streams)
+        become(request, inherited)
         return request
-    for stream in streams:
-        os.close(stream)
-    os.write(status, f"{process}\n".encode())
-    _, ended = os.waitpid(process, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    for descriptor in inherited:
+        os.close(descriptor)
+    with suppress(OSError):  # its launcher may be dead already
+        if request["group"]:
+            os.setpgid(process, request["group"])
+        os.write(status, f"{process}\n".encode())
+    if request["group"]:
+        ended = os.pidfd_open(process)
+        if ended not in select.select([ended, status], [], [])[0]:
+            os.kill(process, signal.SIGKILL)
+    _, code = os.waitpid(process, 0)
+    with suppress(BrokenPipeError):
+        os.write(status, f"{os.waitstatus_to_exitcode(code)}\n".encode())
     os._exit(0)
 
 
-def become(request: ForkRequest, streams: list[int]) -> None:
-    """Take the streams, environment and folder of the request."""
+def become(request: ForkRequest, inherited: list[int]) -> None:
+    """Take the descriptors, environment, folder and umask of the request."""
     if request["terminal"]:
         os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+    # Out of the way of each other first.
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_DESCRIPTOR) for descriptor in inherited]
+    for descriptor in inherited:
+        os.close(descriptor)
+    for descriptor, number in zip(moved, request["descriptors"], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     if request["terminal"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if request["umask"] is not None:
+        os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    if launcher.FORK_SERVER in os.environ:
+        processes.die_with_parent = launcher
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
     sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
     sys.stdout = os.fdopen(1, "w", closefd=False, encoding=encoding)

@@ -9,10 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
+import pytest
+
+from tests.processes import launcher
 from tests.processes.fork_server import ForkRequest
+from turnkeeper.ops.local import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +93,14 @@ async def fork(
     With `STDOUT`, standard error is written where standard output is.
     """
     request = ForkRequest(
-        module=module, arguments=list(arguments), env=dict(env), cwd=os.fspath(cwd), terminal=terminal
+        module=module,
+        arguments=list(arguments),
+        env=dict(env),
+        cwd=os.fspath(cwd),
+        terminal=terminal,
+        descriptors=[0, 1, 2],
+        umask=None,
+        group=None,
     )
     with contextlib.ExitStack() as theirs:
         child_in, our_in = _ends(theirs, stdin, number=0)
@@ -95,7 +108,7 @@ async def fork(
         child_err, our_err = (child_out, None) if stderr == STDOUT else _ends(theirs, stderr, number=2)
         our_status, status = os.pipe()
         theirs.callback(os.close, status)
-        socket.send_fds(_server(), [json.dumps(request).encode()], [child_in, child_out, child_err, status])
+        socket.send_fds(_server().requests, [json.dumps(request).encode()], [child_in, child_out, child_err, status])
     reader = await _reader(our_status)
     return ForkedProcess(
         int(await reader.readline()),
@@ -106,13 +119,33 @@ async def fork(
     )
 
 
+@contextlib.contextmanager
+def forked_commands() -> Iterator[None]:
+    """Fork the workers and gateways that are started inside as `Program`s, by this process or by one forked in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(launcher.FORK_SERVER, _server().address)
+        patch.setattr(processes, "die_with_parent", launcher)
+        yield
+
+
+@dataclass(frozen=True)
+class ForkServer:
+    requests: socket.socket
+    address: str
+    """That of its other socket, among the abstract ones."""
+
+
 @functools.cache
-def _server() -> socket.socket:
+def _server() -> ForkServer:
     """Start the server when it is first asked. It ends when this process does, which closes the socket."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
-        subprocess.Popen([sys.executable, "-m", "tests.processes.fork_server"], stdin=its, cwd=ROOT)
-    return ours
+    with its, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0turnkeeper-tests-{uuid4()}")
+        listener.listen()
+        number = listener.fileno()
+        command = [sys.executable, "-m", "tests.processes.fork_server", str(number)]
+        subprocess.Popen(command, stdin=its, cwd=ROOT, pass_fds=[number])
+        return ForkServer(ours, listener.getsockname()[1:].decode())
 
 
 def _ends(theirs: contextlib.ExitStack, stream: int | None, *, number: int) -> tuple[int, int | None]:

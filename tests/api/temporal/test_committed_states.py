@@ -335,11 +335,8 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
     ):
         session = await started(http)
         await taken_task(temporal, queue)
-        handle = temporal.get_workflow_handle(session)
-        # Temporal holds one query of this session until its workflow task is done; the others are sent again and again.
-        queries = [
-            asyncio.create_task(handle.query("get_queue", rpc_timeout=timedelta(seconds=BOUND))) for _ in range(3)
-        ]
+        # Temporal holds one query of this session until its workflow task is done, and refuses all others.
+        holding = asyncio.create_task(hold_the_buffer(temporal, session))
         await until(partial(is_buffer_full, temporal, session))
         async with asyncio.timeout(BOUND):
             reading = asyncio.create_task(http.get(f"/workflow/{session}/conversation"))
@@ -350,19 +347,29 @@ async def test_api_3_a_full_query_buffer_is_no_reason_to_send_a_client_away(
             assert not reading.done(), "the gateway was refused as well, and tries again"
             async with environment(temporal, task_queue=queue, partials=partials):
                 assert (await reading).status_code == 200
-        for query in queries:
-            query.cancel()
-        await asyncio.gather(*queries, return_exceptions=True)
+        holding.cancel()
 
 
-async def is_buffer_full(temporal: Client, session: str) -> bool:
-    """Ask without patience: only a full buffer refuses."""
-    request = QueryWorkflowRequest(
+def queue_query(temporal: Client, session: str) -> QueryWorkflowRequest:
+    return QueryWorkflowRequest(
         namespace=temporal.namespace,
         execution=WorkflowExecution(workflow_id=session),
         query=WorkflowQuery(query_type="get_queue"),
     )
+
+
+async def hold_the_buffer(temporal: Client, session: str) -> None:
+    """Send a query that stays in the buffer, again if another one was there."""
+    while True:
+        with suppress(RPCError):
+            request = queue_query(temporal, session)
+            await temporal.workflow_service.query_workflow(request, timeout=timedelta(seconds=BOUND))
+
+
+async def is_buffer_full(temporal: Client, session: str) -> bool:
+    """Ask without patience: only a full buffer refuses."""
     try:
+        request = queue_query(temporal, session)
         await temporal.workflow_service.query_workflow(request, timeout=timedelta(seconds=0.1))
     except RPCError as error:
         return error.status == RPCStatusCode.RESOURCE_EXHAUSTED

@@ -198,11 +198,14 @@ async def test_api_4_a_page_of_another_port_changes_nothing_by_what_it_sends_bli
         base = f"http://{name}:{urlsplit(victim.url).port}"
         await page.goto(foreign_server)
         answered.clear()
-        await page.evaluate(SEND_BLINDLY, {"base": base, "paths": posts})
+        # Every route is asked by one name; what judges a name is the same for all routes.
+        targets = posts if name == FOREIGN else [f"/workflow/{victim.session}/{verb}" for verb in ("cancel", "prompt")]
+        await page.evaluate(SEND_BLINDLY, {"base": base, "paths": targets})
         await page.evaluate(SUBMIT, {"base": base, "path": f"/workflow/{victim.session}/cancel"})
-        assert len(answered) > 3 * len(posts), "what is refused has to have arrived"
+        assert len(answered) > 3 * len(targets), "what is refused has to have arrived"
         assert set(answered) == {403}
-        seen = await page.evaluate(ASK, {"base": base, "requests": requests})
+        sample = requests if name == FOREIGN else requests[::5]
+        seen = await page.evaluate(ASK, {"base": base, "requests": sample})
         assert {status for _, _, status, _ in seen} == {0}, "nothing of another origin can be read"
         assert await page.evaluate(LISTEN, {"base": base, "path": f"/workflow/{victim.session}/events"}) == "refused"
         assert await page.evaluate(EMBED, {"base": base, "paths": paths}) == []

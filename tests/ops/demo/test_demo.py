@@ -27,6 +27,8 @@ from turnkeeper.ops.demo.scenario import Scenario, Step, approve_a_write, kill_t
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PLAYED_SECONDS = 120.0
 """Bound of a whole demo on a busy machine; on an idle one it takes about 20 s."""
 

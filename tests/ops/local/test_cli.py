@@ -6,12 +6,13 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.ops.conftest import BOUND, needs_linux, until_ended
-from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork
+from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork, forked_commands
 from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
@@ -73,7 +74,14 @@ async def run(*arguments: str, program: Path | None = None, **env: str) -> tuple
 
 @pytest.fixture
 async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
-    """Run `turnkeeper up` at free ports until the test ends."""
+    """Run `turnkeeper up` at free ports until the test ends; it forks its worker and its gateway."""
+    with forked_commands():
+        async with running_stack(monkeypatch) as command:
+            yield command
+
+
+@asynccontextmanager
+async def running_stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Command]:
     for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT"):
         monkeypatch.setenv(f"TURNKEEPER_{port}", "0")
     command = await Command.start("up")
@@ -169,16 +177,19 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
 
 
 @needs_linux
-async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_outlives_the_first_that_is_killed(stack):
-    code, output = await run("up")
-    assert code == 1
-    assert "temporal.db is in use by the Temporal server at 127.0.0.1:" in output
+async def test_ops_2_a_second_stack_on_the_same_folder_is_refused_and_nothing_outlives_the_first_that_is_killed(
+    monkeypatch,
+):
+    async with running_stack(monkeypatch) as stack:
+        code, output = await run("up")
+        assert code == 1
+        assert "temporal.db is in use by the Temporal server at 127.0.0.1:" in output
 
-    children = stack.children()
-    assert len(children) == 3
-    stack.signal(signal.SIGKILL)
-    for child in children:
-        await until_ended(child)
+        children = stack.children()
+        assert len(children) == 3
+        stack.signal(signal.SIGKILL)
+        for child in children:
+            await until_ended(child)
 
 
 async def test_ops_3_a_worker_that_waits_for_temporal_says_so_and_where():

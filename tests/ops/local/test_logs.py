@@ -97,6 +97,8 @@ def test_ops_6_a_level_above_info_is_that_of_libraries_too(levels):
 
 @pytest.mark.parametrize("formatter", [JsonLines(), TextLines()])
 async def test_ops_6_asyncio_s_own_messages_are_told_without_the_text_of_the_exception(formatter, caplog):
+    gc.collect()  # what other tests have left
+    caplog.clear()
     failed = asyncio.get_running_loop().create_future()
     failed.set_exception(ValueError("my prompt"))
     del failed

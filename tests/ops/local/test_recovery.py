@@ -22,6 +22,7 @@ from temporalio.common import RetryPolicy
 
 from tests.harness import AnswerParts, DrivenSession, Gate, environment, says
 from tests.ops.conftest import BOUND
+from tests.processes.launcher import FORK_SERVER
 from tests.servers import odd
 from tests.waiting import until
 from turnkeeper.activities.failures import WORKER_DIED
@@ -34,6 +35,8 @@ from turnkeeper.models.transcript.model_call import ModelRequest
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
 from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram, fail_activities
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 SLOW_ANSWER = {"text": "It takes a while to write this down word by word", "chunk_delay": 0.3}
 QUICK_ANSWER = {"text": "Done."}
@@ -166,8 +169,10 @@ async def test_ops_10_kills_right_after_an_answer_neither_undo_it_nor_make_the_p
 
 
 async def test_ops_10_a_worker_that_is_killed_as_the_stack_stops_has_its_activities_failed_all_the_same(
-    temporal, folder
+    temporal, folder, monkeypatch
 ):
+    """The one worker here that is executed, as in production; the others are forked."""
+    monkeypatch.delenv(FORK_SERVER)
     async with supervised(temporal, folder, stop_seconds=0, slow=[SLOW_ANSWER]) as env:
         session = await env.start("slow")
         await session.prompt("go")
