@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat demo test fast-tests slow-tests test-live soak fuzz check lint bench pictures
+.PHONY: help run chat demo test fast-tests slow-tests test-live soak team-day fuzz check lint bench pictures
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,11 +45,16 @@ test-live: $(INSTALLED) ## call the real vendors whose key is set; costs a few c
 # Also SESSIONS, SEED, REPORT=<file>, and BUSY=1, which keeps all cores busy with another program.
 MINUTES ?= 3
 SESSIONS ?= 10
+PEOPLE ?= 10
 SEED ?= 1
 
 soak: $(INSTALLED) ## kill, freeze and disconnect a stack under load, then check it; MINUTES=20 SEED=1 BUSY=1
 	@$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --sessions $(SESSIONS) --seed $(SEED) \
 		$(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
+
+team-day: $(INSTALLED) ## let three tenants work with keys while services are killed; MINUTES=30 PEOPLE=10
+	@$(BIN)/python -m tests.faults.team_day --minutes $(MINUTES) --people $(PEOPLE) --seed $(SEED) \
+		$(if $(REPORT),--report $(REPORT))
 
 # Also FUZZ_SEED. FUZZ_PHASES=fuzzing omits the fixed cases that follow from the OpenAPI document.
 CASES ?= 20000
