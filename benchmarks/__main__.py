@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
+from benchmarks.listing import listing
 from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.recovery import recovery
 from benchmarks.streaming import streaming
@@ -29,9 +30,11 @@ async def measure() -> list[Row]:
             new_rows = await measurement(environment)
         _print(new_rows)
         rows += new_rows
-    recovery_rows = await recovery()
-    _print(recovery_rows)
-    return rows + recovery_rows
+    for measurement_of_its_own in (listing, recovery):
+        new_rows = await measurement_of_its_own()
+        _print(new_rows)
+        rows += new_rows
+    return rows
 
 
 def _print(rows: list[Row]) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,9 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.ports import LOOPBACK
+from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_providers, build_toolbox, build_worker
@@ -141,12 +144,14 @@ class BenchEnvironment:
 
 
 @asynccontextmanager
-async def bench_environment() -> AsyncIterator[BenchEnvironment]:
-    """Run the server, the worker that `turnkeeper worker` runs, and the floor's worker."""
+async def bench_environment(dynamic_config: Mapping[str, str] | None = None) -> AsyncIterator[BenchEnvironment]:
+    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         settings = _settings(folder)
-        await stack.enter_async_context(DevServer(settings.state_dir, in_memory=True, ui_port=None))
+        await stack.enter_async_context(
+            DevServer(settings.state_dir, in_memory=True, ui_port=None, dynamic_config=dynamic_config)
+        )
         client = await connect(settings, patience=BOUND)
         await prepare(client)
         tools = await stack.enter_async_context(build_toolbox(settings))
@@ -192,6 +197,37 @@ async def gateway(app: FastAPI) -> AsyncIterator[str]:
         finally:
             server.should_exit = True
             await serving
+
+
+@asynccontextmanager
+async def gateway_process(environment: BenchEnvironment) -> AsyncIterator[int]:
+    """Run the gateway in a process of its own; yields its port."""
+    port = usable_port(0, LOOPBACK)
+    with TemporaryDirectory() as folder:
+        variables = {
+            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
+            "TURNKEEPER_STATE_DIR": str(environment.settings.state_dir),
+            "TURNKEEPER_API_PORT": str(port),
+        }
+        command = own_command("api")
+        program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **variables})
+        await program.start()
+        try:
+            async with asyncio.timeout(BOUND):
+                while not await _answers(port):  # noqa: ASYNC110  # another process has no event for it
+                    await asyncio.sleep(0.05)
+            yield port
+        finally:
+            await program.stop(seconds=BOUND)
+
+
+async def _answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def interleaved(rounds: int, *measurements: Callable[[], Awaitable[float]]) -> list[list[float]]:

@@ -6,12 +6,9 @@ bytes have arrived at a client.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from pathlib import Path
 from statistics import median, quantiles
-from tempfile import TemporaryDirectory
 from time import perf_counter, time
 from typing import Any
 
@@ -19,14 +16,12 @@ import httpx
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, StartWorkflowUpdateInput
 
-from benchmarks.environment import BenchEnvironment, OurSession
+from benchmarks.environment import BenchEnvironment, OurSession, gateway_process
 from benchmarks.measurements import Row, row
 from turnkeeper.api.app import create_app
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.ops.local.ports import LOOPBACK, usable_port
-from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.ops.local.ports import LOOPBACK
 
 WATCHERS = 200
 SAMPLES = 30
@@ -41,7 +36,7 @@ COMPLETE = b'"is_complete":true'
 async def watching(environment: BenchEnvironment) -> list[Row]:
     """Measure how soon one and many watchers see an answer, the rate of polls, and the cost of idle watchers."""
     async with (
-        _gateway(environment) as port,
+        gateway_process(environment) as port,
         httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=2 * BOUND) as http,
     ):
         session = await environment.session("tool")
@@ -74,37 +69,6 @@ async def watching(environment: BenchEnvironment) -> list[Row]:
 
 def _within(what: str, seconds: float, *, at_most: float) -> Row:
     return Row(what, _ms(seconds), "", "", f"≤ {_ms(at_most)}", seconds <= at_most)
-
-
-@asynccontextmanager
-async def _gateway(environment: BenchEnvironment) -> AsyncIterator[int]:
-    """Run the gateway; yields its port."""
-    port = usable_port(0, LOOPBACK)
-    with TemporaryDirectory() as folder:
-        variables = {
-            "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,
-            "TURNKEEPER_STATE_DIR": str(environment.settings.state_dir),
-            "TURNKEEPER_API_PORT": str(port),
-        }
-        command = own_command("api")
-        program = Program(command, log=Path(folder) / "gateway.log", env={**os.environ, **variables})
-        await program.start()
-        try:
-            async with asyncio.timeout(BOUND):
-                while not await _answers(port):  # noqa: ASYNC110  # another process has no event for it
-                    await asyncio.sleep(0.05)
-            yield port
-        finally:
-            await program.stop(seconds=BOUND)
-
-
-async def _answers(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        return False
-    writer.close()
-    return True
 
 
 # ---- how soon an answer is visible
