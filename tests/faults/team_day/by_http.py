@@ -167,7 +167,7 @@ class HttpPerson:
         elif response.status_code == 401 and (was_removed or self.person.is_removed or key != self.person.key):
             pass  # the key was rotated or revoked in the meantime
         elif response.status_code not in (404, 409, 410, 429):
-            self.evidence.surprise(f"{self.person.name}: {method} {path} was answered {_shown(response)}")
+            self.evidence.surprise(f"{self.person.name}: {method} {path} was answered {_summary_of(response)}")
         return False
 
     def _session(self) -> str | None:
@@ -246,7 +246,7 @@ class HttpPerson:
         if there.status_code not in (403, 404) or _comparable(there, session) != _comparable(nowhere, UNKNOWN_ID):
             self.evidence.surprise(
                 f"{self.person.name}: {attempt.method} {attempt.path} of another tenant's session was answered "
-                f"{_shown(there)}, and of an unknown one {_shown(nowhere)}"
+                f"{_summary_of(there)}, and of an unknown one {_summary_of(nowhere)}"
             )
 
     async def _try_the_revoked_key(self) -> None:
@@ -259,7 +259,7 @@ class HttpPerson:
         was_same = key == self.person.key and (status == 401 or not self.person.is_removed)
         if response is not None and was_same and response.status_code not in (status, 429):
             self.evidence.surprise(
-                f"{self.person.name}: {attempt.method} {attempt.path} was answered {_shown(response)}"
+                f"{self.person.name}: {attempt.method} {attempt.path} was answered {_summary_of(response)}"
             )
 
 
@@ -268,7 +268,7 @@ def _comparable(response: httpx.Response, session: str) -> tuple[int, str, list[
     return response.status_code, response.text.replace(session, "ID"), sorted(headers)
 
 
-def _shown(response: httpx.Response) -> str:
+def _summary_of(response: httpx.Response) -> str:
     return f"{response.status_code} {response.text[:200]}"
 
 

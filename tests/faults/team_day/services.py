@@ -58,9 +58,11 @@ class Services:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as running:
-            self._postgresql = running.enter_context(postgresql.running(_found(postgresql.find_programs(), "initdb")))
+            self._postgresql = running.enter_context(
+                postgresql.running(_required(postgresql.find_programs(), "initdb"))
+            )
             run_job(self._postgresql, ARCHIVE_PASSWORD)
-            redis = running.enter_context(redis_server.running(_found(redis_server.find_redis(), "redis-server")))
+            redis = running.enter_context(redis_server.running(_required(redis_server.find_redis(), "redis-server")))
             temporal = f"{LOOPBACK}:{usable_port(0)}"
             self.gateway = Gateway(host=LOOPBACK, port=usable_port(0))
             self._addresses = {
@@ -169,10 +171,10 @@ def _temporal_command(address: str, database: Path) -> list[str]:
 
 def _without_variables(text: str) -> str:
     """Return a value of the file with the defaults of its variables."""
-    return re.sub(r"\$\{\w+(?::(-)?([^}]*))?\}", lambda found: found[2] if found[1] else "", text)
+    return re.sub(r"\$\{\w+(?::(-)?([^}]*))?\}", lambda match: match[2] if match[1] else "", text)
 
 
-def _found(program: P | None, name: str) -> P:
+def _required(program: P | None, name: str) -> P:
     if program is None:
         raise ServicesError(f"{name} is not installed")
     return program
