@@ -19,6 +19,7 @@ from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
 from tests.certificates import read_certificates_once
+from tests.log_watch import LOG_WATCH
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
@@ -68,6 +69,14 @@ def _no_vendors_of_the_developer_s_own(request: pytest.FixtureRequest, monkeypat
     for variable in list(os.environ):
         if variable.startswith(("ANTHROPIC_", "OPENAI_", "TURNKEEPER_OPENAI_CHAT__")):
             monkeypatch.delenv(variable)
+
+
+@pytest.fixture(autouse=True)
+def _logs_have_no_text_and_no_key() -> Iterator[None]:
+    """API-4, OPS-6: neither a prompt nor an answer nor a key is in a log line at any level."""
+    with LOG_WATCH.watching():
+        yield
+    assert LOG_WATCH.leaks() == []
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
+from tests.log_watch import LOG_WATCH
 from tests.waiting import BOUND, growing_pauses, until
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
@@ -144,9 +145,12 @@ class Vendor:
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         self.requests.append(request)
+        LOG_WATCH.forbid(message.content for message in request.messages if message.role != "tool")
         await self.gate.pass_through()
         answer = self._answer(request)
         for event in answer if isinstance(answer, list) else [answer]:
+            if isinstance(event, ModelResponse):
+                LOG_WATCH.forbid((event.text, event.thinking))
             if isinstance(event, Gate):
                 await event.pass_through()
             elif isinstance(event, ModelError):

@@ -123,7 +123,7 @@ async def test_api_5_only_notices_and_the_state_line_are_read_aloud_and_not_ever
         """() => [...document.querySelectorAll("[aria-live], [role=status], [role=log], [role=alert]")]
              .filter((element) => element.ariaLive !== "off").map((element) => element.id)"""
     )
-    assert live == ["notice", "state-words"]
+    assert live == ["notice", "state-words", "login-problem"]
     changes = tab.page.evaluate(
         """() => new Promise((resolve) => {
              const spoken = [];

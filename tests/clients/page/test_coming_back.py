@@ -74,7 +74,7 @@ async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_s
     await tab.page.route("**/prompt", lambda route: _done_but_not_answered(route))
     await tab.send("two")
     await tab.shows(2)
-    await tab.page.unroute("**/prompt")
+    await tab.page.unroute_all(behavior="wait")
     await tab.page.route("**/prompt", lambda route: route.abort())
     await tab.send("three")
     await expect(tab.queue).to_contain_text("Not sent: Can't reach the server. Trying again soon.")

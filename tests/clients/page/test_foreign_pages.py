@@ -174,7 +174,7 @@ async def test_api_4_a_name_that_was_made_to_lead_here_reads_nothing_and_changes
         assert (status == 403) is (path not in EXEMPT_PATHS), (method, path, status)
         assert SECRET not in text
     for path in ("/", "/docs", "/workflow", f"/workflow/{victim.session}/conversation/full"):
-        assert "foreign-host" in await page.evaluate(FRAME, {"base": "", "path": path})
+        assert await page.evaluate(FRAME, {"base": "", "path": path}) == ""  # no response may be in a frame
     assert await page.evaluate(LISTEN, {"base": "", "path": f"/workflow/{victim.session}/events"}) == "refused"
     paths = ["/workflow", "/static/icon.svg", "/static/page.js", f"/workflow/{victim.session}"]
     assert [name for name, _ in await page.evaluate(EMBED, {"base": "", "paths": paths}) if name != "object"] == []
