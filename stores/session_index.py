@@ -143,6 +143,12 @@ class SessionIndex:
         if rows:
             await self._database.write(lambda connection: insert_missing(connection, SESSIONS, rows))
 
+    async def remove_added(self, sessions: Sequence[IndexedSession]) -> None:
+        """Delete rows that `add_missing` has stored, unless their sessions have sent one since."""
+        for session in sessions:
+            is_added = (SESSIONS.c.revision == 0) & (SESSIONS.c.started_at == microseconds(session.started_at))
+            await delete_rows(self._database, SESSIONS, session.session_id, where=is_added)
+
     async def close(self, closures: Sequence[SessionClosure]) -> None:
         """Store the ends of sessions that are listed as open, unless a later session has the id."""
         if closures:

@@ -17,7 +17,7 @@ MIN_CHARS = 12
 MAX_CHARS = 200
 """Of a longer text, its beginning is looked for."""
 
-KEY = re.compile(r"tk_[a-z0-9]+_[\w-]{20,}|bearer [\w.~+/-]{8,}|eyJ[\w-]{10,}\.eyJ|sk-[\w-]{8,}", re.IGNORECASE)
+KEY = re.compile(r"tk_[a-z0-9]+_[\w-]{20,}|bearer [\w.~+/-]{8,}|eyJ[\w-]{10,}\.eyJ|\bsk-[\w-]{8,}", re.IGNORECASE)
 """Keys of callers and of vendors, and tokens."""
 
 

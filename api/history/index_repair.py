@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import compress
 from typing import Any
 
 from temporalio.client import Client
@@ -20,6 +21,7 @@ from turnkeeper.api.temporal.lists.visibility import (
     VisibleSession,
     changed_since,
     find_visible,
+    may_be_deleted,
     sessions_in_deletion,
 )
 from turnkeeper.models.ids import WorkflowId
@@ -129,8 +131,15 @@ class IndexRepair:
             # A session that is being deleted is listed until Temporal has deleted it, and has no row any more.
             in_deletion = await sessions_in_deletion(self._client)
             new = [session for session in new if session.session_id not in in_deletion]
-        await self._index.add_missing([session.as_indexed for session in new])
+        await self._add_missing(new)
         await self._index.close([session.closure for session in page if session.closure])
+
+    async def _add_missing(self, sessions: Sequence[VisibleSession]) -> None:
+        """Store rows, unless their sessions are deleted meanwhile: a deletion clears the index only once."""
+        rows = [session.as_indexed for session in sessions]
+        await self._index.add_missing(rows)
+        are_deleted = [await may_be_deleted(self._client, session) for session in sessions]
+        await self._index.remove_added(list(compress(rows, are_deleted)))
 
     async def _close_forgotten(self) -> None:
         """Close the rows of sessions that are listed as open, and that Temporal no longer has."""

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from tests.harness import BOUND, Environment, Gate, asks, says
 from tests.interop.npm import installed, node
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp import tasks_extension, tools
 from turnkeeper.api.mcp.tools import Tool, Work
 from turnkeeper.api.services import Services
@@ -88,16 +89,16 @@ class Greeting(BaseModel):
         return self.text
 
 
-async def greet(services: Services, arguments: SuiteArguments) -> Greeting:
+async def greet(services: Services, caller: Caller, arguments: SuiteArguments) -> Greeting:
     return Greeting(text=f"Hello, {arguments.name}!")
 
 
 def starting(name: str) -> Tool[SuiteArguments]:
     """A tool of the suite, as a task whose description has the tool's name and arguments."""
 
-    async def run(services: Services, arguments: SuiteArguments) -> Work:
+    async def run(services: Services, caller: Caller, arguments: SuiteArguments) -> Work:
         description = json.dumps([name, arguments.model_dump(), str(uuid4())])
-        return await tools.create_task(services, CreateTask(description=description))
+        return await tools.create_task(services, caller, CreateTask(description=description))
 
     return Tool(name, "writer", name, "A tool of the suite.", SuiteArguments, Task, run, ToolAnnotations())
 

@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
+from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
-from turnkeeper.models.deletion import deleted_session
+from turnkeeper.models.deletion import deleted_session, deletion_id
 from turnkeeper.models.ids import WorkflowId, is_tenant
 from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.stores.session_index import IndexedSession, SessionClosure
@@ -126,6 +127,15 @@ async def sessions_in_deletion(client: Client) -> set[WorkflowId]:
         ids |= {deleted_session(execution.id) for execution in pages.current_page or []}
         if not pages.next_page_token:
             return ids
+
+
+async def may_be_deleted(client: Client, session: VisibleSession) -> bool:
+    """Return whether a deletion of the session has begun, or may have begun: Temporal does not answer."""
+    deletion = client.get_workflow_handle(deletion_id(session.session_id))
+    try:
+        return (await deletion.describe(rpc_timeout=rpc_timeout())).start_time >= session.started_at
+    except RPCError as error:
+        return error.status != RPCStatusCode.NOT_FOUND
 
 
 async def visible_session(execution: WorkflowExecution) -> VisibleSession:

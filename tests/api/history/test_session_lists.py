@@ -10,10 +10,13 @@ from httpx import AsyncClient
 from temporalio.client import Client
 
 from tests.api.conftest import gateway
+from tests.api.history.test_archive import deleted
 from tests.harness import Environment, asks, broken, heal, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.temporal.lists.visibility import VisibleSession, find_visible
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.session_index import SessionIndex
@@ -175,3 +178,25 @@ async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go
     compared_until = await index.compared_until(temporal.namespace)
     assert compared_until is not None
     assert compared_until > open_one_started
+
+
+async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed_again(
+    http: AsyncClient, env: Environment, temporal: Client, index: SessionIndex
+) -> None:
+    async def visible() -> VisibleSession | None:
+        return (await find_visible(temporal, [session_id])).get(session_id)
+
+    session_id = WorkflowId(f"reused-{uuid4()}")
+    repair = IndexRepair(temporal, index)
+    assert (await http.post("/workflow", json={"id": session_id, "title": "A treasure"})).status_code == 201
+    before = await until(visible)
+    await deleted(http, session_id)
+    await repair._store([before])
+    assert await index.find(session_id) is None
+
+    # Another session with its id is another session.
+    assert (await http.post("/workflow", json={"id": session_id, "title": "Oslo"})).status_code == 201
+    await repair._store([await until(visible)])
+    row = await index.find(session_id)
+    assert row is not None
+    assert row.title == "Oslo"
