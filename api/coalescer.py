@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from turnkeeper.stores.cancellation import cancel_until_done
+
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
@@ -46,8 +48,7 @@ class SharedCall(Generic[Result]):
 
     async def cancel(self) -> None:
         """Stop the call, and return once it has stopped."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await cancel_until_done([self._task])
 
 
 class Coalescer(Generic[Key, Result]):

@@ -20,6 +20,7 @@ from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -109,8 +110,7 @@ class Authenticator:
         try:
             yield
         finally:
-            checks.cancel()
-            await asyncio.wait([checks])
+            await cancel_until_done([checks])
 
     async def _check_open_requests(self) -> None:
         if self._keys:

@@ -25,6 +25,7 @@ from turnkeeper.api.temporal.lists.visibility import (
     sessions_in_deletion,
 )
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession as Row
 from turnkeeper.stores.session_index import SessionClosure, SessionIndex
@@ -88,9 +89,7 @@ class IndexRepair:
             self._begin(self._store_differences(closures, renamed))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_until_done(self._tasks)
 
     # ---- comparisons
 

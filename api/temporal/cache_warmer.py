@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.workflows.hosting.connection import polling_workers
 
 WORKER_LIST_SECONDS = 5.0
@@ -51,9 +52,7 @@ class CacheWarmer:
             warming.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_until_done(self._tasks)
 
     async def _warm_if_worker_left(self, workflow_id: WorkflowId, watch: Watch) -> None:
         try:

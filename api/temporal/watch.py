@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
 LINGER_SECONDS = 30.0
@@ -121,10 +122,7 @@ class WatchRegistry:
             watch.notify()
 
     async def close(self) -> None:
-        followers = list(self._followers.values())
-        for follower in followers:
-            follower.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
+        await cancel_until_done(self._followers.values())
 
     def _leave_after(self, seconds: float, workflow_id: WorkflowId, watch: Watch) -> None:
         watch.has_timer = True

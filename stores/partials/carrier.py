@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
 RETRY_SECONDS = 1.0
@@ -74,9 +75,7 @@ class FollowedSessions:
                 self._leave(workflow_id)
 
     async def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), *self._leaving, return_exceptions=True)
+        await asyncio.gather(cancel_until_done(self._tasks.values()), *self._leaving)
 
     async def _keep(self, workflow_id: WorkflowId, live: LiveSnapshot) -> None:
         has_logged = False
@@ -92,10 +91,9 @@ class FollowedSessions:
 
     def _leave(self, workflow_id: WorkflowId) -> None:
         del self._lives[workflow_id], self._followers[workflow_id]
-        task = self._tasks.pop(workflow_id)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-        task.cancel()
+        leaving = asyncio.create_task(cancel_until_done([self._tasks.pop(workflow_id)]))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
 
 class PartialCarrier(ABC):

@@ -23,6 +23,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
+from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.partials.carrier import LiveSnapshot, PartialCarrier
 
 ANSWER_SECONDS = 2.0
@@ -93,8 +94,7 @@ class RedisCarrier(PartialCarrier):
     async def __aexit__(self, *_: object) -> None:
         """Stop sending and following; the last snapshots expire."""
         if self._sending:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+            await cancel_until_done([self._sending])
         await super().__aexit__()
         await self._redis.aclose()
         # A pool with open connections imports a module when it is garbage-collected. That may happen inside a workflow,
