@@ -24,7 +24,7 @@ async def lose_a_cancellation(*_: object) -> None:
 
 
 async def test_ops_2_a_task_that_goes_on_after_a_cancellation_is_cancelled_again() -> None:
-    tasks = [asyncio.create_task(work) for work in (lose_a_cancellation(), asyncio.Event().wait(), asyncio.sleep(0))]
+    tasks = [asyncio.create_task(work) for work in (lose_a_cancellation(), asyncio.Event().wait(), run_other_tasks())]
     await run_other_tasks(3)
     async with asyncio.timeout(BOUND):
         await cancel_until_done(tasks)

@@ -9,8 +9,8 @@ from tests.faults.team_day.evidence import Evidence
 from tests.faults.team_day.people import Person, Tenant
 from tests.faults.team_day.services import Services
 
-UNREACHABLE = 2
-"""The exit code while the gateway restarts."""
+NO_ANSWER, UNREACHABLE = 1, 2
+"""Exit codes while the worker or the gateway restarts."""
 
 PAUSE_SECONDS = 5.0
 
@@ -46,5 +46,7 @@ class TerminalPerson:
                 self.tenant.sessions.append(session)
             else:
                 self.evidence.doubt(self.person, "prompt", session)
-        elif code not in (1, UNREACHABLE):
+        elif code in (NO_ANSWER, UNREACHABLE):
+            self.evidence.unresolved[self.person.name] += 1
+        else:
             self.evidence.surprise(f"{self.person.name}: the terminal ended with {code}: {output[-300:]}")

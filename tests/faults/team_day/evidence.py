@@ -24,6 +24,8 @@ class Evidence:
     tenants: Sequence[Tenant]
     accepted: Counter[Change] = field(default_factory=Counter)
     uncertain: set[Change] = field(default_factory=set)
+    unresolved: Counter[str] = field(default_factory=Counter)
+    """By person: commands that may have sent a prompt to a new session, and did not say to which."""
     outcomes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """By way (http, terminal, page), action and outcome."""
     events: list[str] = field(default_factory=list)
