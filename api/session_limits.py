@@ -19,7 +19,6 @@ from turnkeeper.models.settings.settings import Settings
 SESSIONS_RETRY_SECONDS = 60
 """When to try again while a tenant has too many open sessions; somebody must end one."""
 
-
 COUNT_SECONDS = 10.0
 """How long a count of a tenant's open sessions is used."""
 
@@ -46,7 +45,7 @@ class SessionLimits:
         limit = limit_of(self._settings, "prompt_rate_limit", caller)
         if limit == math.inf:
             return
-        seconds = self._prompts.seconds_to_wait(f"{caller.tenant}:{session_id}", rate=limit / 60, burst=max(1, limit))
+        seconds = self._prompts.seconds_to_wait(caller.workflow_id(session_id), rate=limit / 60, burst=max(1, limit))
         if seconds:
             raise problems.over_limit("prompt_rate_limit", limit, retry_after=math.ceil(seconds))
 

@@ -8,13 +8,14 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 
 from sqlalchemy import Row, select, update
 
 from turnkeeper.models.settings.roles import Role, role_of
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import API_KEYS
 
@@ -26,8 +27,6 @@ _KEY = re.compile(rf"{PREFIX}(?P<id>[0-9a-f]{{{2 * ID_BYTES}}})_(?P<secret>[A-Za
 
 _NO_DIGEST = bytes(sha256().digest_size)
 """Compared with where there is no key, so that an unknown id takes as long as a wrong secret."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class ApiKeys:
             "tenant": tenant,
             "user": user,
             "role": role,
-            "created_at": _microseconds(now),
-            "expires_at": expires_at and _microseconds(expires_at),
+            "created_at": microseconds(now),
+            "expires_at": expires_at and microseconds(expires_at),
             "revoked_at": None,
         }
         await self._database.write(lambda connection: insert_missing(connection, API_KEYS, [row]))
@@ -105,7 +104,7 @@ class ApiKeys:
     async def revoke(self, key_id: str, *, now: datetime) -> ApiKey | None:
         """Revoke a key and return it; `None` if there is none. A key that was revoked before stays as it is."""
         is_open = (API_KEYS.c.id == key_id) & API_KEYS.c.revoked_at.is_(None)
-        change = update(API_KEYS).where(is_open).values(revoked_at=_microseconds(now))
+        change = update(API_KEYS).where(is_open).values(revoked_at=microseconds(now))
         await self._database.write(lambda connection: connection.execute(change).rowcount)
         return await self.find(key_id)
 
@@ -122,15 +121,7 @@ def _key_of(row: Row[tuple[object, ...]]) -> ApiKey:
         tenant=row.tenant,
         user=row.user,
         role=role_of(row.role) or "reader",
-        created_at=_moment(row.created_at),
-        expires_at=None if row.expires_at is None else _moment(row.expires_at),
-        revoked_at=None if row.revoked_at is None else _moment(row.revoked_at),
+        created_at=moment_of(row.created_at),
+        expires_at=None if row.expires_at is None else moment_of(row.expires_at),
+        revoked_at=None if row.revoked_at is None else moment_of(row.revoked_at),
     )
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)

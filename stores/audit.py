@@ -6,15 +6,14 @@ Entries without an outcome are of requests whose gateway stopped in the middle.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, and_, func, or_, select, tuple_
 
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import AUDIT, AUDIT_OUTCOMES
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 REPEATABLE = ("prompt", "retry", "message_task", "withdraw", "cancel", "approve", "reject", "allow")
 """Actions on one prompt or call, which happen once however often they are requested."""
@@ -107,7 +106,7 @@ _MESSAGE = func.coalesce(AUDIT_OUTCOMES.c.message_id, AUDIT.c.message_id).label(
 
 def position_of(change: RecordedChange) -> Position:
     """Return where the page after `change` begins."""
-    return (_microseconds(change.row.at), change.row.request_id, change.row.number)
+    return (microseconds(change.row.at), change.row.request_id, change.row.number)
 
 
 def _conditions(which: AuditFilter) -> list[ColumnElement[bool]]:
@@ -120,7 +119,7 @@ def _conditions(which: AuditFilter) -> list[ColumnElement[bool]]:
     if which.action is not None:
         conditions.append(AUDIT.c.action == which.action)
     if which.since is not None:
-        conditions.append(AUDIT.c.at >= _microseconds(which.since))
+        conditions.append(AUDIT.c.at >= microseconds(which.since))
     return conditions
 
 
@@ -150,7 +149,7 @@ def _repeats() -> ScalarSelect[str]:
 
 def _insert(connection: Connection, rows: Sequence[AuditRow], outcomes: Sequence[OutcomeRow]) -> None:
     if rows:
-        values = [{**asdict(row), "at": _microseconds(row.at), "fields": ",".join(row.fields)} for row in rows]
+        values = [{**asdict(row), "at": microseconds(row.at), "fields": ",".join(row.fields)} for row in rows]
         insert_missing(connection, AUDIT, values)
     if outcomes:
         insert_missing(connection, AUDIT_OUTCOMES, [asdict(outcome) for outcome in outcomes])
@@ -160,7 +159,7 @@ def _recorded(row: Row[tuple[object, ...]]) -> RecordedChange:
     entry = AuditRow(
         request_id=row.request_id,
         number=row.number,
-        at=_EPOCH + timedelta(microseconds=row.at),
+        at=moment_of(row.at),
         tenant=row.tenant,
         caller=row.caller,
         user=row.user,
@@ -174,7 +173,3 @@ def _recorded(row: Row[tuple[object, ...]]) -> RecordedChange:
         fields=tuple(name for name in row.fields.split(",") if name),
     )
     return RecordedChange(entry, row.status, row.repeats)
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)

@@ -5,7 +5,6 @@ by number. A prompt that the session has fetched stays here until the session ha
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -15,12 +14,11 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, select
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
+from turnkeeper.stores.database.moments import microseconds
 from turnkeeper.stores.database.rows import delete_rows, put_rows
 from turnkeeper.stores.database.tables import FATES, PARKED
 
 Stored = TypeVar("Stored", bound=BaseModel)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Prompts:
@@ -103,7 +101,7 @@ def _fate_row(session_id: WorkflowId, fate: Fate) -> dict[str, object]:
     return {
         "session_id": session_id,
         "message_id": fate.id,
-        "decided_at": (fate.at - _EPOCH) // timedelta(microseconds=1),
+        "decided_at": microseconds(fate.at),
         "fate": fate.model_dump_json(),
     }
 

@@ -11,7 +11,7 @@ The index is never the only copy of anything: a lost write is repaired later, an
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
@@ -19,10 +19,9 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, 
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import INSERTS, delete_rows, insert_missing
 from turnkeeper.stores.database.tables import INDEX_REPAIRS, MAX_ID_CHARS, SESSIONS
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -175,14 +174,6 @@ class SessionIndex:
     async def note_compared(self, name: str, until: datetime) -> None:
         row: dict[str, object] = {"name": name[:64], "compared_until": microseconds(until)}
         await self._database.write(lambda connection: _note_compared(connection, row))
-
-
-def microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def moment_of(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:

@@ -6,12 +6,13 @@ gateway can read it, also after a restart.
 
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, delete, select
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
+from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import delete_rows, insert_missing
 from turnkeeper.stores.database.tables import TASK_HANDLES
 
@@ -22,8 +23,6 @@ RANDOM_BYTES = 24
 
 MAX_EXPIRED_AT_ONCE = 100
 """How many expired handles are deleted when a new one is created."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class TaskHandles:
     async def find(self, handle: str, *, owner: str, now: datetime) -> TaskHandle | None:
         """Return a handle; `None` if it is unknown, expired, or of another owner."""
         is_own = (TASK_HANDLES.c.handle == handle) & (TASK_HANDLES.c.owner == owner)
-        query = select(TASK_HANDLES).where(is_own, TASK_HANDLES.c.expires_at > _microseconds(now))
+        query = select(TASK_HANDLES).where(is_own, TASK_HANDLES.c.expires_at > microseconds(now))
         row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
         if row is None:
             return None
-        created_at, expires_at = _moment(row.created_at), _moment(row.expires_at)
+        created_at, expires_at = moment_of(row.created_at), moment_of(row.expires_at)
         return TaskHandle(row.handle, row.owner, row.session_id, row.message_id, created_at, expires_at)
 
     async def delete(self, session_id: WorkflowId) -> int:
@@ -67,7 +66,7 @@ class TaskHandles:
 
 def _insert(connection: Connection, handle: TaskHandle, now: datetime) -> None:
     key = TASK_HANDLES.c.handle
-    expired = select(key).where(TASK_HANDLES.c.expires_at <= _microseconds(now)).limit(MAX_EXPIRED_AT_ONCE)
+    expired = select(key).where(TASK_HANDLES.c.expires_at <= microseconds(now)).limit(MAX_EXPIRED_AT_ONCE)
     # Transactions that delete the same rows in different orders would deadlock.
     connection.execute(delete(TASK_HANDLES).where(key.in_(expired.with_for_update(skip_locked=True))))
     row: dict[str, object] = {
@@ -75,15 +74,7 @@ def _insert(connection: Connection, handle: TaskHandle, now: datetime) -> None:
         "owner": handle.owner,
         "session_id": handle.session_id,
         "message_id": handle.message_id,
-        "created_at": _microseconds(handle.created_at),
-        "expires_at": _microseconds(handle.expires_at),
+        "created_at": microseconds(handle.created_at),
+        "expires_at": microseconds(handle.expires_at),
     }
     insert_missing(connection, TASK_HANDLES, [row])
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)

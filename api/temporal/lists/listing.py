@@ -57,7 +57,7 @@ async def list_sessions(
     """Return a page of a tenant's sessions without our index: open ones first, newest first.
 
     `text` is searched in titles and ids.
-    `user` must match `turnkeeper.models.session.session.USER_PATTERN`.
+    `user` must match `turnkeeper.models.session.messages.USER_PATTERN`.
     """
     pages = _Pages(client, _filter(tenant, status, user), page_size=PAGE, cursor=cursor)
     sessions: list[ListedSession] = []
