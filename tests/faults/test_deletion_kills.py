@@ -1,7 +1,6 @@
 """Gateways and workers die while a session is deleted: one deletion, one receipt, nothing left: API-1, OPS-10."""
 
 import asyncio
-import os
 import signal
 import sqlite3
 from collections.abc import AsyncIterator
@@ -23,6 +22,7 @@ from tests.api.history.test_archive import deleted
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, environment
+from tests.processes.environment import SETTINGS, environment_without
 from tests.processes.forked import STDOUT, ForkedProcess, fork
 from tests.waiting import until
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
@@ -31,8 +31,6 @@ from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.delete_session import DeleteSession
-
-NOT_PASSED_ON = ("TURNKEEPER_", "TEMPORAL_")
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +77,7 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def gateway_process(temporal: Client, settings: dict[str, Any], log: Path) -> AsyncIterator[GatewayProcess]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+    ours = environment_without(*SETTINGS)
     own = {f"TURNKEEPER_{name.upper()}": str(value) for name, value in settings.items()}
     address = temporal.service_client.config.target_host
     with reserved_port() as port:

@@ -22,6 +22,7 @@ from typing import Self
 from tests.faults.campaign import effects
 from tests.faults.campaign.proxy import Proxy
 from tests.faults.campaign.scripts import workspace_files
+from tests.processes.environment import SETTINGS, environment_without
 from tests.waiting import until
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.gateway import Gateway
@@ -34,9 +35,6 @@ START_SECONDS = 300.0
 
 UP_STOP_SECONDS = 60.0
 STOP_SECONDS = 30.0
-
-NOT_PASSED_ON = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_")
-"""Beginnings of variables that would make another stack of it, or ask a vendor."""
 
 COMMANDS = {"worker_a": "worker", "gateway_a": "api", "temporal": "start-dev"}
 """What `turnkeeper up` starts, by a word of its command line."""
@@ -176,9 +174,13 @@ class Stack:
         return program
 
     def _environment(self, added: Mapping[str, str]) -> dict[str, str]:
-        ours = {name: value for name, value in os.environ.items() if not name.upper().startswith(NOT_PASSED_ON)}
         settings, temporal = self.folder / "turnkeeper.toml", self.folder / "temporal.toml"
-        return {**ours, CONFIG_VARIABLE: str(settings), "TEMPORAL_CONFIG_FILE": str(temporal), **added}
+        return {
+            **environment_without(*SETTINGS),
+            CONFIG_VARIABLE: str(settings),
+            "TEMPORAL_CONFIG_FILE": str(temporal),
+            **added,
+        }
 
     def _furnish(self, *, temporal_port: int) -> None:
         workspace = self.folder / "workspace"

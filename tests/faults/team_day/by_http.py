@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -100,55 +101,38 @@ class HttpPerson:
         while not over.is_set():
             if self.person.is_removed:
                 await self._try_the_revoked_key()
-            else:
+            elif not self.person.is_leaving:
                 await self._random.choice(work)()
-            await pause(over, self._random.uniform(*PAUSE_SECONDS))
+            await pause(self._random.uniform(*PAUSE_SECONDS), over=over)
 
     async def stream(self, over: asyncio.Event) -> None:
         """Read the events of the tenant's sessions, one stream after the other, and check each line."""
-        while not over.is_set() and not self.person.is_removed:
+        while not over.is_set() and not self.person.is_leaving:
             session = self._session()
             if session:
-                await self._read_events(session, over)
-            await pause(over, self._random.uniform(*PAUSE_SECONDS))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._random.uniform(5, 30)):
+                        await self.read_events(session, over=over)
+                self.evidence.count("http", "stream", "ended")
+            await pause(self._random.uniform(*PAUSE_SECONDS), over=over)
 
-    async def _read_events(self, session: str, over: asyncio.Event) -> None:
-        key = self.person.headers
-        try:
-            async with (
-                asyncio.timeout(self._random.uniform(5, 30)),
-                self.http.stream("GET", f"/workflow/{session}/events", headers=key, timeout=None) as response,
-            ):
+    async def read_events(
+        self, session: str, *, over: asyncio.Event, opened: Callable[[], None] = lambda: None
+    ) -> None:
+        """Read the session's events until the stream ends or the day is over, and check each line."""
+        path = f"/workflow/{session}/events"
+        with suppress(httpx.TransportError):
+            async with self.http.stream("GET", path, headers=self.person.headers, timeout=None) as response:
+                opened()
                 async for line in response.aiter_lines():
                     self.evidence.check_text(self.person, line, "a stream")
                     if over.is_set():
                         return
-        except (TimeoutError, httpx.TransportError):
-            pass
-        self.evidence.count("http", "stream", "ended")
 
-    async def stream_until_revoked(self) -> None:
-        """Open a stream with the present key, and note a surprise if it goes on after the key is revoked."""
-        session = self._session()
-        if session is None:
-            return
-        headers = self.person.headers
-        try:
-            async with self.http.stream(
-                "GET", f"/workflow/{session}/events", headers=headers, timeout=httpx.Timeout(STREAM_END_SECONDS * 3)
-            ) as response:
-                async for line in response.aiter_lines():
-                    self.evidence.check_text(self.person, line, "a stream")
-        except httpx.TransportError:
-            pass
-
-    async def _send(
-        self, method: str, path: str, body: Json | None = None, *, headers: dict[str, str] | None = None
-    ) -> httpx.Response | None:
+    async def _send(self, method: str, path: str, body: Json | None = None) -> httpx.Response | None:
         """Return the response; `None` without one, or from a gateway that restarts."""
         try:
-            sent_with = headers or self.person.headers
-            response = await self.http.request(method, path, json=body, headers=sent_with, timeout=30.0)
+            response = await self.http.request(method, path, json=body, headers=self.person.headers, timeout=30.0)
         except httpx.TransportError:
             return None
         self.evidence.check_text(self.person, response.text, f"{method} {path}")
@@ -156,7 +140,7 @@ class HttpPerson:
 
     async def _change(self, action: str, session: str, method: str, path: str, body: Json | None = None) -> bool:
         """Ask for a change that the role allows; return whether it was accepted."""
-        was_removed, key = self.person.is_removed, self.person.key
+        key = self.person.key
         response = await self._send(method, path, body)
         self.evidence.count("http", action, response.status_code if response else "no response")
         if response is None:
@@ -164,7 +148,7 @@ class HttpPerson:
         elif response.is_success:
             self.evidence.accept(self.person, action, session)
             return True
-        elif response.status_code == 401 and (was_removed or self.person.is_removed or key != self.person.key):
+        elif response.status_code == 401 and (self.person.is_leaving or key != self.person.key):
             pass  # the key was rotated or revoked in the meantime
         elif response.status_code not in (404, 409, 410, 429):
             self.evidence.surprise(f"{self.person.name}: {method} {path} was answered {_summary_of(response)}")
@@ -238,7 +222,7 @@ class HttpPerson:
         key = self.person.key
         there = await self._send(attempt.method, attempt.path.format(id=session), attempt.body)
         nowhere = await self._send(attempt.method, attempt.path.format(id=UNKNOWN_ID), attempt.body)
-        if there is None or nowhere is None or key != self.person.key or self.person.is_removed:
+        if there is None or nowhere is None or key != self.person.key or self.person.is_leaving:
             return
         self.evidence.count("http", "intrude", there.status_code)
         if 429 in (there.status_code, nowhere.status_code):
@@ -256,7 +240,7 @@ class HttpPerson:
         key = self.person.key
         response = await self._send(attempt.method, attempt.path.format(id=session), attempt.body)
         self.evidence.count("http", action, response.status_code if response else "no response")
-        was_same = key == self.person.key and (status == 401 or not self.person.is_removed)
+        was_same = key == self.person.key and (status == 401 or not self.person.is_leaving)
         if response is not None and was_same and response.status_code not in (status, 429):
             self.evidence.surprise(
                 f"{self.person.name}: {attempt.method} {attempt.path} was answered {_summary_of(response)}"
@@ -272,9 +256,8 @@ def _summary_of(response: httpx.Response) -> str:
     return f"{response.status_code} {response.text[:200]}"
 
 
-async def pause(over: asyncio.Event, seconds: float) -> None:
-    try:
+async def pause(seconds: float, *, over: asyncio.Event | None = None) -> None:
+    """Let `seconds` of the day pass, fewer if it is over."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await over.wait()
-    except TimeoutError:
-        pass
+            await (over or asyncio.Event()).wait()

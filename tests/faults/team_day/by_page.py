@@ -27,7 +27,7 @@ class PagePerson:
         context = await self.browser.new_context()
         page = await context.new_page()
         try:
-            while not over.is_set() and not self.person.is_removed:
+            while not over.is_set() and not self.person.is_leaving:
                 key = self.person.key
                 try:
                     await self._prompt(page)

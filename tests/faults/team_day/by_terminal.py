@@ -25,9 +25,9 @@ class TerminalPerson:
     evidence: Evidence
 
     async def run(self, over: asyncio.Event) -> None:
-        while not over.is_set() and not self.person.is_removed:
+        while not over.is_set() and not self.person.is_leaving:
             await self._chat()
-            await pause(over, PAUSE_SECONDS)
+            await pause(PAUSE_SECONDS, over=over)
 
     async def _chat(self) -> None:
         key = self.person.key

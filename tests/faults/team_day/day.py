@@ -16,7 +16,7 @@ from playwright.async_api import Browser
 
 from tests.clients.page.conftest import launched
 from tests.faults.team_day.audit import compare, read_audit
-from tests.faults.team_day.by_http import REVOKED_SECONDS, STREAM_END_SECONDS, HttpPerson
+from tests.faults.team_day.by_http import REVOKED_SECONDS, STREAM_END_SECONDS, HttpPerson, pause
 from tests.faults.team_day.by_page import PagePerson
 from tests.faults.team_day.by_terminal import TerminalPerson
 from tests.faults.team_day.evidence import Evidence
@@ -119,19 +119,19 @@ class Day:
     async def _events(self) -> None:
         """Play the day's events at equal distances."""
         chance = random.Random(self.options.seed)
-        pause = self.options.minutes * 60 / (len(self.options.events) + 1)
+        distance = self.options.minutes * 60 / (len(self.options.events) + 1)
         for event in self.options.events:
-            await _wait(pause)
+            await pause(distance)
             self.evidence.events.append(await self._play(event, chance))
             self.say(f"{self.evidence.events[-1]}; {sum(self.evidence.accepted.values())} changes were accepted so far")
-        await _wait(pause)
+        await pause(distance)
 
     async def _play(self, event: Event, chance: random.Random) -> str:
         """Let an event happen; return it as a sentence."""
         tenant = chance.choice(list(self.tenants))
         match event:
             case "new key":
-                return await self._rotate_a_key(chance.choice([one for one in tenant.people if not one.is_removed]))
+                return await self._rotate_a_key(chance.choice([one for one in tenant.people if not one.is_leaving]))
             case "removal":
                 return await self._remove(tenant, tenant.people[-1])
             case "gateway killed" | "worker killed" | "gateway stopped" | "worker stopped":
@@ -141,25 +141,26 @@ class Day:
 
     async def _rotate_a_key(self, person: Person) -> str:
         """Give somebody a new key and revoke the old one, with our commands."""
-        options = [
-            "--role",
-            person.role,
-            "--user",
-            person.name,
-            *(["--tenant", person.tenant] if person.tenant else []),
-        ]
+        options = ["--role", person.role, "--user", person.name]
+        options += ["--tenant", person.tenant] if person.tenant else []
         new = await self._key_command("create", *options)
-        old, person.key = person.key, new["key"]
-        await self._key_command("revoke", old.split("_")[1])
+        old, old_id = person.key, person.key_id
+        person.key = new["key"]
+        await self._key_command("revoke", old_id)
         await self._check_revoked(person.name, old)
         return f"{person.name} has a new key"
 
     async def _remove(self, tenant: Tenant, person: Person) -> str:
         """Revoke the only key of somebody who has a stream open."""
-        stream = asyncio.create_task(self._http_person(tenant, person).stream_until_revoked())
+        session = await self._http_person(tenant, tenant.people[0]).start_session() or tenant.sessions[-1]
+        opened = asyncio.Event()
+        reading = self._http_person(tenant, person).read_events(session, over=asyncio.Event(), opened=opened.set)
+        stream = asyncio.create_task(reading)
+        await asyncio.wait_for(opened.wait(), STREAM_END_SECONDS)
+        person.is_leaving = True
         await self._key_command("revoke", person.key_id)
-        person.is_removed = True
         await self._check_revoked(person.name, person.key)
+        person.is_removed = True
         try:
             await asyncio.wait_for(stream, STREAM_END_SECONDS)
         except TimeoutError:
@@ -174,7 +175,7 @@ class Day:
         return key
 
     async def _check_revoked(self, name: str, key: str) -> None:
-        await _wait(REVOKED_SECONDS)
+        await pause(REVOKED_SECONDS)
         response = await self.http.get("/workflow", headers={"Authorization": f"Bearer {key}"}, timeout=30.0)
         if response.status_code != 401:
             self.evidence.surprise(f"the revoked key of {name} was answered {response.status_code}")
@@ -185,12 +186,3 @@ class Day:
         for name, log in self.services.logs.items():
             if any(secret in log for secret in secrets):
                 self.evidence.surprise(f"the log of {name} has a text or a key")
-
-
-async def _wait(seconds: float) -> None:
-    """Let `seconds` of the day pass."""
-    try:
-        async with asyncio.timeout(seconds):
-            await asyncio.Event().wait()
-    except TimeoutError:
-        pass

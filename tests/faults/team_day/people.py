@@ -15,12 +15,13 @@ ROLES_OF_TEN: tuple[Role, ...] = (
 
 @dataclass
 class Person:
-    """`key` changes when it is rotated. `is_removed`: the key was revoked, and there is no other."""
+    """`key` changes when it is rotated. `is_leaving`: the only key is being revoked. `is_removed`: it has been."""
 
     name: str
     tenant: str
     role: Role
     key: str = ""
+    is_leaving: bool = False
     is_removed: bool = False
 
     @property

@@ -2,9 +2,7 @@
 
 import os
 import re
-import shutil
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from urllib.parse import quote
 
 import yaml
 
+from tests.processes.environment import SETTINGS, environment_without
 from tests.stores import postgresql
 from tests.stores.partials import redis_server
 from tests.stores.postgresql import PostgreSQL
@@ -26,15 +25,13 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, usable_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
+from turnkeeper.ops.local.temporal_binary import find_binary
 from turnkeeper.workflows import search_attributes
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
 
 ARCHIVE_PASSWORD = "a password: @/%"
-
-NOT_PASSED_ON = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_", "PG")
-"""Beginnings of variables that would change the services' settings."""
 
 
 P = TypeVar("P")
@@ -94,7 +91,7 @@ class Services:
 
     def environment(self, service: str) -> dict[str, str]:
         """Return the variables of a service in `docker-compose.yml`, with the addresses and passwords used here."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+        ours = environment_without(*SETTINGS, "PG")
         variables = yaml.safe_load(COMPOSE)["services"][service]["environment"]
         in_file = {name: _without_variables(str(value)) for name, value in variables.items() if value is not None}
         return {**ours, **in_file, **self._addresses, "PGPASSWORD": ARCHIVE_PASSWORD, "NO_COLOR": "1"}
@@ -154,7 +151,7 @@ class Services:
 
 
 def _temporal_command(address: str, database: Path) -> list[str]:
-    binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
+    binary = str(_required(find_binary(database.parent), "temporal"))
     attributes = [f"{key.name}={key.indexed_value_type.name.title()}" for key in search_attributes.ALL]
     options = [option for attribute in attributes for option in ("--search-attribute", attribute)]
     options += [
