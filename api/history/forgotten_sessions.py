@@ -49,31 +49,47 @@ class ForgottenSessions:
         Raises 410 if its turns are lost too, 503 if the archive or Temporal can't be reached.
         """
         try:
-            row, turns = await read_store(self._read(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
-            if (row is None and not turns) or not await self._is_forgotten(workflow_id):
+            row, turns = await self._stored(workflow_id)
+            if row is None and not turns:
                 return None
-            if row is not None and row.turn_count and not turns:
-                raise problems.no_longer_retained(workflow_id)
-            fates = await self._stores.prompts.newest_fates(workflow_id, limit=MAX_FATES)
+            newest_fates = self._stores.prompts.newest_fates(workflow_id, limit=MAX_FATES)
+            is_forgotten, fates = await asyncio.gather(self._is_forgotten(workflow_id), newest_fates)
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+        if not is_forgotten:
+            return None
+        if row is not None and row.turn_count and not turns:
+            raise problems.no_longer_retained(workflow_id)
         return _session(workflow_id, row, turns, fates)
+
+    async def exists(self, workflow_id: WorkflowId) -> bool:
+        """Return whether the stores have a session that Temporal has forgotten; it may be a 410. Raises 503."""
+        try:
+            row, turns = await self._stored(workflow_id, limit=1)
+        except StoreUnavailableError as error:
+            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+        return bool(row or turns) and await self._is_forgotten(workflow_id)
 
     async def has_row(self, workflow_id: WorkflowId) -> bool:
         """Return whether the index has the session. Raises `StoreUnavailableError`."""
         row = self._stores.index.find(workflow_id)
         return await read_store(row, until=seconds_from_now(RESTORE_SECONDS)) is not None
 
-    async def _read(self, workflow_id: WorkflowId) -> tuple[IndexedSession | None, list[ArchivedTurn]]:
-        page = self._stores.archive.page(workflow_id, before=None, limit=None, max_bytes=PAGE_BYTES)
-        row, turns = await asyncio.gather(self._stores.index.find(workflow_id), page)
+    async def _stored(
+        self, workflow_id: WorkflowId, *, limit: int | None = None
+    ) -> tuple[IndexedSession | None, list[ArchivedTurn]]:
+        """Return the row and at most `limit` of the newest turns. Raises `StoreUnavailableError`."""
+        page = self._stores.archive.page(workflow_id, before=None, limit=limit, max_bytes=PAGE_BYTES)
+        both = asyncio.gather(self._stores.index.find(workflow_id), page)
+        row, turns = await read_store(both, until=seconds_from_now(RESTORE_SECONDS))
         return row, turns
 
     async def _is_forgotten(self, workflow_id: WorkflowId) -> bool:
-        if await find_first_run(self._client, workflow_id) is not None:
-            return False  # it is being deleted, or another session has just started with the id
-        deletion = await find_deletion(self._client, workflow_id)
-        return deletion is None or deletion.is_done
+        first_run_id, deletion = await asyncio.gather(
+            find_first_run(self._client, workflow_id), find_deletion(self._client, workflow_id)
+        )
+        # Otherwise it is being deleted, or another session has just started with the id.
+        return first_run_id is None and (deletion is None or deletion.is_done)
 
 
 def _session(

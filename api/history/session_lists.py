@@ -13,7 +13,7 @@ from turnkeeper.api.history.index_cursors import index_cursor, index_position
 from turnkeeper.api.history.index_repair import IndexRepair
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.lists.listing import PAGE, ListedStatus, list_sessions
-from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_visible
+from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_changed
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
@@ -78,7 +78,7 @@ class SessionLists:
         await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
         rows = await read_store(self._stores.index.page(query, limit=PAGE + 1, after=after), until=until)
         page_rows = rows[:PAGE]
-        visible = await find_visible(self._client, [row.session_id for row in page_rows if row.status == "open"])
+        visible = await find_changed(self._client, [row for row in page_rows if row.status == "open"])
         self._repair.note_differences(page_rows, visible)
         sessions = [_listed(row, visible.get(row.session_id)) for row in page_rows]
         return SessionList(

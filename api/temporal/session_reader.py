@@ -125,6 +125,10 @@ class ForgottenSource(Protocol):
         """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
         ...
 
+    async def exists(self, workflow_id: WorkflowId) -> bool:
+        """Return whether there is one. Raises `ProblemError`."""
+        ...
+
 
 class SessionReader:
     """Reads sessions by their ids, also those that Temporal no longer has. Every method raises `ProblemError`."""
@@ -253,7 +257,7 @@ class SessionReader:
         try:
             return await self.describe(workflow_id)
         except ProblemError as problem:
-            if problem.problem.status == 404 and await self._forgotten.find(workflow_id):
+            if problem.problem.status == 404 and await self._forgotten.exists(workflow_id):
                 return None
             raise
 

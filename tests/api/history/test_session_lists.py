@@ -113,6 +113,22 @@ async def test_api_1_a_termination_that_nobody_has_written_down_is_listed(http: 
     assert (await until_listed(http, user=user, status="terminated"))["workflow_id"] == session_id
 
 
+async def test_api_1_a_session_with_the_id_of_one_that_has_ended_is_listed_as_open(
+    http: AsyncClient, env: Environment
+) -> None:
+    user, session_id = f"u-{uuid4().hex[:12]}", f"again-{uuid4()}"
+    ended = await env.start(SessionInput(user=user), id=session_id)
+    await ended.prompt("hello")
+    await ended.idle(turns=1)
+    await ended.handle.terminate()
+    await until_listed(http, user=user, status="terminated")
+    session = await env.start(SessionInput(user=user), id=session_id)
+    await session.prompt("hello again")
+    await session.idle(turns=1)
+    row = await until_listed(http, preview="hello again", user=user)
+    assert (row["status"], row["closed_at"]) == ("open", None)
+
+
 async def test_api_1_without_the_archive_temporals_own_list_is_shown(http: AsyncClient, env: Environment) -> None:
     user = f"u-{uuid4().hex[:12]}"
     session = await env.start(SessionInput(user=user, title="Rome"))
@@ -125,7 +141,9 @@ async def test_api_1_without_the_archive_temporals_own_list_is_shown(http: Async
     await session.prompt("no turn waits for the index")
     await session.idle(turns=2)
     heal(file)
-    assert (await until_listed(http, user=user))["turn_count"] == 2
+    await session.prompt("the next turn repairs it")
+    await session.idle(turns=3)
+    assert (await until_listed(http, preview="the next turn repairs it", user=user))["turn_count"] == 3
 
 
 async def test_api_4_a_list_has_the_sessions_of_its_callers_tenant_only(temporal: Client, env: Environment) -> None:
