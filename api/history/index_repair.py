@@ -181,7 +181,7 @@ async def _unless_failing(comparison: Coroutine[Any, Any, None]) -> bool:
     except (ProblemError, StoreUnavailableError) as error:
         _log.info("The index of sessions can't be compared with Temporal's list now: %s", error)
         return False
-    except Exception:  # the comparisons go on: nothing else would start them again
+    except Exception:  # noqa: BLE001  # the comparisons go on: nothing else would start them again
         _log.exception("The comparison of the index of sessions with Temporal's list has failed")
         return False
     return True

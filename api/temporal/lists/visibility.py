@@ -178,7 +178,7 @@ async def _memo_of(execution: WorkflowExecution) -> Mapping[str, Any]:
     """Return the session's memo; an empty one if it can't be decoded."""
     try:
         return await execution.memo()
-    except Exception:  # converters raise anything
+    except Exception:  # noqa: BLE001  # converters raise anything
         return {}
 
 
