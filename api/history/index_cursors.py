@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from turnkeeper.api.cursors import decode_cursor, encode_cursor
+from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.session_index import IndexPosition
 

@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.cursors import decode_cursor, encode_cursor
+from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import Environment
 from tests.waiting import until
-from turnkeeper.api.cursors import encode_cursor
+from turnkeeper.api.temporal.lists.cursors import encode_cursor
 from turnkeeper.models.session.messages import SessionInput
 
 
