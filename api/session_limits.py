@@ -51,22 +51,23 @@ class SessionLimits:
 
     async def _check_start(self, caller: Caller, change: Change) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
-        if limit == math.inf or await self._exists(caller, change.session_id):
+        if limit == math.inf or await self._starts_nothing(caller, change.session_id):
             return
         if not await self._open.reserve(caller.tenant, limit=limit):
             raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
 
-    async def _exists(self, caller: Caller, session_id: str | None) -> bool:
-        """Return whether the session is open or has ended: then nothing can start it again.
+    async def _starts_nothing(self, caller: Caller, session_id: str | None) -> bool:
+        """Return whether the session is open or has ended, so that nothing can start it again.
 
-        Temporal is asked once, since the first run's id is cached.
+        The same without Temporal: starting the session fails then too. It is asked once for each session, since the
+        first run's id is cached.
         """
         if session_id is None:
             return False
         try:
             await self._reader.first_run_id(caller.workflow_id(session_id))
-        except ProblemError:
-            return False
+        except ProblemError as problem:
+            return problem.problem.type.endswith(":temporal-unreachable")
         return True
 
 

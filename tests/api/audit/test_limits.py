@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 from starlette.types import Message, Receive, Scope, Send
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    DescribeWorkflowInput,
+    Interceptor,
+    OutboundInterceptor,
+    WorkflowExecutionDescription,
+)
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import Environment
@@ -190,6 +197,34 @@ async def test_api_4_what_starts_no_session_does_not_count_as_a_start(
             assert answer.status_code == status, (path, answer.text)
         assert (await bob.post("/workflow", json={"id": "counted-2"})).status_code == 201
         assert_over(await bob.post("/workflow", json={"id": "counted-3"}), "max_open_sessions")
+
+
+class Unreachable(Interceptor):
+    """Temporal describes no workflow."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Unreachable(next)
+
+
+class _Unreachable(OutboundInterceptor):
+    async def describe_workflow(self, input: DescribeWorkflowInput) -> WorkflowExecutionDescription:
+        raise RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
+
+
+async def test_api_4_while_temporal_does_not_answer_a_start_asks_it_only_once_before_the_attempt(
+    temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
+):
+    counted: list[str] = []
+
+    async def count(_: Client, tenant: str) -> int:
+        counted.append(tenant)
+        return 0
+
+    monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
+    client = Client(**{**temporal.config(), "interceptors": [Unreachable()]})
+    async with limited(client, shared_env, max_open_sessions=9) as clients:
+        assert (await clients["bob"].post("/workflow", json={"id": "unreachable-1"})).status_code == 201
+    assert counted == []
 
 
 async def test_api_4_open_sessions_are_counted_by_temporal(temporal: Client, shared_env: Environment):
