@@ -265,7 +265,9 @@ commands.add_typer(keys)
 
 @keys.command("create")
 def create_key(
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose sessions it opens; by default nobody's own.")] = "",
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="The tenant whose sessions it opens; default: the default tenant.")
+    ] = "",
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who gets it.")] = None,
     role: Annotated[str, typer.Option(metavar="ROLE", help="reader, writer, approver or admin.")] = "writer",
     expires: Annotated[

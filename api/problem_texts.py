@@ -141,7 +141,8 @@ PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
 
 NO_CREDENTIAL = (
-    "This gateway needs a key: log in at its page, set TURNKEEPER_API_KEY, or send the key as Authorization: Bearer."
+    "This gateway needs a key or a token: log in at its page, set TURNKEEPER_API_KEY, or send it as Authorization: "
+    "Bearer."
 )
 BAD_CREDENTIAL = "This key or token is not valid: it is unknown, was revoked or has expired."
 FORBIDDEN = "This needs the role {role}; your role is {own}."

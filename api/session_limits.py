@@ -51,19 +51,23 @@ class SessionLimits:
 
     async def _check_start(self, caller: Caller, change: Change) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
-        if limit == math.inf or await self._open.reserve(caller.tenant, limit=limit):
+        if limit == math.inf or await self._starts_nothing(caller, change.session_id):
             return
-        if change.action in ("start", "create_task") or not await self._exists(caller, change.session_id):
+        if not await self._open.reserve(caller.tenant, limit=limit):
             raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
 
-    async def _exists(self, caller: Caller, session_id: str | None) -> bool:
-        """Return whether a prompt that would start a session finds it open or ended: then it starts none."""
+    async def _starts_nothing(self, caller: Caller, session_id: str | None) -> bool:
+        """Return whether the session is open or has ended, so that nothing can start it again.
+
+        The same without Temporal: starting the session fails then too. It is asked once for each session, since the
+        first run's id is cached.
+        """
         if session_id is None:
             return False
         try:
-            await self._reader.describe_if_retained(caller.workflow_id(session_id))
-        except ProblemError:
-            return False
+            await self._reader.first_run_id(caller.workflow_id(session_id))
+        except ProblemError as problem:
+            return problem.problem.type.endswith(":temporal-unreachable")
         return True
 
 
@@ -79,21 +83,26 @@ class OpenSessions:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._counts: dict[str, _Count] = {}
-        self._calls = Coalescer[str, int]()
+        self._calls = Coalescer[str, _Count]()
 
     async def reserve(self, tenant: str, *, limit: float) -> bool:
         """Return whether the tenant may have one more, which counts from now on.
 
         While Temporal can't count, it may: starting the session fails then too.
         """
-        now, count = asyncio.get_running_loop().time(), self._counts.get(tenant)
-        if count is None or now - count.at > COUNT_SECONDS:
+        count = self._counts.get(tenant)
+        if count is None or asyncio.get_running_loop().time() - count.at > COUNT_SECONDS:
             try:
-                sessions = await self._calls.run(tenant, lambda: count_open_sessions(self._client, tenant))
+                count = await self._calls.run(tenant, lambda: self._count(tenant))
             except ProblemError:
                 return True
-            count = self._counts[tenant] = _Count(sessions, now)
         if count.sessions >= limit:
             return False
         count.sessions += 1
         return True
+
+    async def _count(self, tenant: str) -> _Count:
+        """Replace the tenant's count; all who wait for it then add to the same one. Raises `ProblemError`."""
+        began = asyncio.get_running_loop().time()
+        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, tenant), began)
+        return count

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from turnkeeper.api.bodies import ConfigureBody, HistoryBody, LimitsBody, StartSession
 from turnkeeper.api.prompts.new_prompt import chat_session_id
 from turnkeeper.api.tasks.new_task import new_task_id
+from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import CALL_ID_PATTERN, DEFAULT_TENANT, is_id, session_id_of
 from turnkeeper.models.session.task import CreateTask
@@ -100,7 +101,8 @@ def _prompts(parts: RequestParts) -> list[Change]:
 def _chats(parts: RequestParts) -> list[Change]:
     user, message_id = parts.body.get("user_name"), parts.prompt_id
     session_id = _id(parts.body.get("workflow_id"))
-    if session_id is None and message_id and (user is None or isinstance(user, str)):
+    is_user = user is None or (isinstance(user, str) and not count_unencodable(user))
+    if session_id is None and message_id and is_user:
         session_id = chat_session_id(message_id, user=user)
     return [Change("prompt", session_id, message_id, fields=(START,))]
 
@@ -141,7 +143,7 @@ def _creates_task(parts: RequestParts) -> list[Change]:
 
 def _new_task(body: Mapping[str, Any]) -> Change:
     key, parent = body.get("idempotency_key"), body.get("parent")
-    is_repeatable = isinstance(key, str) and (parent is None or is_id(parent))
+    is_repeatable = is_id(key) and (parent is None or is_id(parent))
     task = CreateTask.model_construct(description="", idempotency_key=key, parent=parent) if is_repeatable else None
     fields = tuple(_field_names(CreateTask, body, without=("description", "idempotency_key")))
     # The id is the same in every tenant.

@@ -21,7 +21,7 @@ from turnkeeper.api.temporal.lists.visibility import (
     VisibleSession,
     changed_since,
     find_visible,
-    may_be_deleted,
+    is_deletion_begun,
     sessions_in_deletion,
 )
 from turnkeeper.models.ids import WorkflowId
@@ -109,12 +109,12 @@ class IndexRepair:
     async def _compare_for_ever(self) -> None:
         await asyncio.sleep(FIRST_PAUSE_SECONDS)
         while True:
-            await _unless_down(self.compare())
+            await _unless_failing(self.compare())
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _catch_up_once(self) -> None:
         began = datetime.now(UTC)
-        if await _unless_down(self._compare_since(self._caught_up - CATCH_UP_OVERLAP)):
+        if await _unless_failing(self._compare_since(self._caught_up - CATCH_UP_OVERLAP)):
             self._caught_up = began
         await asyncio.sleep(CATCH_UP_SECONDS)
 
@@ -134,10 +134,17 @@ class IndexRepair:
         await self._index.close([session.closure for session in page if session.closure])
 
     async def _add_missing(self, sessions: Sequence[VisibleSession]) -> None:
-        """Store rows, unless their sessions are deleted meanwhile: a deletion clears the index only once."""
+        """Store rows, unless their sessions are deleted meanwhile: a deletion clears the index only once.
+
+        Raises `ProblemError` if Temporal doesn't answer; then none of them has a row.
+        """
         rows = [session.as_indexed for session in sessions]
         await self._index.add_missing(rows)
-        are_deleted = [await may_be_deleted(self._client, session) for session in sessions]
+        try:
+            are_deleted = [await is_deletion_begun(self._client, session) for session in sessions]
+        except ProblemError:
+            await self._index.remove_added(rows)
+            raise
         await self._index.remove_added(list(compress(rows, are_deleted)))
 
     async def _close_forgotten(self) -> None:
@@ -167,12 +174,15 @@ class IndexRepair:
         return task
 
 
-async def _unless_down(comparison: Coroutine[Any, Any, None]) -> bool:
-    """Return whether a comparison could be made; it is repeated later if Temporal or the store is down."""
+async def _unless_failing(comparison: Coroutine[Any, Any, None]) -> bool:
+    """Return whether a comparison could be made; otherwise it is repeated later, whatever has failed."""
     try:
         await comparison
     except (ProblemError, StoreUnavailableError) as error:
         _log.info("The index of sessions can't be compared with Temporal's list now: %s", error)
+        return False
+    except Exception:  # noqa: BLE001  # the comparisons go on: nothing else would start them again
+        _log.exception("The comparison of the index of sessions with Temporal's list has failed")
         return False
     return True
 

@@ -5,6 +5,8 @@ say, so one call asks it about the open sessions of a page, and what the index d
 can't be read, Temporal's own list is shown, in its own order and without what only the index has.
 """
 
+from dataclasses import replace
+
 from temporalio.client import Client
 
 from turnkeeper.api import problem_texts as texts
@@ -73,7 +75,7 @@ class SessionLists:
         self, query: IndexQuery, status: ListedStatus | None, after: IndexPosition | None
     ) -> SessionList:
         if status == "awaiting_approval":
-            query = IndexQuery(**{**vars(query), "ids": await awaiting_approval(self._client, tenant=query.tenant)})
+            query = replace(query, ids=await awaiting_approval(self._client, tenant=query.tenant))
         until = seconds_from_now(RESTORE_SECONDS)
         await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
         rows = await read_store(self._stores.index.page(query, limit=PAGE + 1, after=after), until=until)

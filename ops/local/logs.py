@@ -26,8 +26,8 @@ IDS = {"workflow_id": "session", "activity_type": "activity", "activity_id": "ac
 OUR_PACKAGE = "turnkeeper"
 """The only loggers that log below `info`."""
 
-VERBOSE_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp")
-"""Below a warning they log addresses, which may contain keys, and the ids of other people's sessions."""
+VERBOSE_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "mcp", "alembic")
+"""Below a warning they log addresses, which may contain keys, the ids of other people's sessions, or their set-up."""
 
 EXTRA_FIELDS = ("turn", "step")
 """Fields that our own code may add, as `extra`."""

@@ -36,7 +36,8 @@ def test_api_4_a_key_is_created_printed_once_listed_and_revoked() -> None:
     assert secret not in listed.output
     for text in (key_id, "approver", "acme", "expires 20", "Miles O'Brien"):
         assert text in listed.stdout
-    assert f"Key {key_id} is revoked" in keys("revoke", key_id).stdout
+    revoked = keys("revoke", key_id).stdout
+    assert f"Key {key_id} is revoked. It is refused within a second, and streams that it opened end" in revoked
     assert "revoked 20" in keys("list").stdout
 
 

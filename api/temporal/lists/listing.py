@@ -7,10 +7,7 @@ the SDK repeats such a call for seconds, so anything that is not one of our curs
 correct checksum is used once; if that fails and the first page can be read, the cursor is at fault and not Temporal.
 """
 
-import base64
-import binascii
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Literal
 
 from temporalio.client import Client, WorkflowExecution
@@ -18,6 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
@@ -29,7 +27,7 @@ PAGE = 50
 MAX_SCANNED = 500
 """How many sessions one request searches for a text before it returns a cursor to continue."""
 
-_CHECKSUM_BYTES = 12
+_LIST = "sessions"
 
 _PAGE_TOKEN_STATUSES = (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
 """Temporal's possible responses to a page token that it can't read."""
@@ -120,7 +118,8 @@ class _Pages:
 
     @property
     def next_cursor(self) -> str | None:
-        return _cursor(self._pages.next_page_token)
+        token = self._pages.next_page_token
+        return encode_cursor(token, list_name=_LIST) if token else None
 
 
 async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
@@ -159,25 +158,13 @@ async def _listed_session(execution: WorkflowExecution) -> ListedSession:
     )
 
 
-def _cursor(token: bytes | None) -> str | None:
-    return base64.urlsafe_b64encode(_checksum(token) + token).decode() if token else None
-
-
 def _token(cursor: str | None) -> bytes | None:
     if cursor is None:
         return None
-    try:
-        decoded = base64.b64decode(cursor, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise _invalid_cursor() from None
-    checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
-    if not token or checksum != _checksum(token):
+    token = decode_cursor(cursor, list_name=_LIST)
+    if token is None:
         raise _invalid_cursor()
     return token
-
-
-def _checksum(token: bytes) -> bytes:
-    return sha256(b"turnkeeper:sessions:" + token).digest()[:_CHECKSUM_BYTES]
 
 
 def _invalid_cursor() -> problems.ProblemError:

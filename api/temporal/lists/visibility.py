@@ -5,16 +5,17 @@ it forgets ended sessions.
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
-from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.deletion import deleted_session, deletion_id
 from turnkeeper.models.ids import WorkflowId, is_tenant
 from turnkeeper.models.transcript.index_entry import IndexStatus
@@ -29,6 +30,9 @@ MAX_AWAITING = 1_000
 """How many sessions that wait for an approval a list can show."""
 
 PAGE = 200
+
+MAX_TEXT_CHARS = 255
+"""Of a title, name or id in Temporal's list. Our own titles have at most 120 characters."""
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
 """What can stand in a filter: quoting doesn't protect there (API-4). No other id is valid in our routes."""
@@ -136,28 +140,32 @@ async def sessions_in_deletion(client: Client) -> set[WorkflowId]:
             return ids
 
 
-async def may_be_deleted(client: Client, session: VisibleSession) -> bool:
-    """Return whether a deletion of the session has begun, or may have begun: Temporal does not answer."""
+async def is_deletion_begun(client: Client, session: VisibleSession) -> bool:
+    """Return whether a deletion of the session has begun. Raises `ProblemError`."""
     deletion = client.get_workflow_handle(deletion_id(session.session_id))
     try:
-        return (await deletion.describe(rpc_timeout=rpc_timeout())).start_time >= session.started_at
-    except RPCError as error:
-        return error.status != RPCStatusCode.NOT_FOUND
+        description = await call_temporal(deletion.describe(rpc_timeout=rpc_timeout()), NO_SESSION)
+    except ProblemError as problem:
+        if problem.problem.status == 404:
+            return False
+        raise
+    return description.start_time >= session.started_at
 
 
 async def visible_session(execution: WorkflowExecution) -> VisibleSession:
+    """Return a session of Temporal's list. Anybody can start a workflow with any memo, so only what is valid counts."""
     attributes = execution.typed_search_attributes
-    memo: dict[str, Any] = dict(await execution.memo())
+    memo = await _memo_of(execution)
     status = FINAL_STATUS_OF.get(execution.status) if execution.status else None
     return VisibleSession(
         session_id=WorkflowId(execution.id),
         status=status or "open",
         awaits_approval=status is None and attributes.get(search_attributes.SESSION_STATUS) == "awaiting_approval",
-        title=memo.get("title"),
-        user=search_attributes.decoded_user(attributes.get(search_attributes.USER)),
-        model=attributes.get(search_attributes.MODEL),
+        title=_text(memo.get("title")),
+        user=_text(search_attributes.decoded_user(attributes.get(search_attributes.USER))),
+        model=_text(attributes.get(search_attributes.MODEL)),
         turn_count=attributes.get(search_attributes.TURNS) or 0,
-        parent=attributes.get(search_attributes.TASK_PARENT),
+        parent=_text(attributes.get(search_attributes.TASK_PARENT)),
         started_at=_moment(memo.get("created_at")) or execution.start_time,
         run_started_at=execution.start_time,
         closed_at=execution.close_time,
@@ -199,10 +207,23 @@ async def _pages(client: Client, condition: str, *, page_size: int) -> AsyncIter
             return
 
 
-def _moment(text: object) -> datetime | None:
-    """Return the time that a memo has; `None` without a valid one, since anybody can start a workflow with any memo."""
+async def _memo_of(execution: WorkflowExecution) -> Mapping[str, Any]:
+    """Return the session's memo; an empty one if it can't be decoded."""
     try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
+        return await execution.memo()
+    except Exception:  # noqa: BLE001  # converters raise anything
+        return {}
+
+
+def _text(value: object) -> str | None:
+    """Return a text that every store can have, `MAX_TEXT_CHARS` at most; `None` for anything else."""
+    return encodable_text(value[:MAX_TEXT_CHARS]) if isinstance(value, str) else None
+
+
+def _moment(value: object) -> datetime | None:
+    """Return the time that a memo has, in UTC; `None` without a valid one."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return moment.astimezone(UTC) if moment and moment.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return moment if moment and moment.tzinfo else None

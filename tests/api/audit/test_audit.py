@@ -70,8 +70,9 @@ def test_api_4_every_operation_that_is_no_get_and_every_tool_is_in_the_table_of_
 def test_api_4_a_request_that_is_nonsense_is_read_without_an_error_and_nothing_of_it_is_copied(operation: str):
     bodies: list[Any] = [
         dict.fromkeys(("id", "workflow_id", "message_id", "user_name", "idempotency_key", "parent", "decision"), value)
-        for value in (CANARY, 7, None, [CANARY], {CANARY: CANARY}, True)
+        for value in (CANARY, 7, None, [CANARY], {CANARY: CANARY}, True, "\ud800")
     ]
+    bodies += [{"id": "m1", "user_name": "\ud800"}, {"idempotency_key": "\ud800"}]
     bodies += [{"limits": {CANARY: 1}, CANARY: 2, "messages": value, "message": value} for value in (CANARY, [7], {})]
     answer = {"role": "assistant", "parts": [7, {"state": "approval-responded", "approval": {}, "toolCallId": CANARY}]}
     for body in (*bodies, {"message": answer}, {"messages": [answer]}):

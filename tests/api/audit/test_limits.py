@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from httpx import AsyncClient, Response
 from starlette.types import Message, Receive, Scope, Send
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    DescribeWorkflowInput,
+    Interceptor,
+    OutboundInterceptor,
+    WorkflowExecutionDescription,
+)
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import Environment
@@ -154,6 +161,70 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
             assert_over(await bob.post(path, json=body), "max_open_sessions")
         assert (await bob.get("/workflow/open-3")).status_code == 404
         assert (await bob.post("/workflow/open-1/prompt?start=true", json={"message": "hi"})).status_code == 202
+
+
+async def test_api_4_of_many_starts_at_once_only_as_many_are_admitted_as_the_limit_has_room_for(
+    temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
+):
+    async def count(_: Client, tenant: str) -> int:
+        await run_other_tasks(50)
+        return 5
+
+    monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
+    async with limited(temporal, shared_env, max_open_sessions=10) as clients:
+        answers = await asyncio.gather(*[clients["bob"].post("/workflow") for _ in range(20)])
+    assert sorted(answer.status_code for answer in answers) == [201] * 5 + [429] * 15
+
+
+async def test_api_4_what_starts_no_session_does_not_count_as_a_start(
+    temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
+):
+    async def count(_: Client, tenant: str) -> int:
+        return 7
+
+    monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
+    async with limited(temporal, shared_env, max_open_sessions=9) as clients:
+        bob = clients["bob"]
+        assert (await bob.post("/workflow", json={"id": "counted-1"})).status_code == 201
+        message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+        for path, body, status in (
+            ("/workflow", {"id": "counted-1"}, 409),
+            ("/workflow/counted-1/prompt?start=true", {"message": "hi"}, 202),
+            ("/chat", {"message": "hi", "workflow_id": "counted-1"}, 202),
+            ("/api/chat", {"id": "counted-1", "message": message}, 200),
+        ):
+            answer = await bob.post(path, json=body)
+            assert answer.status_code == status, (path, answer.text)
+        assert (await bob.post("/workflow", json={"id": "counted-2"})).status_code == 201
+        assert_over(await bob.post("/workflow", json={"id": "counted-3"}), "max_open_sessions")
+
+
+class Unreachable(Interceptor):
+    """Temporal describes no workflow."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Unreachable(next)
+
+
+class _Unreachable(OutboundInterceptor):
+    async def describe_workflow(self, input: DescribeWorkflowInput) -> WorkflowExecutionDescription:
+        raise RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
+
+
+async def test_api_4_while_temporal_does_not_answer_a_start_asks_it_only_once_before_the_attempt(
+    temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
+):
+    counted: list[str] = []
+
+    async def count(_: Client, tenant: str) -> int:
+        counted.append(tenant)
+        return 0
+
+    monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
+    client = Client(**{**temporal.config(), "interceptors": [Unreachable()]})
+    async with limited(client, shared_env, max_open_sessions=9) as clients:
+        assert (await clients["bob"].post("/workflow", json={"id": "unreachable-1"})).status_code == 201
+    assert counted == []
 
 
 async def test_api_4_open_sessions_are_counted_by_temporal(temporal: Client, shared_env: Environment):

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
-from tests.api.conftest import served
+from tests.api.conftest import SessionRequests, served
 from tests.api.mcp.client import mcp_client
 from tests.harness import Environment
 from tests.waiting import BOUND, until
@@ -205,6 +205,51 @@ async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
             assert (await poll).status_code in (200, 401)
             others = other_stream.aiter_lines()
             assert await anext(others)
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_api_4_a_chat_of_the_ai_sdk_and_a_wait_of_mcp_end_within_five_seconds_after_their_key(
+    temporal: Client, env: Environment, session_requests: SessionRequests
+) -> None:
+    settings = Settings(
+        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2, auth={"keys": True}
+    )
+    key = await key_of(settings, ADMIN)
+    headers = {"Authorization": f"Bearer {key}"}
+    env.vendor.gate.close()  # no turn ends
+    client = Client(**{**temporal.config(), "interceptors": [session_requests]})
+    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+    async with (
+        served(client, settings, partials=env.partials) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http,
+        http.stream("POST", "/api/chat", json={"id": "open-chat", "message": message}) as chat,
+    ):
+        lines = chat.aiter_lines()
+        assert await anext(lines)
+        task_id = (await http.post("/tasks", json={"description": "Count."})).json()["task_id"]
+        await env.vendor.gate.until_arrived(2)
+        session_requests.clear()
+        wait = asyncio.create_task(waiting_mcp_call(url, key, task_id))
+        await until(lambda: session_requests.queries or wait.done())
+        assert not wait.done()
+        async with asyncio.timeout(5):
+            async with Stores.of(settings) as stores:
+                await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+            assert "[DONE]" not in "".join([line async for line in lines])
+            assert await wait == 401
+
+
+async def waiting_mcp_call(url: str, key: str, task_id: str) -> int:
+    """Return the status of a tool call that waits for a task."""
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2025-06-18",
+    }
+    call = {"name": "get_task", "arguments": {"task_id": task_id, "wait_seconds": 60}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http:
+        return (await http.post("/mcp", json=body)).status_code
 
 
 async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(

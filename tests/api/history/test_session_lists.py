@@ -7,19 +7,32 @@ from uuid import uuid4
 
 import pytest
 from httpx import AsyncClient
-from temporalio.client import Client
+from temporalio.api.common.v1 import Payload
+from temporalio.client import (
+    Client,
+    DescribeWorkflowInput,
+    Interceptor,
+    OutboundInterceptor,
+    WorkflowExecutionDescription,
+)
+from temporalio.common import RawValue, SearchAttributePair, TypedSearchAttributes
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.conftest import gateway
 from tests.api.history.test_archive import deleted
 from tests.harness import Environment, asks, broken, heal, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.history import index_repair
 from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.temporal.lists.listing import list_sessions
 from turnkeeper.api.temporal.lists.visibility import VisibleSession, find_visible
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.session_index import SessionIndex
+from turnkeeper.stores.session_index import IndexQuery, SessionIndex
+from turnkeeper.workflows import search_attributes
 
 
 async def listed(http: AsyncClient, **params: str) -> list[dict[str, Any]]:
@@ -218,3 +231,107 @@ async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed
     row = await index.find(session_id)
     assert row is not None
     assert row.title == "Oslo"
+
+
+class Overloaded(Interceptor):
+    """Temporal describes no workflow while `is_on`."""
+
+    is_on = True
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Overloaded(next, self)
+
+
+class _Overloaded(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, overload: Overloaded) -> None:
+        super().__init__(next)
+        self._overload = overload
+
+    async def describe_workflow(self, input: DescribeWorkflowInput) -> WorkflowExecutionDescription:
+        if self._overload.is_on:
+            raise RPCError("namespace rate limit exceeded", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+        return await super().describe_workflow(input)
+
+
+async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_ended_session_is_left_out(
+    env: Environment, temporal: Client, index: SessionIndex
+) -> None:
+    session = await env.start()
+    await session.handle.terminate()
+
+    async def visible() -> bool:
+        return session.handle.id in await find_visible(temporal, [session.handle.id])
+
+    await until(visible)
+    overload = Overloaded()
+    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index)
+    with pytest.raises(ProblemError):
+        await repair.compare()
+    # Nobody knows whether it was being deleted, so it has no row, and nothing counts as compared.
+    assert await index.find(session.handle.id) is None
+    assert await index.compared_until(temporal.namespace) is None
+    overload.is_on = False
+    await repair.compare()
+    row = await index.find(session.handle.id)
+    assert row is not None
+    assert row.status == "terminated"
+
+
+@pytest.mark.parametrize(
+    "memo",
+    [
+        {"title": {"text": "Rome"}},
+        {"title": "\0" + "x" * 1_000, "created_at": "0001-01-01T00:00:00+14:00"},
+        {"title": RawValue(Payload(metadata={"encoding": b"binary/unknown"}, data=b"x"))},
+    ],
+    ids=["dict", "long", "encrypted"],
+)
+async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_like_others(
+    temporal: Client, index: SessionIndex, memo: dict[str, Any]
+) -> None:
+    user = f"u-{uuid4().hex[:12]}"
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(user=user),
+        id=f"by-hand-{uuid4()}",
+        task_queue="nobody",
+        memo=memo,
+        search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.USER, user)]),
+    )
+    try:
+
+        async def from_temporal() -> list[str]:
+            return [row.workflow_id for row in (await list_sessions(temporal, tenant="", user=user)).sessions]
+
+        assert await until(from_temporal) == [handle.id]
+        await IndexRepair(temporal, index).compare()
+        (row,) = await index.page(IndexQuery(tenant="", user=user), limit=2)
+        assert row.session_id == handle.id
+        assert row.started_at == (await handle.describe()).start_time
+        assert row.title is None or len(row.title) <= 255
+    finally:
+        await handle.terminate()
+
+
+async def test_api_1_comparisons_go_on_after_any_error(
+    temporal: Client, index: SessionIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index_repair, "FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(index_repair, "PAUSE_SECONDS", 0.01)
+    compare, fails = IndexRepair.compare, [True, False]
+
+    async def compare_or_fail(repair: IndexRepair) -> None:
+        if fails.pop(0):
+            raise TypeError("a secret")
+        await compare(repair)
+        fails.append(False)
+
+    monkeypatch.setattr(IndexRepair, "compare", compare_or_fail)
+    repair = IndexRepair(temporal, index)
+    repair.start()
+    try:
+        await until(lambda: index.compared_until(temporal.namespace))
+    finally:
+        await repair.close()
+    (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert error.name == index_repair.__name__

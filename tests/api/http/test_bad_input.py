@@ -80,6 +80,20 @@ async def test_api_2_an_unreadable_body_is_a_422(
 
 
 @pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/chat", b'{"message": "x", "id": "m1", "user_name": "\\ud800"}'),
+        ("/tasks", b'{"description": "x", "idempotency_key": "\\ud800"}'),
+    ],
+)
+async def test_api_2_a_lone_surrogate_in_what_an_id_is_made_from_is_a_422(
+    shared_http: AsyncClient, path: str, content: bytes
+) -> None:
+    answer = await shared_http.post(path, content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, problem_of(answer)) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
     ("body", "field"),
     [
         ({"limits": {"max_steps": 0}}, "limits.max_steps"),

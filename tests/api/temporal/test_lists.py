@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.harness import Environment
 from tests.waiting import until
-from turnkeeper.api.temporal.lists.listing import _checksum
+from turnkeeper.api.temporal.lists.cursors import encode_cursor
 from turnkeeper.models.session.messages import SessionInput
 
 
@@ -24,8 +24,8 @@ def junk_cursors() -> list[str]:
 
 
 def sealed(token: bytes) -> str:
-    """A cursor with this token and the right checksum."""
-    return base64.urlsafe_b64encode(_checksum(token) + token).decode()
+    """A cursor of Temporal's list with this token and the right checksum."""
+    return encode_cursor(token, list_name="sessions")
 
 
 @pytest.mark.parametrize("cursor", junk_cursors(), ids=lambda cursor: cursor[:12] or "empty")
@@ -46,6 +46,34 @@ async def test_api_2_a_cursor_with_the_right_checksum_and_nonsense_in_it_is_no_o
     answer = await http.get("/workflow", params={"cursor": sealed(token)})
     assert answer.status_code in (200, 422)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("path", ["/workflow", "/tasks"])
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"[1]",
+        b"7",
+        b"nope",
+        b"\xff",
+        b'["x", "y"]',
+        b'["7", "y"]',
+        b'[7.5, "y"]',
+        b"[7, 8]",
+        b'[7, "a", 9]',
+        b'[7, "a\\u0000"]',
+        b'[7, "\\ud800"]',
+        b'[100000000000000000000000000, "a"]',
+        b"[" * 2_000,
+    ],
+    ids=lambda token: repr(token[:12]),
+)
+async def test_api_2_a_cursor_of_the_index_with_the_right_checksum_and_nonsense_in_it_is_refused(
+    http_nowhere: AsyncClient, path: str, token: bytes
+) -> None:
+    answer = await http_nowhere.get(path, params={"cursor": encode_cursor(token, list_name="index")})
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == ["cursor"]
 
 
 @pytest.mark.parametrize("status", [RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL, RPCStatusCode.UNAVAILABLE])

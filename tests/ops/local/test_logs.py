@@ -83,7 +83,7 @@ def test_ops_6_below_info_only_our_own_code_is_heard_whatever_library_there_may_
         assert logging.getLogger(ours).isEnabledFor(logging.DEBUG)
     for theirs in ("temporalio.activity", "temporalio.worker._activity", "openai._base_client", "anthropic._client"):
         assert not logging.getLogger(theirs).isEnabledFor(logging.DEBUG)
-    for theirs in ("httpx", "httpcore.http11", "httpx2", "mcp.client.session"):
+    for theirs in ("httpx", "httpcore.http11", "httpx2", "mcp.client.session", "alembic.runtime.migration"):
         assert not logging.getLogger(theirs).isEnabledFor(logging.INFO)
     for theirs in ("sqlalchemy.engine", "uvicorn.error", "aiosqlite", "redis", "a library of tomorrow"):
         assert not logging.getLogger(theirs).isEnabledFor(logging.DEBUG)
