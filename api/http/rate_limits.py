@@ -106,7 +106,9 @@ class RequestRates:
         key = caller.id if caller else f"address:{address}"
         seconds = self._buckets.seconds_to_wait(key, rate=rate, burst=max(1, BURST_SECONDS * rate))
         if seconds:
-            raise problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
+            problem = problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
+            problem.caller = caller
+            raise problem
 
 
 class RateLimitMiddleware:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from turnkeeper.api.auth.credentials import COOKIE, Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.bodies import Login
-from turnkeeper.api.callers import Caller
+from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
 from turnkeeper.api.http.rate_limits import RequestRates
@@ -87,7 +87,7 @@ async def _verified(request: Request, credential: str, services: Services) -> Id
     try:
         identity = await authenticator.verify(credential)
     except ProblemError as error:
-        _count(request, error.caller)
+        _count(request, None)  # not by the key: its id alone must not use up its owner's rate
         if error.caller:
             services.audit.note_refusal(error.caller, operation="log_in", status=401, session_id=None)
         raise
@@ -97,6 +97,8 @@ async def _verified(request: Request, credential: str, services: Services) -> Id
 
 def _count(request: Request, caller: Caller | None) -> None:
     """Count the request, by its address if it has no valid credential. Raises `ProblemError` 429 beyond the rate."""
+    if caller_of(request.scope):
+        return  # without authentication, all requests are counted before
     rates: RequestRates = request.app.state.rates
     rates.check(caller, address=request.client.host if request.client else "")
 

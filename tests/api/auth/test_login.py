@@ -193,7 +193,8 @@ async def test_api_4_logging_in_and_being_refused_count_for_the_rate_of_a_caller
     key = await key_of(settings, READER)
     limited = settings.model_copy(update={"rate_limit": 0.5})  # two requests at once
     async with served(temporal, limited) as url, httpx.AsyncClient(base_url=url) as http:
-        statuses = [(await http.post("/login", json={"key": "tk_wrong"})).status_code for _ in range(3)]
+        wrong = f"tk_{key.split('_')[1]}_{'A' * 43}"
+        statuses = [(await http.post("/login", json={"key": wrong})).status_code for _ in range(3)]
         assert statuses == [401, 401, 429]
         assert (await http.get("/me")).status_code == 429
         http.headers["Authorization"] = f"Bearer {key}"
@@ -206,6 +207,10 @@ async def test_api_4_logging_in_and_being_refused_count_for_the_rate_of_a_caller
         )
         statuses = [(await http.request(method, path, json={"key": key})).status_code for method, path in requests]
         assert statuses == [200, 200, 429, 429, 429]
+        async with httpx.AsyncClient(base_url=url) as other:
+            other.headers["Authorization"] = f"Bearer {await key_of(limited, ADMIN)}"
+            refused = (await other.get("/audit", params={"action": "request", "user": "Rob"})).json()["entries"]
+        assert ("DELETE /workflow/{id}", 429) in [(one["operation"], one["status"]) for one in refused]
 
 
 @pytest.mark.usefixtures("quick_checks")
