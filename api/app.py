@@ -18,7 +18,7 @@ from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
-from turnkeeper.api.http.rate_limits import RateLimitMiddleware
+from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
@@ -69,7 +69,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator = Authenticator(settings.auth, stores.api_keys)
+    authenticator, rates = Authenticator(settings.auth, stores.api_keys), RequestRates(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -94,7 +94,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.authenticator = authenticator
+    app.state.authenticator, app.state.rates = authenticator, rates
     problems.install(app)
     mcp.install(app)
     page.install(app, settings)
@@ -103,9 +103,9 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware)
     app.add_middleware(StalledStreamMiddleware)
-    app.add_middleware(RateLimitMiddleware, settings=settings)
+    app.add_middleware(RateLimitMiddleware, settings=settings, rates=rates)
     # The middleware that is added last runs first: a foreign request must not cost anything.
-    app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, routes=app.routes)
+    app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
     app.add_middleware(ResponseHeadersMiddleware)
     return app

@@ -1,9 +1,11 @@
 """The audit of HTTP requests: a dependency of all routes writes the entry, a middleware the outcome.
 
 Every operation that is no GET must be in the table of `actions.py`; one that is not fails before it does anything.
+A request that ends without an answer, because it is cancelled, gets a status that means: it may have been changed.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnkeeper.api import problems
 from turnkeeper.api.audit.actions import OPERATIONS, UNCHANGING, Change, RequestParts
 from turnkeeper.api.audit.recorder import Recording
+from turnkeeper.api.auth.open_requests import let_change_finish
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import get_caller, get_services
 from turnkeeper.api.problems import ProblemError
@@ -23,6 +26,9 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_ANSWER_BYTES = 1_100_000
 """An answer up to this size is read for the ids that the gateway chose; the largest is a turn."""
+
+NO_ANSWER = 500
+"""The outcome of a request that ended without an answer."""
 
 _STATE = "recording"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -40,6 +46,13 @@ async def record_request(request: Request) -> None:
     changes = OPERATIONS[operation](await _parts_of(request))
     if changes:
         request.scope["state"][_STATE] = await begin_changes(services, caller, changes, operation=operation)
+        let_change_finish(request.scope)
+
+
+def recording_of(request: Request) -> Recording:
+    """Return the entries of a request that changes something."""
+    recording: Recording = request.scope["state"][_STATE]
+    return recording
 
 
 async def begin_changes(services: Services, caller: Caller, changes: list[Change], *, operation: str) -> Recording:
@@ -57,12 +70,16 @@ async def begin_changes(services: Services, caller: Caller, changes: list[Change
 
 @asynccontextmanager
 async def recorded(
-    services: Services, caller: Caller, changes: list[Change], *, operation: str
-) -> AsyncIterator["Recording"]:
-    """Write the entries, and the outcome of the block. Raises as `begin_changes` does."""
+    services: Services, caller: Caller, changes: list[Change], *, operation: str, scope: MutableMapping[str, Any]
+) -> AsyncIterator[Recording]:
+    """Write the entries, and the outcome of the block. Raises as `begin_changes` does. `scope`: the request's."""
     recording = await begin_changes(services, caller, changes, operation=operation)
+    let_change_finish(scope)
     try:
         yield recording
+    except asyncio.CancelledError:
+        recording.finish(NO_ANSWER)
+        raise
     except Exception as error:
         recording.finish(problems.problem_of(error, is_of_task=True).problem.status)
         raise
@@ -96,8 +113,8 @@ class RecordingMiddleware:
         answer = _Answer(scope.setdefault("state", {}), send)
         try:
             await self._app(scope, receive, answer.send)
-        except Exception:
-            answer.finish(500)
+        except (Exception, asyncio.CancelledError):
+            answer.finish(NO_ANSWER)
             raise
 
 

@@ -289,14 +289,15 @@ AuditAction = Literal[
     "log_out",
     "create_key",
     "revoke_key",
+    "export",
     "request",
 ]
-"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `request` was
-refused before it was read, for its key (401), its role (403) or a limit (429)."""
+"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `export` reads the
+audit as JSON lines; `request` was refused before it was read, for its key (401), its role (403) or a limit (429)."""
 
 
 class AuditEntry(Frozen):
-    """A change that somebody asked for.
+    """A change that somebody asked for. One request may ask for several, each with its own outcome.
 
     `outcome`: `accepted` (2xx), `refused` (4xx: nothing was changed), `failed` (5xx: it may have been changed), or
     `unknown`: the gateway stopped before it answered. `repeats`: an earlier accepted request for the same thing, such

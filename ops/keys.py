@@ -8,7 +8,10 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from uuid import uuid4
+
+from sqlalchemy import Connection
 
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.http_responses import AuditAction
@@ -17,7 +20,7 @@ from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.settings.roles import ROLES, Role, role_of
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.api_keys import ApiKey
-from turnkeeper.stores.audit import AuditRow, OutcomeRow
+from turnkeeper.stores.audit import AuditRow, OutcomeRow, insert_entries
 from turnkeeper.stores.stores import Stores
 
 _DURATION = re.compile(r"(?P<count>[0-9]{1,5})(?P<unit>[hd])")
@@ -93,9 +96,13 @@ async def create_key(settings: Settings, new: NewKey, *, as_json: bool) -> tuple
     """Create a key. Return its text, or JSON with it, and notes for people. Raises `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
         key, text = await stores.api_keys.create(
-            tenant=new.tenant, user=new.user, role=new.role, now=datetime.now(UTC), expires_at=new.expires_at
+            tenant=new.tenant,
+            user=new.user,
+            role=new.role,
+            now=datetime.now(UTC),
+            expires_at=new.expires_at,
+            with_key=partial(_record, action="create_key"),
         )
-        await _record(stores, key, "create_key")
     if as_json:
         return json.dumps({**_fields(key), "key": text}), []
     return text, [NOTE.format(id=key.id), *([] if settings.auth.keys else [NOT_NEEDED])]
@@ -123,16 +130,19 @@ async def lacks_key(settings: Settings) -> bool:
 async def revoke_key(settings: Settings, key_id: str, *, as_json: bool) -> str:
     """Revoke a key; repeating it has no effect. Raises `KeyOptionError` and `StoreUnavailableError`."""
     async with Stores.of(settings) as stores:
-        key = await stores.api_keys.revoke(key_id, now=datetime.now(UTC))
-        if key is not None:
-            await _record(stores, key, "revoke_key")
+        key = await stores.api_keys.revoke(
+            key_id, now=datetime.now(UTC), with_key=partial(_record, action="revoke_key")
+        )
     if key is None:
         raise KeyOptionError(UNKNOWN_KEY.format(id=key_id))
     return json.dumps(_fields(key)) if as_json else REVOKED.format(id=key.id)
 
 
-async def _record(stores: Stores, key: ApiKey, action: AuditAction) -> None:
-    """Write into the audit of the key's tenant what was done with it, and by which user of this machine."""
+def _record(connection: Connection, key: ApiKey, *, action: AuditAction) -> None:
+    """Write into the audit of the key's tenant what is done with it, and by which user of this machine.
+
+    In the same transaction: otherwise a key could be valid that nobody was shown and the audit does not have.
+    """
     row = AuditRow(
         request_id=uuid4().hex,
         number=0,
@@ -148,7 +158,7 @@ async def _record(stores: Stores, key: ApiKey, action: AuditAction) -> None:
         call_id=None,
         key_id=key.id,
     )
-    await stores.audit.append([row], [OutcomeRow(row.request_id, status=200)])
+    insert_entries(connection, [row], [OutcomeRow(row.request_id, status=200)])
 
 
 def _user_of_this_machine() -> str | None:

@@ -7,17 +7,21 @@ neither the database nor a copy of it lets anybody in, and a lost key can't be s
 import hmac
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from turnkeeper.models.settings.roles import Role, role_of
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import insert_missing
 from turnkeeper.stores.database.tables import API_KEYS
+
+WithKey = Callable[[Connection, "ApiKey"], None]
+"""What belongs into the same transaction as a key's creation or revocation."""
 
 ID_BYTES = 8
 SECRET_BYTES = 32
@@ -71,7 +75,14 @@ class ApiKeys:
         self._database = database
 
     async def create(
-        self, *, tenant: str, user: str | None, role: Role, now: datetime, expires_at: datetime | None = None
+        self,
+        *,
+        tenant: str,
+        user: str | None,
+        role: Role,
+        now: datetime,
+        expires_at: datetime | None = None,
+        with_key: WithKey | None = None,
     ) -> tuple[ApiKey, str]:
         """Create and store a key. Return it, and the text with its secret, which is not stored."""
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -86,14 +97,18 @@ class ApiKeys:
             "expires_at": expires_at and microseconds(expires_at),
             "revoked_at": None,
         }
-        await self._database.write(lambda connection: insert_missing(connection, API_KEYS, [row]))
+
+        def insert(connection: Connection) -> None:
+            insert_missing(connection, API_KEYS, [row])
+            if with_key:
+                with_key(connection, key)
+
+        await self._database.write(insert)
         return key, f"{PREFIX}{key.id}_{secret}"
 
     async def find(self, key_id: str) -> ApiKey | None:
         """Return a key, also one that was revoked or has expired; `None` if there is none."""
-        query = select(API_KEYS).where(API_KEYS.c.id == key_id)
-        row = await self._database.read(lambda connection: connection.execute(query).one_or_none())
-        return None if row is None else _key_of(row)
+        return await self._database.read(lambda connection: _find(connection, key_id))
 
     async def list(self) -> list[ApiKey]:
         """Return all keys, the oldest first."""
@@ -101,16 +116,28 @@ class ApiKeys:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return [_key_of(row) for row in rows]
 
-    async def revoke(self, key_id: str, *, now: datetime) -> ApiKey | None:
+    async def revoke(self, key_id: str, *, now: datetime, with_key: WithKey | None = None) -> ApiKey | None:
         """Revoke a key and return it; `None` if there is none. A key that was revoked before stays as it is."""
         is_open = (API_KEYS.c.id == key_id) & API_KEYS.c.revoked_at.is_(None)
         change = update(API_KEYS).where(is_open).values(revoked_at=microseconds(now))
-        await self._database.write(lambda connection: connection.execute(change).rowcount)
-        return await self.find(key_id)
+
+        def revoke(connection: Connection) -> ApiKey | None:
+            connection.execute(change)
+            key = _find(connection, key_id)
+            if key and with_key:
+                with_key(connection, key)
+            return key
+
+        return await self._database.write(revoke)
 
 
 def _digest(secret: str) -> bytes:
     return sha256(secret.encode()).digest()
+
+
+def _find(connection: Connection, key_id: str) -> ApiKey | None:
+    row = connection.execute(select(API_KEYS).where(API_KEYS.c.id == key_id)).one_or_none()
+    return None if row is None else _key_of(row)
 
 
 def _key_of(row: Row[tuple[object, ...]]) -> ApiKey:

@@ -1,14 +1,14 @@
 """The audit: who changed what, when, and with what outcome; rows are added and never changed (API-4).
 
-A request has an entry for each change that it asks for, written before the change, and one outcome, written afterwards.
-Entries without an outcome are of requests whose gateway stopped in the middle.
+A request has an entry for each change that it asks for, written before the change, and each entry has an outcome,
+written afterwards. Entries without an outcome are of requests whose gateway stopped in the middle.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, ScalarSelect, and_, func, or_, select, tuple_
 
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
@@ -43,12 +43,14 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class OutcomeRow:
-    """What became of a request: the status of its response, and the ids that the gateway has chosen."""
+    """What became of a change: the status that answers it, and the ids that the gateway has chosen."""
 
     request_id: str
     status: int
     session_id: str | None = None
     message_id: str | None = None
+    number: int = 0
+    """Of the change in its request."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,13 @@ class Audit:
 
     async def append(self, rows: Sequence[AuditRow], outcomes: Sequence[OutcomeRow]) -> None:
         """Add entries and outcomes, in one transaction; those that are there stay as they are."""
-        await self._database.write(lambda connection: _insert(connection, rows, outcomes))
+        await self._database.write(lambda connection: insert_entries(connection, rows, outcomes))
 
     async def page(self, which: AuditFilter, *, before: Position | None, limit: int) -> list[RecordedChange]:
         """Return at most `limit` entries, newest first, from `before` on."""
         query = (
             select(AUDIT, _SESSION, _MESSAGE, AUDIT_OUTCOMES.c.status, _repeats().label("repeats"))
-            .outerjoin(AUDIT_OUTCOMES, AUDIT_OUTCOMES.c.request_id == AUDIT.c.request_id)
+            .outerjoin(AUDIT_OUTCOMES, _is_outcome_of(AUDIT_OUTCOMES, AUDIT))
             .where(*_conditions(which))
             .order_by(AUDIT.c.at.desc(), AUDIT.c.request_id.desc(), AUDIT.c.number.desc())
             .limit(limit)
@@ -123,13 +125,17 @@ def _conditions(which: AuditFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
+def _is_outcome_of(outcome: FromClause, entry: FromClause) -> ColumnElement[bool]:
+    return and_(outcome.c.request_id == entry.c.request_id, outcome.c.number == entry.c.number)
+
+
 def _repeats() -> ScalarSelect[str]:
     """Return the first accepted request before this one that asked for the same thing."""
     first, outcome = AUDIT.alias(), AUDIT_OUTCOMES.alias()
     of_one = and_(AUDIT.c.action.in_(REPEATABLE), or_(AUDIT.c.message_id.is_not(None), AUDIT.c.call_id.is_not(None)))
     return (
         select(first.c.request_id)
-        .join(outcome, outcome.c.request_id == first.c.request_id)
+        .join(outcome, _is_outcome_of(outcome, first))
         .where(
             or_(of_one, AUDIT.c.action.in_(REPEATABLE_ON_SESSION)),
             first.c.tenant == AUDIT.c.tenant,
@@ -147,7 +153,8 @@ def _repeats() -> ScalarSelect[str]:
     )
 
 
-def _insert(connection: Connection, rows: Sequence[AuditRow], outcomes: Sequence[OutcomeRow]) -> None:
+def insert_entries(connection: Connection, rows: Sequence[AuditRow], outcomes: Sequence[OutcomeRow]) -> None:
+    """Add entries and outcomes in this transaction; those that are there stay as they are."""
     if rows:
         values = [{**asdict(row), "at": microseconds(row.at), "fields": ",".join(row.fields)} for row in rows]
         insert_missing(connection, AUDIT, values)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic_core import to_json
 
@@ -26,6 +26,7 @@ from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
+from turnkeeper.api.request_audit import recording_of
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
@@ -71,11 +72,16 @@ Events = AsyncGenerator[UIMessageChunk, None]
 
 
 async def send_last_message(
-    services: ServicesDep, caller: CallerDep, response: Response, body: PostChat, version: ClientVersion = "7"
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    response: Response,
+    body: PostChat,
+    version: ClientVersion = "7",
 ) -> AsyncGenerator[Events, None]:
     """Send the last message before the response begins, so that a rejection is a problem and not a chunk."""
     workflow_id = caller.workflow_id(body.id)
-    turn = await _send(services, workflow_id, body, caller)
+    turn = await _send(services, workflow_id, body, caller, request)
     response.headers[STREAM_HEADER] = STREAM_VERSION
     async with aclosing(_events(TurnStream(services, workflow_id, turn), version)) as events:
         yield events
@@ -178,12 +184,14 @@ async def _events(stream: TurnStream, version: Version) -> Events:
     yield done_event
 
 
-async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, caller: Caller) -> TurnChunks:
+async def _send(
+    services: Services, workflow_id: WorkflowId, body: PostChat, caller: Caller, request: Request
+) -> TurnChunks:
     """Send the last message; return the chunks of its turn, none of which was sent yet. Raises `ProblemError`."""
     last = body.last
     if isinstance(last, AnswerMessage):
         require(caller, "approver")
-        return await _decide(services, workflow_id, body, last)
+        return await _decide(services, workflow_id, body, last, request)
     if body.trigger == "regenerate-message":
         return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
@@ -196,7 +204,10 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, cal
     return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
 
 
-async def _decide(services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage) -> TurnChunks:
+async def _decide(
+    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, request: Request
+) -> TurnChunks:
+    """Send the decisions, one after the other. Raises `ProblemError` for the first that fails; those before it stay."""
     field = body.last_field
     if body.trigger != "submit-message":
         raise problems.invalid(f"{field}.role", texts.NOT_USER)
@@ -207,6 +218,7 @@ async def _decide(services: Services, workflow_id: WorkflowId, body: PostChat, a
         raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
     for decision in decisions:
         await services.sessions.resolve_approval(workflow_id, decision)
+        recording_of(request).finish_decision(decision.call_id, 200)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 
 

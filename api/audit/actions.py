@@ -86,19 +86,19 @@ def _field_names(model: type[BaseModel], body: object, *, without: Sequence[str]
         yield from (f"{name}.{one}" for one in nested) if nested else (name,)
 
 
-def _starts(parts: RequestParts) -> list[Change]:
+def _start_changes(parts: RequestParts) -> list[Change]:
     session_id = _id(parts.body.get("id"))
     fields = tuple(_field_names(StartSession, parts.body, without=("id", "prompt")))
     prompt = [Change("prompt", session_id)] if parts.body.get("prompt") is not None else []
     return [Change("start", session_id, fields=fields), *prompt]
 
 
-def _prompts(parts: RequestParts) -> list[Change]:
+def _prompt_changes(parts: RequestParts) -> list[Change]:
     starts = str(parts.query.get("start", "")).lower() in ("true", "1", "yes", "on", "t", "y")
     return [Change("prompt", parts.session_id, parts.prompt_id, fields=(START,) if starts else ())]
 
 
-def _chats(parts: RequestParts) -> list[Change]:
+def _chat_changes(parts: RequestParts) -> list[Change]:
     user, message_id = parts.body.get("user_name"), parts.prompt_id
     session_id = _id(parts.body.get("workflow_id"))
     is_user = user is None or (isinstance(user, str) and not count_unencodable(user))
@@ -115,19 +115,19 @@ def _on_session(action: AuditAction) -> Callable[[RequestParts], list[Change]]:
     return lambda parts: [Change(action, parts.session_id)]
 
 
-def _ends(parts: RequestParts) -> list[Change]:
+def _end_changes(parts: RequestParts) -> list[Change]:
     return [Change("end", parts.session_id, fields=("discard_queue",) if parts.body.get("discard_queue") else ())]
 
 
-def _configures(parts: RequestParts) -> list[Change]:
+def _configure_changes(parts: RequestParts) -> list[Change]:
     return [Change("configure", parts.session_id, fields=tuple(_field_names(ConfigureBody, parts.body)))]
 
 
-def _withdraws(parts: RequestParts) -> list[Change]:
+def _withdraw_changes(parts: RequestParts) -> list[Change]:
     return [Change("withdraw", parts.session_id, _id(parts.path.get("message_id")))]
 
 
-def _decides(parts: RequestParts) -> list[Change]:
+def _decision_changes(parts: RequestParts) -> list[Change]:
     action = DECISIONS.get(cast(ApprovalDecision, str(parts.body.get("decision"))))
     return [decision(action, parts.session_id, parts.path.get("call_id"))] if action else []
 
@@ -137,7 +137,7 @@ def decision(action: AuditAction, session_id: str | None, call_id: object) -> Ch
     return Change(action, session_id, call_id=cast(str, call_id) if is_call_id else None)
 
 
-def _creates_task(parts: RequestParts) -> list[Change]:
+def _create_task_changes(parts: RequestParts) -> list[Change]:
     return [_new_task(parts.body)]
 
 
@@ -151,11 +151,11 @@ def _new_task(body: Mapping[str, Any]) -> Change:
     return Change("create_task", task_id, fields=fields)
 
 
-def _messages_task(parts: RequestParts) -> list[Change]:
+def _message_task_changes(parts: RequestParts) -> list[Change]:
     return [Change("message_task", parts.session_id, _id(parts.body.get("id")))]
 
 
-def _ai_sdk_chats(parts: RequestParts) -> list[Change]:
+def _ai_sdk_changes(parts: RequestParts) -> list[Change]:
     """Return what the last message of a chat changes: a prompt, another try, or decisions."""
     session_id, messages = _id(parts.body.get("id")), parts.body.get("messages")
     in_list = messages[-1] if isinstance(messages, list) and messages else None
@@ -177,20 +177,20 @@ def _ai_sdk_decisions(session_id: str | None, parts: object) -> Iterator[Change]
 
 
 OPERATIONS: dict[str, Callable[[RequestParts], list[Change]]] = {
-    "start_session": _starts,
-    "configure_session": _configures,
+    "start_session": _start_changes,
+    "configure_session": _configure_changes,
     "cancel_turn": _on_turn("cancel"),
-    "end_session": _ends,
+    "end_session": _end_changes,
     "delete_session": _on_session("delete"),
-    "send_prompt": _prompts,
+    "send_prompt": _prompt_changes,
     "retry_turn": _on_turn("retry"),
-    "chat": _chats,
-    "withdraw_prompt": _withdraws,
-    "resolve_approval": _decides,
-    "create_task": _creates_task,
-    "message_task": _messages_task,
+    "chat": _chat_changes,
+    "withdraw_prompt": _withdraw_changes,
+    "resolve_approval": _decision_changes,
+    "create_task": _create_task_changes,
+    "message_task": _message_task_changes,
     "cancel_task": _on_session("cancel_task"),
-    "ai_sdk_chat": _ai_sdk_chats,
+    "ai_sdk_chat": _ai_sdk_changes,
 }
 """What each operation of the API changes, by its id."""
 

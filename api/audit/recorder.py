@@ -5,6 +5,9 @@ wait for one. A caller with a credential waits for the entry before anything is 
 written. Without authentication nobody waits, and entries are written at most a second later. Nobody ever waits for an
 outcome: an entry without one is of a gateway that stopped in the middle.
 
+An entry that the store can't hold would make every later transaction fail. So then each is written by itself, and those
+that fail again are dropped and logged; their requests are refused.
+
 While the store is unavailable, entries stay in memory, at most `MAX_PENDING`, and are written once it is back.
 """
 
@@ -21,6 +24,7 @@ from uuid import uuid4
 from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import is_id
 from turnkeeper.stores.audit import Audit, AuditFilter, AuditRow, OutcomeRow, Position, RecordedChange
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -32,10 +36,12 @@ MAX_PENDING = 10_000
 WRITE_SECONDS = 1.0
 """How long an entry that nobody waits for may stay in memory."""
 
-REFUSAL_SECONDS = 60.0
-"""How long the same refusal of a caller has no further entry."""
+REPEAT_SECONDS = 60.0
+"""How long the same refusal or login of a caller has no further entry."""
 
-MAX_REFUSALS = 10_000
+MAX_REPEATS = 10_000
+
+CANNOT_STORE = "The audit can't store this entry."
 
 _log = logging.getLogger(__name__)
 
@@ -51,30 +57,53 @@ class AuditRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._refusals = BoundedDict[tuple[str, str, str, int], float](max_entries=MAX_REFUSALS)
+        self._recent = BoundedDict[_Repeatable, float](max_entries=MAX_REPEATS)
+        self._dropped = BoundedDict[str, None](max_entries=MAX_PENDING)
 
     async def begin(self, caller: Caller, changes: Sequence[Change], *, operation: str) -> "Recording":
-        """Write an entry for each change. Raises `StoreUnavailableError`, unless nobody needs a credential."""
+        """Write an entry for each change. Raises `StoreUnavailableError`, unless nobody needs a credential.
+
+        If this is cancelled, nothing may be done, and the entries say that it failed.
+        """
         recording = self._add(caller, changes, operation=operation)
         if caller.id == LOCAL.id:
             self._write_soon()
             return recording
         try:
             await self._write()
-        except StoreUnavailableError:
+        except (StoreUnavailableError, asyncio.CancelledError):
             recording.finish(503)
             raise
+        if recording.request_id in self._dropped:
+            recording.finish(503)
+            raise StoreUnavailableError(CANNOT_STORE)
         return recording
+
+    async def record_once(self, caller: Caller, action: AuditAction, *, status: int) -> None:
+        """Write that a caller did something that changes nothing, such as a login. Raises `StoreUnavailableError`.
+
+        The same of a caller is written once in `REPEAT_SECONDS`.
+        """
+        if self._is_repeated(caller, action, status):
+            return
+        (await self.begin(caller, [Change(action)], operation=action)).finish(status)
+        self._note(caller, action, status)
 
     def note_refusal(self, caller: Caller, *, operation: str, status: int, session_id: str | None) -> None:
         """Write soon that a request was refused before it had an entry.
 
-        The same refusal of a caller is written once in `REFUSAL_SECONDS`: a refused client may ask again at once.
+        The same refusal of a caller is written once in `REPEAT_SECONDS`: a refused client may ask again at once.
         """
-        key, now = (caller.tenant, caller.id, operation, status), time.monotonic()
-        if now - self._refusals.get(key, -math.inf) >= REFUSAL_SECONDS:
-            self._refusals[key] = now
+        if not self._is_repeated(caller, operation, status):
+            self._note(caller, operation, status)
             self._add(caller, [Change("request", session_id)], operation=operation).finish(status)
+
+    def _is_repeated(self, caller: Caller, operation: str, status: int) -> bool:
+        written_at = self._recent.get((caller.tenant, caller.id, operation, status), -math.inf)
+        return time.monotonic() - written_at < REPEAT_SECONDS
+
+    def _note(self, caller: Caller, operation: str, status: int) -> None:
+        self._recent[(caller.tenant, caller.id, operation, status)] = time.monotonic()
 
     def _add(self, caller: Caller, changes: Sequence[Change], *, operation: str) -> "Recording":
         request_id, now = uuid4().hex, datetime.now(UTC)
@@ -96,10 +125,10 @@ class AuditRecorder:
             )
             for number, change in enumerate(changes)
         ]
-        return Recording(self, request_id)
+        return Recording(self, request_id, changes)
 
     def finish(self, outcome: OutcomeRow) -> None:
-        """Write the outcome of a request, soon."""
+        """Write the outcome of a change, soon."""
         self._outcomes.append(outcome)
         self._write_soon()
 
@@ -144,8 +173,32 @@ class AuditRecorder:
             if isinstance(error, StoreUnavailableError) and not self._is_failing:
                 self._is_failing = True
                 _log.warning("the audit can't be written: %s", error)
-            raise
+            if isinstance(error, StoreUnavailableError) or not isinstance(error, Exception):
+                raise
+            if not await self._drop_unwritable(rows):
+                raise
+            await self._write_pending()
+            return
         self._is_failing = False
+
+    async def _drop_unwritable(self, rows: Sequence[AuditRow]) -> bool:
+        """Write each of the entries by itself, and drop those that the store can't hold; return whether there were any.
+
+        Those that are written stay pending: writing them again has no effect. Raises `StoreUnavailableError`.
+        """
+        is_dropped = False
+        for row in rows:
+            try:
+                await self._audit.append([row], [])
+            except StoreUnavailableError:
+                raise
+            except Exception as error:  # noqa: BLE001  # an entry that can't be encoded, in whatever way
+                # The error's own text may quote the entry.
+                _log.error("the audit lost an entry of %s: %s", row.operation, type(error).__name__)
+                self._rows = [other for other in self._rows if other is not row]
+                self._dropped[row.request_id] = None
+                is_dropped = True
+        return is_dropped
 
     def _drop_oldest(self) -> None:
         lost = len(self._rows) - MAX_PENDING
@@ -155,20 +208,30 @@ class AuditRecorder:
         del self._outcomes[: max(0, len(self._outcomes) - MAX_PENDING)]
 
 
+_Repeatable = tuple[str, str, str, int]
+"""Tenant, caller, operation and status."""
+
+
 class Recording:
     """A request whose changes stand in the audit."""
 
-    def __init__(self, recorder: AuditRecorder, request_id: str) -> None:
+    def __init__(self, recorder: AuditRecorder, request_id: str, changes: Sequence[Change]) -> None:
+        self.request_id = request_id
         self._recorder = recorder
-        self._request_id = request_id
-        self._is_finished = False
+        self._unfinished = dict(enumerate(changes))
 
     def finish(self, status: int, *, session_id: Any = None, message_id: Any = None) -> None:
-        """Record the response's status, and the ids that the gateway chose. Only the first call counts."""
-        if self._is_finished:
-            return
-        self._is_finished = True
+        """Record the response's status, and the ids that the gateway chose. A change that has an outcome keeps it."""
         ids = {"session_id": session_id, "message_id": message_id}
-        self._recorder.finish(
-            OutcomeRow(self._request_id, status, **{name: value for name, value in ids.items() if is_id(value)})
-        )
+        chosen = {name: value for name, value in ids.items() if is_id(value)}
+        for number in self._unfinished:
+            self._recorder.finish(OutcomeRow(self.request_id, status, number=number, **chosen))
+        self._unfinished.clear()
+
+    def finish_decision(self, call_id: str, status: int) -> None:
+        """Record the outcome of the next decision on this call, before the request's others are made."""
+        for number, change in self._unfinished.items():
+            if change.call_id == call_id:
+                del self._unfinished[number]
+                self._recorder.finish(OutcomeRow(self.request_id, status, number=number))
+                return

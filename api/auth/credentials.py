@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import anyio
@@ -18,6 +18,7 @@ from starlette.requests import cookie_parser
 from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
+from turnkeeper.api.auth.open_requests import OpenRequest
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -53,7 +54,7 @@ class Authenticator:
         self._settings = settings
         self._keys = KeyVerifier(keys) if settings.keys else None
         self._tokens: TokenVerifier | None = None
-        self._open: dict[Identity, set[anyio.CancelScope]] = {}
+        self._open: dict[Identity, set[OpenRequest]] = {}
 
     @property
     def is_on(self) -> bool:
@@ -88,16 +89,19 @@ class Authenticator:
     # ---- requests that last
 
     @contextlib.contextmanager
-    def until_it_ends(self, identity: Identity) -> Iterator[anyio.CancelScope]:
-        """Open a scope that is cancelled when the identity's credential ends."""
+    def until_it_ends(
+        self, identity: Identity, *, may_end: Callable[[], bool] = lambda: True
+    ) -> Iterator[anyio.CancelScope]:
+        """Open a scope that is cancelled when the identity's credential ends; later, while `may_end` says no."""
         with anyio.CancelScope() as scope:
-            self._open.setdefault(identity, set()).add(scope)
+            request = OpenRequest(scope, may_end)
+            self._open.setdefault(identity, set()).add(request)
             try:
                 yield scope
             finally:
-                scopes = self._open[identity]
-                scopes.discard(scope)
-                if not scopes:
+                requests = self._open[identity]
+                requests.discard(request)
+                if not requests:
                     del self._open[identity]
 
     @contextlib.asynccontextmanager
@@ -121,8 +125,8 @@ class Authenticator:
             await asyncio.sleep(RECHECK_SECONDS)
             for identity in list(self._open):
                 if await self._has_ended(identity):
-                    for scope in list(self._open.get(identity, ())):
-                        scope.cancel()
+                    for request in list(self._open.get(identity, ())):
+                        request.cancel()
 
     async def _has_ended(self, identity: Identity) -> bool:
         if identity.expires_at is not None:

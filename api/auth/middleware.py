@@ -1,5 +1,7 @@
 """The check on every request: whose it is, and whether that caller may use the route (API-4)."""
 
+from functools import partial
+
 from starlette.datastructures import Headers
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -7,8 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnkeeper.api import problems
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
+from turnkeeper.api.auth.open_requests import allow_waits, changes_something
 from turnkeeper.api.auth.roles import RequestedRoute, RouteAccess, require
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.http.rate_limits import RequestRates
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -19,12 +23,16 @@ POLICY_VIOLATION = 1008
 class AuthenticationMiddleware:
     """Lets requests through whose caller may use their route, and sets `request.state.caller`.
 
-    A request that lasts, such as an event stream, is ended once its credential has ended.
+    A request that lasts, such as an event stream, is ended once its credential has ended. One that changes something
+    is answered before.
     """
 
-    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, routes: list[BaseRoute]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, authenticator: Authenticator, rates: RequestRates, routes: list[BaseRoute]
+    ) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._rates = rates
         self._access = RouteAccess(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,7 +64,12 @@ class AuthenticationMiddleware:
         if access == "open":
             return None
         identity = await self._authenticator.identify(Headers(scope=scope))
-        require(identity.caller, access)
+        try:
+            require(identity.caller, access)
+        except ProblemError:
+            # Other requests are counted after this; a caller without the role must not ask as often as it likes.
+            self._rates.check(identity.caller)
+            raise
         return identity
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, identity: Identity | None) -> None:
@@ -70,7 +83,10 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         response = _Response(send)
-        with self._authenticator.until_it_ends(identity) as request:
+        allow_waits(scope, partial(self._authenticator.until_it_ends, identity))
+        with self._authenticator.until_it_ends(
+            identity, may_end=lambda: response.has_begun or not changes_something(scope)
+        ) as request:
             await self._app(scope, receive, response.send)
         if request.cancelled_caught:
             await response.end(scope, receive)
@@ -81,19 +97,19 @@ class _Response:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._has_begun = False
+        self.has_begun = False
         self._is_complete = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._has_begun = True
+            self.has_begun = True
         elif message["type"] == "http.response.body":
             self._is_complete = not message.get("more_body", False)
         await self._send(message)
 
     async def end(self, scope: Scope, receive: Receive) -> None:
         """End the response of a request that was cancelled, as its credential has ended."""
-        if not self._has_begun:
+        if not self.has_begun:
             problem = problems.bad_credential()
             await problems.response(problem.problem, problem.headers)(scope, receive, self._send)
         elif not self._is_complete:

@@ -54,6 +54,9 @@ MAX_BYTES = 1_000_000
 MAX_USER_CHARS = 64
 _NOT_IN_USER_NAMES = re.compile(r"[^\w .@+~'’-]")  # noqa: RUF001  # as USER_PATTERN has it
 
+_SUBJECT = re.compile(r"[ -~]+")
+"""OpenID Connect: ASCII. A caller's id is stored, and a database can't hold every text."""
+
 _log = logging.getLogger(__name__)
 
 Jwk = dict[str, Any]
@@ -103,7 +106,7 @@ class TokenVerifier:
         if not isinstance(tenant, str) or not is_tenant(tenant):
             raise _TenantClaimError
         subject = f"oidc:{claims['sub']}"
-        if len(subject) > MAX_ID_CHARS:
+        if len(subject) > MAX_ID_CHARS or not _SUBJECT.fullmatch(claims["sub"]):
             raise _SubjectError
         name = _NOT_IN_USER_NAMES.sub("_", user)[:MAX_USER_CHARS] if isinstance(user, str) and user else None
         role = _role_in(claims.get(self._settings.role_claim))

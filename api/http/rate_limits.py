@@ -39,6 +39,9 @@ MAX_BUCKETS = 10_000
 STREAM_RETRY_SECONDS = 5
 """When to try again while there are too many streams: nobody knows when one of them ends."""
 
+_STRANGER = Caller("", "", None, "reader")
+"""Has the limits of callers with a credential."""
+
 _STREAMS = re.compile(r"/workflow/[^/]+/events|/api/chat(/[^/]+/stream)?|/mcp")
 _WAITS = frozenset({"wait", "wait_seconds"})
 
@@ -88,13 +91,33 @@ class TokenBuckets:
         return (1 - bucket.tokens) / rate
 
 
+class RequestRates:
+    """How many requests each caller has sent lately, and on open routes each address without a valid credential."""
+
+    def __init__(self, settings: Settings, *, clock: Clock = time.monotonic) -> None:
+        self._settings = settings
+        self._buckets = TokenBuckets(clock=clock)
+
+    def check(self, caller: Caller | None, *, address: str = "") -> None:
+        """Count a request of `caller`; `None`: of somebody at `address`. Raises `ProblemError` 429 beyond the rate."""
+        rate = limit_of(self._settings, "rate_limit", caller or _STRANGER)
+        if rate == math.inf:
+            return
+        key = caller.id if caller else f"address:{address}"
+        seconds = self._buckets.seconds_to_wait(key, rate=rate, burst=max(1, BURST_SECONDS * rate))
+        if seconds:
+            problem = problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
+            problem.caller = caller
+            raise problem
+
+
 class RateLimitMiddleware:
     """Rejects requests beyond the caller's rate, and streams beyond the caller's number (429)."""
 
-    def __init__(self, app: ASGIApp, *, settings: Settings, clock: Clock = time.monotonic) -> None:
+    def __init__(self, app: ASGIApp, *, settings: Settings, rates: RequestRates) -> None:
         self._app = app
         self._settings = settings
-        self._buckets = TokenBuckets(clock=clock)
+        self._rates = rates
         self._streams = Counter[str]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,11 +125,12 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
         caller, is_stream = caller_of(scope), holds_connection(scope["path"], scope["query_string"])
-        if caller is None:  # an open route
+        if caller is None:  # an open route; those that ask for a credential count by themselves
             await self._app(scope, receive, send)
             return
-        problem = self._problem_with(caller, is_stream=is_stream)
-        if problem is not None:
+        try:
+            self._check(caller, is_stream=is_stream)
+        except ProblemError as problem:
             note_refusal(scope, caller, 429)
             await problems.response(problem.problem, problem.headers)(scope, receive, send)
             return
@@ -118,16 +142,12 @@ class RateLimitMiddleware:
             if not self._streams[caller.id]:
                 del self._streams[caller.id]
 
-    def _problem_with(self, caller: Caller, *, is_stream: bool) -> ProblemError | None:
-        rate = limit_of(self._settings, "rate_limit", caller)
-        if rate < math.inf:
-            seconds = self._buckets.seconds_to_wait(caller.id, rate=rate, burst=max(1, BURST_SECONDS * rate))
-            if seconds:
-                return problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
+    def _check(self, caller: Caller, *, is_stream: bool) -> None:
+        """Count the request. Raises `ProblemError` 429."""
+        self._rates.check(caller)
         streams = limit_of(self._settings, "max_streams_per_key", caller)
         if is_stream and self._streams[caller.id] >= streams:
-            return problems.over_limit("max_streams_per_key", streams, retry_after=STREAM_RETRY_SECONDS)
-        return None
+            raise problems.over_limit("max_streams_per_key", streams, retry_after=STREAM_RETRY_SECONDS)
 
 
 def holds_connection(path: str, query: bytes) -> bool:

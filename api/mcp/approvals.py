@@ -6,12 +6,11 @@ call with these arguments waits.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
@@ -104,17 +103,21 @@ def _form(answer: ElicitAnswer) -> ApprovalForm | None:
     return answer.content or ApprovalForm.model_validate({})
 
 
-async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> None:
-    """Send a decision to its session; no effect if the call no longer waits. Raises `ProblemError`."""
+async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> bool:
+    """Send a decision to its session; return whether the call has this decision now. Raises `ProblemError`.
+
+    It has none of this call's if it no longer waited, for instance because somebody else has decided.
+    """
     request = ResolveApproval(
         call_id=call.approval.call_id,
         args_digest=call.approval.args_digest,
         decision=form.decision,
         reason=form.reason or None,
     )
-    with suppress(ValidationError):
-        try:
-            await services.sessions.resolve_approval(call.workflow_id, request)
-        except ProblemError as problem:
-            if problem.problem.status not in (404, 409):
-                raise
+    try:
+        await services.sessions.resolve_approval(call.workflow_id, request)
+    except ProblemError as problem:
+        if problem.problem.status not in (404, 409):
+            raise
+        return False
+    return True

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from mcp.server.caching import CacheHint
@@ -29,7 +30,7 @@ from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.mcp.errors import EXPECTED, arguments_error, is_temporary, rpc_error, sentence_of
 from turnkeeper.api.mcp.prompt_tasks import read_prompt_task
 from turnkeeper.api.mcp.results import error_result, task_result, tool_result
-from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared
+from turnkeeper.api.mcp.tasks_extension import Context, TasksExtension, caller_of_call, is_declared, scope_of_call
 from turnkeeper.api.mcp.tools import ALIASES, TOOLS, Tool, Work
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.request_audit import recorded
@@ -77,7 +78,7 @@ def _build_server(services: Services) -> Server[Any]:
         get_tool_input_schema=input_schema,
         on_list_tools=list_tools,
     )
-    server.middleware += [_hide_internals, _check_role]
+    server.middleware += [_hide_internals, partial(_check_role, services)]
     calls = ToolCalls(services, extension)
     server.add_request_handler("tools/call", CallToolRequestParams, calls.call)
     extension.install(server)
@@ -95,16 +96,18 @@ async def _hide_internals(ctx: Context, call_next: CallNext) -> HandlerResult:
         raise MCPError(INTERNAL_ERROR, sentence_of(error)) from None
 
 
-async def _check_role(ctx: Context, call_next: CallNext) -> HandlerResult:
+async def _check_role(services: Services, ctx: Context, call_next: CallNext) -> HandlerResult:
     """Reject methods that the caller's role may not use, and those that no role is listed for."""
     role = MCP_METHODS.get(ctx.method)
     if role is None and ctx.request_id is None:
         return None  # a notification, which has no answer
     if role is None:
         raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+    caller = caller_of_call(ctx)
     try:
-        require(caller_of_call(ctx), role)
+        require(caller, role)
     except ProblemError as error:
+        services.audit.note_refusal(caller, operation=f"mcp:{ctx.method}", status=403, session_id=None)
         raise rpc_error(error) from error
     return await call_next(ctx)
 
@@ -127,7 +130,7 @@ class ToolCalls:
         try:
             caller = caller_of_call(context)
             self._require(caller, tool, arguments)
-            answer = await self._run(tool, arguments, caller)
+            answer = await self._run(tool, arguments, context)
             if not isinstance(answer, Work):
                 return tool_result(answer)
             return await self._handle_of(answer, context) or await self._result_of(answer)
@@ -142,13 +145,15 @@ class ToolCalls:
             self._services.audit.note_refusal(caller, operation=f"mcp:{tool.name}", status=403, session_id=None)
             raise
 
-    async def _run(self, tool: Tool[Any], arguments: BaseModel, caller: Caller) -> BaseModel | Work:
+    async def _run(self, tool: Tool[Any], arguments: BaseModel, context: Context) -> BaseModel | Work:
         """Run a tool. What it changes stands in the audit, with its outcome."""
+        caller = caller_of_call(context)
         changes_of = AUDITED_TOOLS.get(tool.name)
         if changes_of is None:
             return await tool.run(self._services, caller, arguments)
         changes = changes_of(arguments.model_dump(exclude_unset=True))
-        async with recorded(self._services, caller, changes, operation=f"mcp:{tool.name}") as recording:
+        operation, scope = f"mcp:{tool.name}", scope_of_call(context)
+        async with recorded(self._services, caller, changes, operation=operation, scope=scope) as recording:
             answer = await tool.run(self._services, caller, arguments)
             if isinstance(answer, Work):
                 recording.finish(200, session_id=session_id_of(answer.workflow_id), message_id=answer.message_id)

@@ -8,7 +8,7 @@ The result of a task is what the tool would have returned: a failed turn is a `c
 result. The status `failed` is for JSON-RPC errors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,6 +79,11 @@ def caller_of_call(context: Context) -> Caller:
     if caller is None:
         raise MCPError(INTERNAL_ERROR, "The call has no caller.")
     return caller
+
+
+def scope_of_call(context: Context) -> MutableMapping[str, Any]:
+    """Return the ASGI scope of the HTTP request with this call; an empty one if there is none."""
+    return context.request.scope if context.request else {}
 
 
 def is_declared(context: Context) -> bool:
@@ -159,16 +164,21 @@ class TasksExtension:
         ]
         if not changes:
             return
-        async with recorded(self._services, caller_of_call(context), changes, operation="mcp:tasks/update"):
+        operation, scope = "mcp:tasks/update", scope_of_call(context)
+        async with recorded(
+            self._services, caller_of_call(context), changes, operation=operation, scope=scope
+        ) as recording:
             for call, form in decisions:
-                await decide(self._services, call, form)
+                has_effect = await decide(self._services, call, form)
+                recording.finish_decision(call.approval.call_id, 200 if has_effect else 409)
 
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)
         try:
             action: AuditAction = "cancel_task" if handle.message_id is None else "cancel"
             changes = [Change(action, session_id_of(handle.session_id), handle.message_id)]
-            async with recorded(self._services, caller_of_call(context), changes, operation="mcp:tasks/cancel"):
+            operation, scope = "mcp:tasks/cancel", scope_of_call(context)
+            async with recorded(self._services, caller_of_call(context), changes, operation=operation, scope=scope):
                 await self._stop(handle)
         except EXPECTED as error:
             if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended

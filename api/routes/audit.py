@@ -1,19 +1,23 @@
 """The audit: who changed what, and with what outcome (API-4)."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
+from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.dependencies import CallerDep, ServicesDep
 from turnkeeper.api.http.openapi import ANY, errors
+from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import AuditAction, AuditEntry, AuditPage
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.messages import USER_PATTERN
 from turnkeeper.models.wire import UtcDatetime
 from turnkeeper.stores.audit import AuditFilter, Position, RecordedChange, position_of
+from turnkeeper.stores.database.moments import microseconds
 
 router = APIRouter(tags=["audit"])
 
@@ -34,6 +38,7 @@ CURSOR_PATTERN = r"^[0-9]{1,16}\.[0-9a-f]{32}\.[0-9]{1,4}$"
     },
 )
 async def read_audit(
+    request: Request,
     services: ServicesDep,
     caller: CallerDep,
     session: Annotated[str | None, Query(pattern=ID_PATTERN, description="Only changes of this session.")] = None,
@@ -48,13 +53,17 @@ async def read_audit(
 ) -> Any:
     """Return who changed what in the caller's tenant, newest first, for admins.
 
-    With `Accept: application/x-ndjson` all of it comes, one entry a line. There is never a text of a conversation in
+    With `Accept: application/x-ndjson` all of it comes, one entry a line; that stands in the audit itself, as `export`.
+    There is never a text of a conversation in
     it, nor a value that was set.
     """
     which = AuditFilter(caller.tenant, session_id=session, user=user, action=action, since=since)
     before = _position(cursor)
     if LINES in accept:
-        first = await services.audit.page(which, before=before, limit=PAGE)
+        export = Change("export", session)
+        before = before or _position_now()
+        async with recorded(services, caller, [export], operation="read_audit", scope=request.scope):
+            first = await services.audit.page(which, before=before, limit=PAGE)
         return StreamingResponse(_lines(services, which, first), media_type=LINES)
     page = await services.audit.page(which, before=before, limit=limit)
     return AuditPage(entries=[_entry(change) for change in page], next_cursor=_cursor(page, limit))
@@ -73,6 +82,11 @@ def _position(cursor: str | None) -> Position | None:
         return None
     at, request_id, number = cursor.split(".")
     return (int(at), request_id, int(number))
+
+
+def _position_now() -> Position:
+    """Return where a page begins that has nothing of this request, nor of later ones."""
+    return (microseconds(datetime.now(UTC)), "", 0)
 
 
 def _cursor(page: list[RecordedChange], limit: int) -> str | None:

@@ -3,11 +3,12 @@
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
+from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
@@ -62,6 +63,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
     response_model=PromptAccepted,
 )
 async def send_prompt(
+    request: Request,
     services: ServicesDep,
     workflow_id: SessionId,
     body: SendPrompt,
@@ -71,6 +73,8 @@ async def send_prompt(
     idempotency_key: IdempotencyKey = None,
 ) -> Any:
     """Send a prompt. After a 202 it is safe and will be processed, even if no worker is running now.
+
+    A `wait` ends with a 202 too if the key or token ends meanwhile.
 
     429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
     fate.
@@ -86,7 +90,9 @@ async def send_prompt(
         wants_receipt=not (wait or prefers_async),
     )
     if wait and not prefers_async:
-        receipt, turn = await services.transcripts.wait_for_turn(workflow_id, receipt.message_id, seconds=wait)
+        turn: ConversationMessage | None = None
+        with until_credential_ends(request.scope):
+            receipt, turn = await services.transcripts.wait_for_turn(workflow_id, receipt.message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
     return PromptAccepted(

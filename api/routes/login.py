@@ -4,12 +4,13 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
 
-from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.auth.credentials import COOKIE, Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.bodies import Login
+from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
+from turnkeeper.api.http.rate_limits import RequestRates
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import CallerDescription, Me
@@ -34,7 +35,9 @@ async def get_me(request: Request) -> Me:
     except ProblemError as error:
         if error.problem.status != 401:
             raise
+        _count(request, None)
         return Me(authentication=True, caller=None)
+    _count(request, identity.caller)
     return _me(authenticator, identity)
 
 
@@ -49,9 +52,8 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
     if not authenticator.is_on:
         return await get_me(request)
     credential = body.key.strip()
-    identity = await _verified(authenticator, credential, services)
-    recording = await services.audit.begin(identity.caller, [Change("log_in")], operation="log_in")
-    recording.finish(200)
+    identity = await _verified(request, credential, services)
+    await services.audit.record_once(identity.caller, "log_in", status=200)
     response.set_cookie(
         COOKIE,
         credential,
@@ -70,21 +72,35 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
 async def log_out(request: Request, response: Response, services: ServicesDep) -> None:
     """Remove the cookie. The key stays valid."""
     authenticator: Authenticator = request.app.state.authenticator
+    caller = None
     with suppress(ProblemError, StoreUnavailableError):  # a caller without a valid key can log out too
-        identity = await authenticator.identify(request.headers)
-        if authenticator.is_on:
-            recording = await services.audit.begin(identity.caller, [Change("log_out")], operation="log_out")
-            recording.finish(204)
+        caller = (await authenticator.identify(request.headers)).caller
+    _count(request, caller)
+    if caller and authenticator.is_on:
+        with suppress(StoreUnavailableError):
+            await services.audit.record_once(caller, "log_out", status=204)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
-async def _verified(authenticator: Authenticator, credential: str, services: Services) -> Identity:
+async def _verified(request: Request, credential: str, services: Services) -> Identity:
+    authenticator: Authenticator = request.app.state.authenticator
     try:
-        return await authenticator.verify(credential)
+        identity = await authenticator.verify(credential)
     except ProblemError as error:
+        _count(request, None)  # not by the key: its id alone must not use up its owner's rate
         if error.caller:
             services.audit.note_refusal(error.caller, operation="log_in", status=401, session_id=None)
         raise
+    _count(request, identity.caller)
+    return identity
+
+
+def _count(request: Request, caller: Caller | None) -> None:
+    """Count the request, by its address if it has no valid credential. Raises `ProblemError` 429 beyond the rate."""
+    if caller_of(request.scope):
+        return  # without authentication, all requests are counted before
+    rates: RequestRates = request.app.state.rates
+    rates.check(caller, address=request.client.host if request.client else "")
 
 
 def _me(authenticator: Authenticator, identity: Identity) -> Me:

@@ -150,7 +150,8 @@ AUDIT_OUTCOMES = Table(
     "audit_outcomes",
     METADATA,
     Column("request_id", String(64), primary_key=True),
-    # Of the response.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    # Of the response; where a request has several changes, of the one with this number.
     Column("status", Integer, nullable=False),
     # What the gateway chose, where the request did not.
     Column("session_id", String(MAX_ID_CHARS)),

@@ -14,6 +14,7 @@ from turnkeeper.ops.checks.doctor import examine
 from turnkeeper.ops.keys import lacks_key
 from turnkeeper.stores.api_keys import parse_key
 from turnkeeper.stores.audit import AuditFilter
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
 
@@ -51,6 +52,23 @@ async def test_api_4_who_created_and_revoked_a_key_stands_in_the_audit_of_its_te
         ("create_key", created["id"], "command", 200),
         ("revoke_key", created["id"], "command", 200),
     ]
+
+
+def test_api_4_a_key_that_the_audit_can_not_have_is_neither_created_nor_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key_id, _ = parse_key(keys("create").stdout.strip())
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("turnkeeper.ops.keys.insert_entries", fail)
+        for arguments in (("create",), ("revoke", key_id)):
+            assert keys(*arguments).exit_code != 0
+    (line,) = keys("list").stdout.splitlines()
+    assert line.startswith(key_id)
+    assert "does not expire" in line
 
 
 async def test_api_4_a_missing_key_is_known_before_the_first_request(

@@ -94,6 +94,27 @@ async def test_api_4_pages_follow_each_other_without_loss_also_within_one_reques
     assert read == entries[::-1]
 
 
+async def test_api_4_each_change_of_a_request_has_an_outcome_of_its_own(audit: Audit):
+    decision = {"request_id": "a" * 32, "action": "approve"}
+    again = {"request_id": "b" * 32, "action": "approve"}
+    all_rows = list(
+        rows(
+            {**decision, "call_id": "1.1.0"},
+            {**decision, "call_id": "1.1.1", "number": 1},
+            {**again, "call_id": "1.1.0"},
+            {**again, "call_id": "1.1.1", "number": 1},
+        )
+    )
+    outcomes = [OutcomeRow("a" * 32, 200), OutcomeRow("a" * 32, 409, number=1), OutcomeRow("b" * 32, 200, number=1)]
+    await audit.append(all_rows, outcomes)
+    assert [(change.status, change.repeats) for change in (await page(audit))[::-1]] == [
+        (200, None),
+        (409, None),
+        (None, "a" * 32),
+        (200, None),
+    ]
+
+
 async def test_api_4_an_accepted_request_for_the_same_thing_is_named_as_repeated(audit: Audit):
     prompt = {"message_id": "m1"}
     all_rows = list(

@@ -1,7 +1,9 @@
 """Who changed what stands in the audit, and never a word of what was said: API-4."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ from temporalio.client import Client
 from tests.api.audit.callers import ADA, BOB, EVE, client_of, gateway_of_callers
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import Environment, asks, broken, heal, says
-from turnkeeper.api.audit.actions import OPERATIONS, TOOLS, UNCHANGING, RequestParts
+from turnkeeper.api.audit.actions import OPERATIONS, TOOLS, UNCHANGING, Change, RequestParts
 from turnkeeper.api.mcp.tools import TOOLS as MCP_TOOLS
+from turnkeeper.api.request_audit import RecordingMiddleware, recorded
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import AUDIT, AUDIT_OUTCOMES
 
 CANARY = "CANARY of what was said"
@@ -167,6 +171,77 @@ async def test_api_4_decisions_are_named_by_their_call_in_each_protocol(
     shared_env.tools.specs, shared_env.vendor.script = [], []
 
 
+async def test_api_4_of_several_decisions_in_one_message_each_has_its_own_outcome(
+    ada: AsyncClient, bob: AsyncClient, shared_env: Environment
+):
+    shared_env.tools.specs = [ToolSpec(name="send_mail")]
+    shared_env.vendor.script = [asks(("send_mail", {"to": "a"}), ("send_mail", {"to": "b"})), says("done")]
+    session = await shared_env.start(SessionInput(), id="decided-in-part")
+    await session.prompt(id="p1", text="Write.")
+    first, second = await session.awaited_approvals(2)
+    digests = {first.call_id: first.args_digest, second.call_id: "0" * 64}
+    parts = [
+        {
+            "type": "tool-send_mail",
+            "toolCallId": call_id,
+            "state": "approval-responded",
+            "approval": {"id": f"{call_id}:{digest}", "approved": True},
+        }
+        for call_id, digest in digests.items()
+    ]
+    message = {"id": "p1:answer", "role": "assistant", "parts": parts}
+    answer = await bob.post("/api/chat", json={"id": session.handle.id, "messages": [message]})
+    assert answer.status_code == 409
+    decided = await entries(ada, session=session.handle.id)
+    assert [(*brief(entry), entry["status"]) for entry in decided] == [
+        ("approve", first.call_id, "accepted", 200),
+        ("approve", second.call_id, "refused", 409),
+    ]
+    await session.decide(second, "reject")
+    shared_env.tools.specs, shared_env.vendor.script = [], []
+
+
+async def test_api_4_a_change_that_is_cancelled_may_have_been_made(gateway: FastAPI, ada: AsyncClient):
+    services, in_progress, scope = gateway.state.services, asyncio.Event(), dict[str, Any]()
+
+    async def change() -> None:
+        async with recorded(services, ADA, [Change("end", "cut-1")], operation="mcp:end", scope=scope):
+            in_progress.set()
+            await asyncio.Event().wait()
+
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["recording"] = await services.audit.begin(ADA, [Change("end", "cut-2")], operation="end_session")
+        in_progress.set()
+        await asyncio.Event().wait()
+
+    middleware = RecordingMiddleware(respond)
+    for request in (change(), middleware({"type": "http", "method": "POST"}, None, None)):  # type: ignore[arg-type]
+        in_progress.clear()
+        running = asyncio.create_task(request)  # type: ignore[arg-type]
+        await in_progress.wait()
+        running.cancel()
+        await asyncio.wait([running])
+    cut = [entry for name in ("cut-1", "cut-2") for entry in await entries(ada, session=name)]
+    assert [(*brief(entry), entry["status"]) for entry in cut] == [("end", None, "failed", 500)] * 2
+
+
+async def test_api_4_an_entry_that_the_store_can_not_hold_keeps_nobody_else_from_changing_something(
+    gateway: FastAPI, bob: AsyncClient, ada: AsyncClient, caplog: pytest.LogCaptureFixture
+):
+    services = gateway.state.services
+    unwritable = replace(EVE, id="oidc:\ud800")
+    services.audit.note_refusal(unwritable, operation="GET /workflow", status=401, session_id=None)
+    assert (await bob.post("/workflow", json={"id": "beside-it"})).status_code == 201
+    with pytest.raises(StoreUnavailableError):
+        await services.audit.begin(unwritable, [Change("end", "beside-it")], operation="end_session")
+    assert (await bob.post("/workflow/beside-it/end")).status_code == 202
+    assert [brief(entry) for entry in await entries(ada, session="beside-it")] == [
+        ("start", None, "accepted"),
+        ("end", None, "accepted"),
+    ]
+    assert caplog.messages.count("the audit lost an entry of end_session: UnicodeEncodeError") == 1
+
+
 async def test_api_4_the_audit_is_for_admins_and_each_sees_its_own_tenant(gateway: FastAPI, bob: AsyncClient):
     await bob.post("/workflow", json={"id": "ours"})
     refused = await bob.get("/audit")
@@ -188,6 +263,11 @@ async def test_api_4_the_audit_is_paged_and_comes_as_lines_of_json_on_request(ad
     answer = await ada.get("/audit", headers={"accept": "application/x-ndjson"})
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert [json.loads(line) for line in answer.text.splitlines()] == all_entries
+    (export,) = await entries(ada, action="export")
+    assert (*brief(export), export["caller"], export["operation"]) == (
+        *("export", None, "accepted"),
+        *("key:ada", "read_audit"),
+    )
     since = all_entries[1]["at"]
     assert len((await ada.get("/audit", params={"since": since, "action": "start"})).json()["entries"]) == 2
     for wrong in ({"cursor": "x"}, {"since": "yesterday"}, {"action": "read"}, {"session": "a b"}):

@@ -22,7 +22,7 @@ from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import Environment
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
-from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, limit_of
+from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.models.settings.settings import Settings
@@ -77,7 +77,8 @@ async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_
     now = 0.0
     endless = Endless()
     endless.end.set()
-    app = RateLimitMiddleware(endless, settings=Settings(rate_limit=2), clock=lambda: now)
+    settings = Settings(rate_limit=2)
+    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings, clock=lambda: now))
     assert [await answer_of(app, "/workflow/a") for _ in range(10)] == [200] * 8 + [429] * 2
     assert await answer_of(app, "/workflow/a", BOB) == 200
     assert await answer_of(app, "/healthz") == 200
@@ -89,7 +90,8 @@ async def test_api_4_requests_beyond_the_rate_are_refused_and_each_caller_has_a_
 
 async def test_api_4_streams_and_waiting_requests_beyond_the_number_are_refused_until_one_ends():
     endless = Endless()
-    app = RateLimitMiddleware(endless, settings=Settings(max_streams_per_key=3))
+    settings = Settings(max_streams_per_key=3)
+    app = RateLimitMiddleware(endless, settings=settings, rates=RequestRates(settings))
     paths = (("/workflow/a/events", b""), ("/api/chat", b""), ("/tasks/a", b"wait_seconds=60"))
     streams = [asyncio.create_task(answer_of(app, path, query=query)) for path, query in paths]
     await run_other_tasks()

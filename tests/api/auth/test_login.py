@@ -2,19 +2,22 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from http.cookies import SimpleCookie
+from typing import Any
 
 import httpx
 import pytest
-from temporalio.client import Client
+from mcp.shared.exceptions import MCPError
+from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 
 from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import SessionRequests, served
 from tests.api.mcp.client import mcp_client
-from tests.harness import Environment
+from tests.harness import Environment, Gate
 from tests.waiting import BOUND, until
 from turnkeeper.api.auth import credentials, keys
 from turnkeeper.clients.python.errors import GatewayProblemError
@@ -123,6 +126,16 @@ async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settin
         refusal = await client.call("create_task", description="Count.")
         assert refusal.is_error
         assert "the role writer" in refusal.content[0].text
+    async with mcp_client(address, key=key, tasks=True) as client:
+        with pytest.raises(MCPError, match="the role writer"):
+            await client.request("tasks/cancel", "no-such-task")
+    admin = {"Authorization": f"Bearer {await key_of(settings, Column('Ann', 'admin', 'without-tasks'))}"}
+    async with httpx.AsyncClient(base_url=address, headers=admin) as http:
+        refused = (await http.get("/audit", params={"action": "request"})).json()["entries"]
+    assert [(one["operation"], one["status"], one["user"]) for one in refused] == [
+        ("mcp:tasks/cancel", 403, "Rob"),
+        ("mcp:create_task", 403, "Rob"),
+    ]
     async with mcp_client(address, key=await key_of(settings, Column("Will", "writer"))) as client:
         refusal = await client.call("create_task", description="Count.", tool_policy={"*": "allow"})
         assert refusal.is_error
@@ -153,8 +166,8 @@ async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
     async with Stores.of(settings) as stores:
         await stores.api_keys.revoke(ended.split("_")[1], now=datetime.now(UTC))
     assert (await browser.post("/login", json={"key": ended})).status_code == 401
-    assert (await browser.post("/login", json={"key": reader})).status_code == 200
     for _ in range(3):
+        assert (await browser.post("/login", json={"key": reader})).status_code == 200
         assert (await browser.delete("/workflow/secret-1")).status_code == 403
     assert (await browser.get("/workflow", headers={"Authorization": f"Bearer {ended}"})).status_code == 401
     assert (await browser.get("/workflow", headers={"Authorization": "Bearer tk_x_y"})).status_code == 401
@@ -172,6 +185,59 @@ async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
         ("reader", "log_out", "log_out", None, 204),
     ]
     assert not any(key in answer.text for key in (reader, admin, ended))
+
+
+async def test_api_4_logging_in_and_being_refused_count_for_the_rate_of_a_caller_or_address(
+    temporal: Client, settings: Settings
+) -> None:
+    key = await key_of(settings, READER)
+    limited = settings.model_copy(update={"rate_limit": 0.5})  # two requests at once
+    async with served(temporal, limited) as url, httpx.AsyncClient(base_url=url) as http:
+        wrong = f"tk_{key.split('_')[1]}_{'A' * 43}"
+        statuses = [(await http.post("/login", json={"key": wrong})).status_code for _ in range(3)]
+        assert statuses == [401, 401, 429]
+        assert (await http.get("/me")).status_code == 429
+        http.headers["Authorization"] = f"Bearer {key}"
+        requests = (
+            ("POST", "/login"),
+            ("GET", "/me"),
+            ("POST", "/login"),
+            ("POST", "/logout"),
+            ("DELETE", "/workflow/a"),
+        )
+        statuses = [(await http.request(method, path, json={"key": key})).status_code for method, path in requests]
+        assert statuses == [200, 200, 429, 429, 429]
+        async with httpx.AsyncClient(base_url=url) as other:
+            other.headers["Authorization"] = f"Bearer {await key_of(limited, ADMIN)}"
+            refused = (await other.get("/audit", params={"action": "request", "user": "Rob"})).json()["entries"]
+        assert ("DELETE /workflow/{id}", 429) in [(one["operation"], one["status"]) for one in refused]
+
+
+@pytest.mark.usefixtures("quick_checks")
+async def test_api_4_a_prompt_that_waits_when_its_key_is_revoked_is_answered_as_accepted(
+    temporal: Client, shared_env: Environment, settings: Settings
+) -> None:
+    async with served(temporal, settings, partials=shared_env.partials) as url:
+        key, admin = await key_of(settings, Column("Will", "writer")), await key_of(settings, ADMIN)
+        headers = {"Authorization": f"Bearer {key}"}
+        shared_env.vendor.gate.close()
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http, asyncio.timeout(BOUND):
+            session = (await http.post("/workflow")).json()["workflow_id"]
+            prompt = {"message": "Hello.", "id": "m1"}
+            waiting = asyncio.create_task(http.post(f"/workflow/{session}/prompt?wait=60", json=prompt))
+            await shared_env.vendor.gate.until_arrived(1)
+            async with Stores.of(settings) as stores:
+                assert await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+            answer = await waiting
+            shared_env.vendor.gate.open()
+            assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
+            assert (await http.get("/workflow")).status_code == 401
+            as_admin = {"Authorization": f"Bearer {admin}"}
+            audit = (await http.get("/audit", params={"session": session}, headers=as_admin)).json()
+        assert [(one["action"], one["outcome"]) for one in audit["entries"]] == [
+            ("prompt", "accepted"),
+            ("start", "accepted"),
+        ]
 
 
 @pytest.mark.usefixtures("quick_checks")
@@ -250,6 +316,63 @@ async def waiting_mcp_call(url: str, key: str, task_id: str) -> int:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http:
         return (await http.post("/mcp", json=body)).status_code
+
+
+class HeldStarts(Interceptor):
+    """Holds back every workflow that a client starts, until the test opens the gate."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(is_open=False)
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _HeldClient(next, self.gate)
+
+
+class _HeldClient(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, gate: Gate) -> None:
+        super().__init__(next)
+        self._gate = gate
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        await self._gate.pass_through()
+        return await super().start_workflow(input)
+
+
+@pytest.mark.usefixtures("quick_checks")
+@pytest.mark.parametrize("is_mcp", [False, True], ids=["http", "mcp"])
+async def test_api_4_a_change_that_runs_when_its_key_is_revoked_is_answered(
+    temporal: Client, shared_env: Environment, settings: Settings, is_mcp: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts, checks = HeldStarts(), Counter[str]()
+    client = Client(**{**temporal.config(), "interceptors": [starts]})
+    is_valid = keys.KeyVerifier.is_valid
+
+    async def counted(verifier: keys.KeyVerifier, key_id: str) -> bool:
+        answer = await is_valid(verifier, key_id)
+        checks[key_id] += not answer
+        return answer
+
+    monkeypatch.setattr(keys.KeyVerifier, "is_valid", counted)
+    async with served(client, settings, partials=shared_env.partials) as url:
+        key = await key_of(settings, Column("Will", "writer"))
+        key_id, headers = key.split("_")[1], {"Authorization": f"Bearer {key}"}
+
+        async def change() -> str:
+            if is_mcp:
+                async with mcp_client(url, key=key) as mcp:
+                    await mcp.answer("list_tasks")  # it reads the tools' schemas before the key ends
+                    return (await mcp.answer("create_task", description="Count."))["task_id"]
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http:
+                return (await http.post("/workflow")).json()["workflow_id"]
+
+        async with asyncio.timeout(BOUND):
+            changing = asyncio.create_task(change())
+            await starts.gate.until_arrived(1)
+            async with Stores.of(settings) as stores:
+                assert await stores.api_keys.revoke(key_id, now=datetime.now(UTC))
+            assert await until(lambda: checks[key_id] > 1)
+            starts.gate.open()
+            assert await changing
 
 
 async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(

@@ -44,6 +44,9 @@ class Unrecorded:
     def finish(self, *_: object, **__: object) -> None:
         pass
 
+    async def record_once(self, *_: object, **__: object) -> None:
+        pass
+
     def note_refusal(self, *_: object, **__: object) -> None:
         pass
 

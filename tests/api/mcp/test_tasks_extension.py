@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -193,6 +194,29 @@ async def test_agt_8_calls_are_decided_one_by_one_each_under_its_own_key(client:
     await client.request("tasks/update", task_id, inputResponses={second: {"action": "decline"}})
     await client.until(task_id, "completed")
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
+
+
+async def test_api_4_a_decision_that_comes_after_another_person_s_is_a_refused_one_in_the_audit(
+    client: McpClient, env: Environment, url: str, http: Any, monkeypatch: pytest.MonkeyPatch
+):
+    task_id, requests = await awaiting(env, client)
+    awaiting_calls = tasks_extension.awaiting_calls
+
+    async def then_rejected(*args: Any) -> Any:
+        calls = await awaiting_calls(*args)
+        for call in calls:
+            body = {"args_digest": call.approval.args_digest, "decision": "reject"}
+            await http.post(f"/workflow/{call.workflow_id}/approvals/{call.approval.call_id}", json=body)
+        return calls
+
+    monkeypatch.setattr(tasks_extension, "awaiting_calls", then_rejected)
+    approve = {"action": "accept", "content": {"decision": "approve"}}
+    await client.request("tasks/update", task_id, inputResponses=dict.fromkeys(requests, approve))
+    await client.until(task_id, "completed")
+    async with httpx.AsyncClient(base_url=url) as of_server:
+        entries = (await of_server.get("/audit", params={"action": "approve"})).json()["entries"]
+    assert [(one["operation"], one["status"]) for one in entries] == [("mcp:tasks/update", 409)]
+    assert env.tools.calls == []
 
 
 async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(client: McpClient, env: Environment):

@@ -33,9 +33,10 @@ def upgrade() -> None:
     op.create_table(
         "audit_outcomes",
         sa.Column("request_id", sa.String(64), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
         sa.Column("status", sa.Integer(), nullable=False),
         sa.Column("session_id", sa.String(255)),
         sa.Column("message_id", sa.String(255)),
-        sa.PrimaryKeyConstraint("request_id", name="pk_audit_outcomes"),
+        sa.PrimaryKeyConstraint("request_id", "number", name="pk_audit_outcomes"),
     )
     op.create_index("ix_audit_outcomes_session_id", "audit_outcomes", ["session_id"])
