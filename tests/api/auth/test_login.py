@@ -1,10 +1,12 @@
 """Logging in at the page, and what becomes of open requests when a key ends (API-4)."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,15 +18,35 @@ from tests.api.conftest import served
 from tests.api.mcp.client import mcp_client
 from tests.harness import Environment
 from tests.waiting import BOUND, until
-from turnkeeper.api.auth import credentials, keys
+from turnkeeper.api.auth import credentials, keys, oidc
+from turnkeeper.api.auth.credentials import Authenticator
+from turnkeeper.api.auth.identity import Identity
+from turnkeeper.api.callers import LOCAL
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
 ADMIN = Column("Ann", "admin")
 READER = Column("Rob", "reader")
+
+
+class FailingKeys:
+    """A store of keys in which one lookup hangs, one fails in a way that nobody expects, and any other finds none."""
+
+    def __init__(self) -> None:
+        self.is_well = asyncio.Event()
+
+    async def find(self, key_id: str) -> None:
+        if key_id == "hanging":
+            await self.is_well.wait()
+        if key_id == "failing":
+            raise RuntimeError("nobody expects this")
+
+    async def find_nothing(self, _: str) -> None:
+        raise StoreUnavailableError("The store is down.")
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +113,14 @@ async def test_api_4_the_cookie_is_for_https_alone_where_the_browser_uses_it(
     public = settings.model_copy(update={"public_url": "https://agents.example/chat"})
     key = await key_of(settings, ADMIN)
     async with served(temporal, public) as url, httpx.AsyncClient(base_url=url) as http:
-        for host, is_secure in (("agents.example", True), ("127.0.0.1", False)):
-            answer = await http.post("/login", json={"key": key}, headers={"Host": host})
-            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, host
+        for headers, is_secure in (
+            ({"Host": "agents.example"}, True),
+            ({"Host": "127.0.0.1"}, False),
+            ({"Host": "127.0.0.1", "Origin": "https://agents.example"}, True),  # a proxy that does not pass the host
+            ({"Host": "127.0.0.1", "Origin": "http://127.0.0.1"}, False),
+        ):
+            answer = await http.post("/login", json={"key": key}, headers=headers)
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, headers
 
 
 async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
@@ -207,9 +234,46 @@ async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
             assert await anext(others)
 
 
-async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(
-    temporal: Client, shared_env: Environment, settings: Settings
+async def test_api_4_what_is_open_is_checked_although_the_store_fails_for_a_key_and_hangs_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.01)
+    settings = Settings(state_dir=tmp_path, auth={"keys": True})
+    store = FailingKeys()
+    authenticator = Authenticator(settings.auth, store)
+    async with authenticator.running(), asyncio.timeout(BOUND):
+        identities = [Identity(LOCAL, key_id=key_id) for key_id in ("hanging", "failing", "revoked")]
+        with contextlib.ExitStack() as stack:
+            hanging, failing, revoked = [stack.enter_context(authenticator.until_it_ends(one)) for one in identities]
+            assert await until(lambda: revoked.cancel_called)
+            assert not hanging.cancel_called
+            assert not failing.cancel_called
+            store.is_well.set()
+
+
+async def test_api_4_a_stream_ends_with_its_key_also_while_keys_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.01)
+    settings = Settings(state_dir=tmp_path, auth={"keys": True})
+    async with Stores.of(settings) as stores:
+        ends_at = datetime.now(UTC) + timedelta(seconds=0.5)
+        _, key = await stores.api_keys.create(
+            tenant="", user=None, role="reader", now=datetime.now(UTC), expires_at=ends_at
+        )
+        authenticator = Authenticator(settings.auth, stores.api_keys)
+        identity = await authenticator.verify(key)
+        monkeypatch.setattr(stores.api_keys, "find", FailingKeys().find_nothing)
+        async with authenticator.running():
+            with authenticator.until_it_ends(identity) as scope:
+                assert await until(lambda: scope.cancel_called)
+            assert datetime.now(UTC) >= ends_at
+
+
+async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(
+    temporal: Client, shared_env: Environment, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     with running_issuer() as issuer:
         auth = AuthSettings(oidc=OidcSettings(issuer=issuer.url, audience=AUDIENCE))
         by_token = settings.model_copy(update={"auth": auth})
