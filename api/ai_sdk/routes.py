@@ -183,7 +183,7 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, cal
     last = body.last
     if isinstance(last, AnswerMessage):
         require(caller, "approver")
-        return await _decide(services, workflow_id, body, last)
+        return await _decide(services, workflow_id, body, last, by=caller.user)
     if body.trigger == "regenerate-message":
         return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
@@ -192,11 +192,14 @@ async def _send(services: Services, workflow_id: WorkflowId, body: PostChat, cal
     check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
     await services.transcripts.raise_if_id_was_used(workflow_id)
-    receipt = await services.sender.send(workflow_id, prompt, start=default_input(services.settings, workflow_id))
+    start = default_input(services.settings, workflow_id, user=caller.user)
+    receipt = await services.sender.send(workflow_id, prompt, start=start)
     return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
 
 
-async def _decide(services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage) -> TurnChunks:
+async def _decide(
+    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, *, by: str | None
+) -> TurnChunks:
     field = body.last_field
     if body.trigger != "submit-message":
         raise problems.invalid(f"{field}.role", texts.NOT_USER)
@@ -206,7 +209,7 @@ async def _decide(services: Services, workflow_id: WorkflowId, body: PostChat, a
     if answer.turn_id is None:
         raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
     for decision in decisions:
-        await services.sessions.resolve_approval(workflow_id, decision)
+        await services.sessions.resolve_approval(workflow_id, decision, by=by)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 
 

@@ -104,8 +104,11 @@ def _form(answer: ElicitAnswer) -> ApprovalForm | None:
     return answer.content or ApprovalForm.model_validate({})
 
 
-async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> None:
-    """Send a decision to its session; no effect if the call no longer waits. Raises `ProblemError`."""
+async def decide(services: Services, call: AwaitingCall, form: ApprovalForm, *, by: str | None) -> None:
+    """Send a decision of the person `by` to its session; no effect if the call no longer waits.
+
+    Raises `ProblemError`.
+    """
     request = ResolveApproval(
         call_id=call.approval.call_id,
         args_digest=call.approval.args_digest,
@@ -114,7 +117,7 @@ async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> 
     )
     with suppress(ValidationError):
         try:
-            await services.sessions.resolve_approval(call.workflow_id, request)
+            await services.sessions.resolve_approval(call.workflow_id, request, by=by)
         except ProblemError as problem:
             if problem.problem.status not in (404, 409):
                 raise

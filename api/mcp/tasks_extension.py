@@ -159,9 +159,10 @@ class TasksExtension:
         ]
         if not changes:
             return
-        async with recorded(self._services, caller_of_call(context), changes, operation="mcp:tasks/update"):
+        caller = caller_of_call(context)
+        async with recorded(self._services, caller, changes, operation="mcp:tasks/update"):
             for call, form in decisions:
-                await decide(self._services, call, form)
+                await decide(self._services, call, form, by=caller.user)
 
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:
         handle = await self._handle(context, params)

@@ -156,6 +156,42 @@ async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settin
         assert "tool_policy" in refusal.content[0].text
 
 
+async def test_api_4_a_session_is_its_callers_however_it_is_started_unless_another_person_is_named(
+    address: str, settings: Settings
+) -> None:
+    key = await key_of(settings, Column("Una", "writer", "of-una"))
+    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hello"}]}
+    ways: list[tuple[str, dict[str, object]]] = [
+        ("/workflow", {}),
+        ("/chat", {"message": "hello"}),
+        ("/workflow/by-prompt/prompt?start=true", {"message": "hello"}),
+        ("/tasks", {"description": "Count."}),
+        ("/workflow", {"id": "another", "user": "Zoe"}),
+        ("/chat", {"message": "hello", "workflow_id": "another-chat", "user_name": "Zoe"}),
+    ]
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=70) as http:
+        started = {(await http.post(path, json=body)).json()["workflow_id"] for path, body in ways}
+        chat = {"id": "by-sdk", "trigger": "submit-message", "messages": [message]}
+        assert (await http.post("/api/chat", json=chat)).status_code == 200
+        async with mcp_client(address, key=key) as client:
+            started.add((await client.answer("create_task", description="Count."))["workflow_id"])
+            await client.answer("send_prompt", workflow_id="by-mcp", message="hello", start=True)
+
+        async def ids_of(user: str) -> set[str]:
+            answer = await http.get("/workflow", params={"user": user})
+            return {session["workflow_id"] for session in answer.json()["sessions"]}
+
+        others = {"another", "another-chat"}
+        own = (started | {"by-sdk", "by-mcp"}) - others
+        assert len(own) == 7
+
+        async def are_listed() -> bool:
+            return (await ids_of("Una"), await ids_of("Zoe")) == (own, others)
+
+        assert await until(are_listed)
+
+
 async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(address: str, settings: Settings) -> None:
     call = {
         "type": "tool-pay",

@@ -1,5 +1,6 @@
 """The page before a gateway that needs a key (API-4, API-5)."""
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,5 +99,7 @@ async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
             await expect(tab.notice).to_be_hidden()
         await tab.button("Approve").click()
         await tab.shows(1)
+        await expect(tab.tools).to_contain_text("Approved by approver.")
+        await expect(tab.tools.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d"))
         await tab.check()
         await context.close()
