@@ -233,10 +233,10 @@ def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None
 
 
 def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
-    asked = ask_for_approval(ToolCall(id="1.1.0", name="pay", args={}), now=NOW, timeout=1.000_001)
-    decided = record_decision(asked, "allow_for_session", reason='"' * 500, by="名" * 64, now=NOW)
+    pending = ask_for_approval(ToolCall(id="1.1.0", name="pay", args={}), now=NOW, timeout=1.000_001)
+    decided = record_decision(pending, "allow_for_session", reason='"' * 500, by="名" * 64, now=NOW)
     assert len(decided.approval.model_dump_json().encode()) <= APPROVAL_BYTES
-    named = record_decision(asked, "allow_for_session", reason=None, by="M" * 64, now=NOW)
+    named = record_decision(pending, "allow_for_session", reason=None, by="M" * 64, now=NOW)
     assert named.approval.decided_by == "M" * 64
 
 
