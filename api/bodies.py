@@ -104,7 +104,10 @@ class ConfigureBody(Configure):
 
 
 class StartSession(Strict):
-    """A new session. Every field is optional; `limits` and `history` change only the fields that are present."""
+    """A new session. Every field is optional; `limits` and `history` change only the fields that are present.
+
+    Without a `user` it is the caller's: the person of the key or token, if that has one.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -170,6 +173,8 @@ class CancelTask(Strict):
 
 class Chat(Strict):
     """Start or continue a session in one call. `user_name` is used only if the call starts a session.
+
+    Without it, a new session is the caller's: the person of the key or token, if that has one.
 
     Sending the same `id` twice makes one prompt; the `Idempotency-Key` header does the same.
     """

@@ -30,8 +30,11 @@ def chat_url(settings: Settings, workflow_id: WorkflowId) -> str:
     return f"{settings.gateway_url}{chat_page(workflow_id)}"
 
 
-def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | None = None) -> SessionInput:
-    """Return what a session is started with where nothing else is said: the settings, frozen into its history."""
+def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | None) -> SessionInput:
+    """Return what a session is started with where nothing else is said: the settings, frozen into its history.
+
+    `user` is the person whose session it is: the one that the request names, otherwise the caller's.
+    """
     return SessionInput(
         user=user,
         model=settings.first_model,

@@ -39,6 +39,9 @@ NO_NUL_PATTERN = r"^[^\u0000]*$"
 REASON_CHARS = 500
 """Maximum length of a person's reason."""
 
+PERSON_CHARS = 64
+"""Maximum length of a person's name."""
+
 NOT_BLANK_PATTERN = r"^[^\u0000]*[^\s\u0000\u001c-\u001f\u0085][^\u0000]*$"
 """JSON schema pattern: a text without NUL that is not blank."""
 
@@ -63,10 +66,10 @@ UtcDatetime = Annotated[AwareDatetime, AfterValidator(_as_utc)]
 """A timezone-aware time, converted to UTC (SES-1)."""
 
 
-def _storable(reason: str) -> str:
-    if count_unencodable(reason):
+def _storable(text: str) -> str:
+    if count_unencodable(text):
         raise ValueError("may not contain NUL or a lone surrogate")
-    return reason
+    return text
 
 
 Reason = Annotated[
@@ -76,6 +79,9 @@ Reason = Annotated[
     WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
 ]
 """Why a person did something, in their own words."""
+
+Person = Annotated[str, Field(max_length=PERSON_CHARS), AfterValidator(_storable)]
+"""The name of the person of a key or token."""
 
 
 class Frozen(BaseModel):

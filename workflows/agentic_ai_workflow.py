@@ -281,7 +281,7 @@ class AgenticAIWorkflow:
         with report_rejections():
             parse(CancelTurn, request)
 
-    @workflow.update(description="Decide on a tool call: {call_id, args_digest, decision, reason?}.")
+    @workflow.update(description="Decide on a tool call: {call_id, args_digest, decision, reason?, decided_by?}.")
     def resolve_approval(self, request: Any = None, *rest: Any) -> ApprovalReceipt:
         """Record a person's decision; repeating it changes nothing (AGT-8)."""
         receipt = self._session.resolve_approval(parse(ResolveApproval, request), now=workflow.now())

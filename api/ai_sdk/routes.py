@@ -191,7 +191,7 @@ async def _send(
     last = body.last
     if isinstance(last, AnswerMessage):
         require(caller, "approver")
-        return await _decide(services, workflow_id, body, last, request)
+        return await _decide(services, workflow_id, body, last, request, by=caller.user)
     if body.trigger == "regenerate-message":
         return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
@@ -200,12 +200,19 @@ async def _send(
     check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
     await services.transcripts.raise_if_id_was_used(workflow_id)
-    receipt = await services.sender.send(workflow_id, prompt, start=default_input(services.settings, workflow_id))
+    start = default_input(services.settings, workflow_id, user=caller.user)
+    receipt = await services.sender.send(workflow_id, prompt, start=start)
     return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
 
 
 async def _decide(
-    services: Services, workflow_id: WorkflowId, body: PostChat, answer: AnswerMessage, request: Request
+    services: Services,
+    workflow_id: WorkflowId,
+    body: PostChat,
+    answer: AnswerMessage,
+    request: Request,
+    *,
+    by: str | None,
 ) -> TurnChunks:
     """Send the decisions, one after the other. Raises `ProblemError` for the first that fails; those before it stay."""
     field = body.last_field
@@ -217,7 +224,7 @@ async def _decide(
     if answer.turn_id is None:
         raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
     for decision in decisions:
-        await services.sessions.resolve_approval(workflow_id, decision)
+        await services.sessions.resolve_approval(workflow_id, decision, by=by)
         recording_of(request).finish_decision(decision.call_id, 200)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
 

@@ -19,6 +19,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.open_requests import OpenRequest
+from turnkeeper.api.callers import LOCAL
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -119,21 +120,26 @@ class Authenticator:
     async def _check_open_requests(self) -> None:
         if self._keys:
             # The database's first use may have to create its tables: not while the first caller waits.
-            with contextlib.suppress(StoreUnavailableError):
-                await self._keys.is_valid("")
+            await self._has_ended(Identity(LOCAL, key_id=""))
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            for identity in list(self._open):
-                if await self._has_ended(identity):
-                    for request in list(self._open.get(identity, ())):
-                        request.cancel()
+            # All at once: a store that hangs delays no other check. It has few slots, which bound the lookups.
+            await asyncio.gather(*(self._end_if_over(identity) for identity in list(self._open)))
+
+    async def _end_if_over(self, identity: Identity) -> None:
+        if await self._has_ended(identity):
+            for request in list(self._open.get(identity, ())):
+                request.cancel()
 
     async def _has_ended(self, identity: Identity) -> bool:
-        if identity.expires_at is not None:
-            return time.time() >= identity.expires_at
+        if identity.expires_at is not None and time.time() >= identity.expires_at:
+            return True
         if identity.key_id is None or self._keys is None:
             return False
         try:
             return not await self._keys.is_valid(identity.key_id)
         except StoreUnavailableError:
-            return False  # nobody can revoke a key now, and the streams lose nothing
+            return False  # the key may be revoked, but a store that is down for a moment ends no streams
+        except Exception as error:  # noqa: BLE001  # the other open requests must still be checked
+            _log.warning("the key of an open request can't be checked: %s", type(error).__name__)
+            return False

@@ -13,7 +13,7 @@ class Identity:
     key_id: str | None = None
     """The key, which can be revoked; None: a token, or no authentication."""
     expires_at: float | None = None
-    """Seconds since 1970, for a token."""
+    """From when on the credential is refused, in seconds since 1970; None: it does not expire."""
 
 
 LOCAL_IDENTITY = Identity(LOCAL)

@@ -38,7 +38,8 @@ class KeyVerifier:
         caller = Caller(id=f"key:{key.id}", tenant=key.tenant, user=key.user, role=key.role)
         if not is_own or not key.is_valid(now=datetime.now(UTC)):
             raise problems.bad_credential(caller)
-        return Identity(caller, key_id=key.id)
+        expires_at = key.expires_at.timestamp() if key.expires_at else None
+        return Identity(caller, key_id=key.id, expires_at=expires_at)
 
     async def is_valid(self, key_id: str) -> bool:
         """Return whether the key can still be used. Raises `StoreUnavailableError`."""

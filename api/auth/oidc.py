@@ -1,8 +1,9 @@
 """Tokens of an OpenID Connect issuer: from a JWT to its caller (API-4).
 
 Theory of operation. A token is believed if one of the issuer's public keys verifies its signature. The keys come from
-the issuer, over HTTPS, and stay until newer ones are read: every 10 minutes, and when a token names a key that is not
-among them. That last case is what anybody can cause, so it happens at most every 30 seconds.
+the issuer, over HTTPS, and are used for 10 minutes. The next token waits for newer ones, so a key that the issuer has
+withdrawn is not accepted any longer; only while the issuer can't be reached, the earlier keys are used. They are also
+read when a token names a key that is not among them. Anybody can cause that, so it happens at most every 30 seconds.
 
 Only asymmetric algorithms are accepted. With `none` there would be no signature, and with HS256 the public key would
 be the password.
@@ -42,7 +43,7 @@ LEEWAY_SECONDS = 30
 FETCH_SECONDS = 2.0
 """For reading the issuer's configuration and keys."""
 RENEW_SECONDS = 600.0
-"""After how long the keys are read again in the background."""
+"""How long the keys are used without reading them again."""
 UNKNOWN_KEY_SECONDS = 30.0
 """How long a token with an unknown key causes no further request to the issuer."""
 FAILURE_SECONDS = 2.0
@@ -101,16 +102,19 @@ class TokenVerifier:
         return claims
 
     def _identity_of(self, claims: Mapping[str, Any]) -> Identity:
-        tenant = claims.get(self._settings.tenant_claim) or DEFAULT_TENANT
+        tenant = claims.get(self._settings.tenant_claim)
         user = claims.get(self._settings.user_claim)
-        if not isinstance(tenant, str) or not is_tenant(tenant):
+        if tenant is None:
+            tenant = DEFAULT_TENANT
+        elif not isinstance(tenant, str) or not tenant or not is_tenant(tenant):
             raise _TenantClaimError
         subject = f"oidc:{claims['sub']}"
         if len(subject) > MAX_ID_CHARS or not _SUBJECT.fullmatch(claims["sub"]):
             raise _SubjectError
         name = _NOT_IN_USER_NAMES.sub("_", user)[:MAX_USER_CHARS] if isinstance(user, str) and user else None
         role = _role_in(claims.get(self._settings.role_claim))
-        return Identity(Caller(id=subject, tenant=tenant, user=name, role=role), expires_at=float(claims["exp"]))
+        caller = Caller(id=subject, tenant=tenant, user=name, role=role)
+        return Identity(caller, expires_at=float(claims["exp"]) + LEEWAY_SECONDS)
 
 
 class IssuerKeys:
@@ -124,37 +128,27 @@ class IssuerKeys:
         self._may_ask_at = 0.0
         self._has_failed = False
         self._requests = Coalescer[str, None]()
-        self._renewal: asyncio.Task[None] | None = None
 
     async def find(self, key_id: object) -> Jwk:
         """Return the key; without an id, the only one.
 
         Raises `jwt.InvalidKeyError` if there is no such key, and `ProblemError` 503 if nobody can say.
         """
-        key = self._cached(key_id)
-        if key is None:
+        if self._cached(key_id) is None:
             await self._renew()
-            key = self._cached(key_id)
-        elif self._is_renewal_due():
-            self._renewal = asyncio.create_task(self._renew_quietly())
+        elif time.monotonic() >= self._renew_at:
+            with suppress(problems.ProblemError):  # the earlier keys are used, and the log has it
+                await self._renew()
+        key = self._cached(key_id)
         if key is None:
             raise jwt.InvalidKeyError
         return key
-
-    def _is_renewal_due(self) -> bool:
-        is_running = self._renewal is not None and not self._renewal.done()
-        return not is_running and time.monotonic() >= max(self._renew_at, self._may_ask_at)
 
     def _cached(self, key_id: object) -> Jwk | None:
         keys = self._keys or []
         if key_id is None:
             return keys[0] if len(keys) == 1 else None
         return next((key for key in keys if key.get("kid") == key_id), None)
-
-    async def _renew_quietly(self) -> None:
-        # The cached keys go on, and the log has it.
-        with suppress(problems.ProblemError):
-            await self._renew()
 
     async def _renew(self) -> None:
         """Read the keys again, unless that was just done. Raises `ProblemError` 503."""
@@ -216,7 +210,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class _TenantClaimError(ValueError):
-    """The tenant's claim is not a tenant's name."""
+    """The tenant's claim is there and is not a tenant's name."""
 
 
 class _SubjectError(ValueError):

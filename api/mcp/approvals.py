@@ -103,10 +103,10 @@ def _form(answer: ElicitAnswer) -> ApprovalForm | None:
     return answer.content or ApprovalForm.model_validate({})
 
 
-async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> bool:
-    """Send a decision to its session; return whether the call has this decision now. Raises `ProblemError`.
+async def decide(services: Services, call: AwaitingCall, form: ApprovalForm, *, by: str | None) -> bool:
+    """Send a decision of the person `by` to its session; return whether the call has this decision now.
 
-    It has none of this call's if it no longer waited, for instance because somebody else has decided.
+    It has not if it no longer waited, for instance because somebody else has decided. Raises `ProblemError`.
     """
     request = ResolveApproval(
         call_id=call.approval.call_id,
@@ -115,7 +115,7 @@ async def decide(services: Services, call: AwaitingCall, form: ApprovalForm) -> 
         reason=form.reason or None,
     )
     try:
-        await services.sessions.resolve_approval(call.workflow_id, request)
+        await services.sessions.resolve_approval(call.workflow_id, request, by=by)
     except ProblemError as problem:
         if problem.problem.status not in (404, 409):
             raise

@@ -164,12 +164,10 @@ class TasksExtension:
         ]
         if not changes:
             return
-        operation, scope = "mcp:tasks/update", scope_of_call(context)
-        async with recorded(
-            self._services, caller_of_call(context), changes, operation=operation, scope=scope
-        ) as recording:
+        operation, scope, caller = "mcp:tasks/update", scope_of_call(context), caller_of_call(context)
+        async with recorded(self._services, caller, changes, operation=operation, scope=scope) as recording:
             for call, form in decisions:
-                has_effect = await decide(self._services, call, form)
+                has_effect = await decide(self._services, call, form, by=caller.user)
                 recording.finish_decision(call.approval.call_id, 200 if has_effect else 409)
 
     async def _cancel(self, context: Context, params: TaskParams) -> Answer:

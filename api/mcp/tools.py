@@ -158,7 +158,7 @@ class Conversation(Frozen):
 
 
 async def create_task(services: Services, caller: Caller, arguments: CreateTask) -> Work:
-    receipt = await services.tasks.create(arguments, tenant=caller.tenant)
+    receipt = await services.tasks.create(arguments, tenant=caller.tenant, user=caller.user)
     accepted = Task(
         task_id=receipt.task_id,
         workflow_id=receipt.workflow_id,
@@ -223,7 +223,7 @@ async def send_prompt(services: Services, caller: Caller, arguments: SendPromptA
     prompt = new_prompt(arguments.message, message_id=arguments.id or str(uuid4()), mode=arguments.mode)
     if arguments.start:
         await services.transcripts.raise_if_id_was_used(workflow_id)
-    start = default_input(services.settings, workflow_id) if arguments.start else None
+    start = default_input(services.settings, workflow_id, user=caller.user) if arguments.start else None
     receipt = await services.sender.send(workflow_id, prompt, start=start, is_new=arguments.id is None)
     accepted = Task(
         task_id=session_id_of(workflow_id),

@@ -65,6 +65,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
 async def send_prompt(
     request: Request,
     services: ServicesDep,
+    caller: CallerDep,
     workflow_id: SessionId,
     body: SendPrompt,
     prefers_async: PrefersAsync,
@@ -85,7 +86,7 @@ async def send_prompt(
     receipt = await services.sender.send(
         workflow_id,
         prompt,
-        start=default_input(services.settings, workflow_id) if start else None,
+        start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
         is_new=not (body.id or idempotency_key),
         wants_receipt=not (wait or prefers_async),
     )
@@ -149,7 +150,7 @@ async def chat(
     )
     if body.workflow_id or is_repeatable:
         await services.transcripts.raise_if_id_was_used(workflow_id)
-    start = default_input(services.settings, workflow_id, user=body.user_name)
+    start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
     receipt = await services.sender.send(
         workflow_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
     )

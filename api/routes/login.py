@@ -110,8 +110,13 @@ def _me(authenticator: Authenticator, identity: Identity) -> Me:
 
 
 def _is_secure(request: Request, settings: Settings) -> bool:
-    """Return whether the browser uses https: here, or at a proxy that has the host of `public_url`."""
+    """Return whether the browser uses https: here, or at a proxy at `public_url`.
+
+    The page's origin says that too, since some proxies don't pass the host that the browser asked for.
+    """
     public = origin_of(settings.public_url) if settings.public_url else None
+    if request.url.scheme == "https" or public is None or public.scheme != "https":
+        return request.url.scheme == "https"
     address = origin_at("https", request.headers.get("host", ""))
-    is_at_public_url = public is not None and address is not None and public.host == address.host
-    return request.url.scheme == "https" or (is_at_public_url and public is not None and public.scheme == "https")
+    is_at_its_host = address is not None and address.host == public.host
+    return is_at_its_host or origin_of(request.headers.get("origin", "")) == public

@@ -9,6 +9,7 @@ from temporalio.client import WorkflowExecutionDescription
 from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
@@ -56,7 +57,7 @@ async def start_session(
     options = body or StartSession()
     require_for_fields(caller, options)
     workflow_id = caller.workflow_id(options.id or str(uuid4()))
-    start = _input_of(options, services.settings, workflow_id)
+    start = _input_of(options, services.settings, workflow_id, caller)
     message_id = None
     if options.prompt is not None:
         check_text(options.prompt, limits=start.limits, field="prompt")
@@ -161,8 +162,8 @@ async def delete_session(services: ServicesDep, workflow_id: SessionId, response
     return receipt
 
 
-def _input_of(options: StartSession, settings: Settings, workflow_id: WorkflowId) -> SessionInput:
-    base = default_input(settings, workflow_id)
+def _input_of(options: StartSession, settings: Settings, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
+    base = default_input(settings, workflow_id, user=options.user or caller.user)
     change = Configure(
         title=options.title,
         model=options.model,
@@ -171,7 +172,6 @@ def _input_of(options: StartSession, settings: Settings, workflow_id: WorkflowId
         tool_policy=options.tool_policy,
     )
     fields: dict[str, Any] = {
-        "user": options.user,
         "workspace": options.workspace,
         "unattended": options.unattended,
     }

@@ -53,7 +53,7 @@ async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
     require_for_fields(caller, body)
-    receipt = await services.tasks.create(body, tenant=caller.tenant)
+    receipt = await services.tasks.create(body, tenant=caller.tenant, user=caller.user)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt
 

@@ -77,10 +77,10 @@ def _text(message: object, name: str) -> str | None:
 
 
 def task_input(
-    task: CreateTask, prepared: PreparedTask, *, workflow_id: WorkflowId, settings: Settings
+    task: CreateTask, prepared: PreparedTask, *, workflow_id: WorkflowId, user: str | None, settings: Settings
 ) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
-    base = default_input(settings, workflow_id)
+    base = default_input(settings, workflow_id, user=user)
     change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
     start = configured(base, change)
     if task.timeout is not None:

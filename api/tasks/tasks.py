@@ -85,8 +85,8 @@ class Tasks:
         """Return the first prompt of a task and what was changed; nothing is started."""
         return await self._preparer.prepare(task, tenant=tenant)
 
-    async def create(self, task: CreateTask, *, tenant: str) -> TaskReceipt:
-        """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
+    async def create(self, task: CreateTask, *, tenant: str, user: str | None) -> TaskReceipt:
+        """Start a task of `user`. The same `idempotency_key` returns the same task; for another request it is a 409."""
         workflow_id = new_task_id(task, tenant=tenant)
         if task.idempotency_key:
             receipt = await self._created_before(workflow_id, task)
@@ -98,7 +98,7 @@ class Tasks:
         try:
             await self._sessions.start(
                 workflow_id,
-                task_input(task, prepared, workflow_id=workflow_id, settings=self._settings),
+                task_input(task, prepared, workflow_id=workflow_id, user=user, settings=self._settings),
                 priority_key=task.priority_key,
                 memo={MEMO_KEY: note.model_dump(mode="json")},
             )

@@ -157,10 +157,13 @@ class SessionCommands:
         receipt: CancelReceipt = await self._update(workflow_id, "cancel_turn", request, result_type=CancelReceipt)
         return receipt
 
-    async def resolve_approval(self, workflow_id: WorkflowId, request: ResolveApproval) -> ApprovalReceipt:
-        """Decide on a tool call. Repeating the decision has no effect (AGT-8)."""
+    async def resolve_approval(
+        self, workflow_id: WorkflowId, request: ResolveApproval, *, by: str | None
+    ) -> ApprovalReceipt:
+        """Decide on a tool call, as the person `by`; None: unknown. Repeating the decision has no effect (AGT-8)."""
+        decision = request.model_copy(update={"decided_by": by})
         receipt: ApprovalReceipt = await self._update(
-            workflow_id, "resolve_approval", request, result_type=ApprovalReceipt
+            workflow_id, "resolve_approval", decision, result_type=ApprovalReceipt
         )
         return receipt
 

@@ -24,7 +24,7 @@ const FIRST_MODEL = document.querySelector('meta[name="turnkeeper:first-model"]'
 class Page {
   /** @type {Conversation | null} */
   #conversation = null;
-  #login = new LoginPanel();
+  #login;
   #log = new LogView();
   #queuePanel = new QueuePanel({
     onEdit: (text) => this.#composer.edit(text),
@@ -47,8 +47,9 @@ class Page {
   #noTurns = byId("no-turns", HTMLElement);
   #model = byId("new-model", HTMLInputElement);
 
-  constructor() {
-    followTheme();
+  /** @param {LoginPanel} login */
+  constructor(login) {
+    this.#login = login;
     window.addEventListener("popstate", () => this.#showFromAddress());
     document.addEventListener("keydown", (event) => this.#onKey(event));
     byId("new-session", HTMLAnchorElement).addEventListener("click", (event) => {
@@ -208,4 +209,7 @@ class Page {
   }
 }
 
-new Page();
+followTheme();
+const login = new LoginPanel();
+await login.ready; // before anything is sent that an earlier page could not send
+new Page(login);

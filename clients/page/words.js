@@ -347,8 +347,8 @@ const DECISIONS = {
 };
 
 /** @param {Approval} approval @returns {string} */
-export function decisionWords({ decision, reason }) {
-  const words = decision ? DECISIONS[decision] : "";
+export function decisionWords({ decision, reason, decided_by }) {
+  const words = [decision && DECISIONS[decision], decided_by && `by ${decided_by}`].filter(Boolean).join(" ");
   return reason ? `${words}: ${reason}` : `${words}.`;
 }
 

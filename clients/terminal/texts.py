@@ -134,8 +134,17 @@ TURN_DETAILS = "turn {number}, details"
 INTERRUPTED = "(stopped here)"
 EXCERPT = "This is an excerpt. The full text can't be loaded now."
 RESULT_SIZE = " of {size}"
-REJECTED = "rejected"
-REJECTED_BECAUSE = "rejected: {reason}"
+
+
+def rejected(*, by: str | None, reason: str | None) -> str:
+    """Return who rejected a call and why, as far as that is known.
+
+    >>> rejected(by="Ann", reason="Too much."), rejected(by=None, reason=None)
+    ('rejected by Ann: Too much.', 'rejected')
+    """
+    who = f"rejected by {by}" if by else "rejected"
+    return f"{who}: {reason}" if reason else who
+
 
 _STOP_REASONS = {
     "Stopped by the user.": "You stopped this answer.",

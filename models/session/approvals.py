@@ -20,12 +20,13 @@ from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
 from turnkeeper.models.transcript.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
 from turnkeeper.models.transcript.transcript import Transcript
-from turnkeeper.models.wire import REASON_CHARS, Compact, Frozen, Reason, Strict, UtcDatetime
+from turnkeeper.models.wire import PERSON_CHARS, REASON_CHARS, Compact, Frozen, Person, Reason, Strict, UtcDatetime
 
 APPROVAL_BYTES = 900
-"""Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES`."""
+"""Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES` and a name of `PERSON_BYTES`."""
 
 REASON_BYTES = 512
+PERSON_BYTES = 120
 
 CallId = Annotated[str, Field(pattern=CALL_ID_PATTERN, examples=["3.1.0"])]
 
@@ -51,9 +52,11 @@ class Decision(Strict):
 
 
 class ResolveApproval(Decision):
-    """Argument of `resolve_approval`: the decision on the call `call_id`."""
+    """Argument of `resolve_approval`: the decision on the call `call_id`, and the person whose decision it is."""
 
     call_id: CallId
+    decided_by: Person | None = Field(None, exclude_if=lambda person: person is None)
+    """Left out of the JSON if unknown, since earlier releases reject it."""
 
 
 class ApprovalReceipt(Compact):
@@ -143,9 +146,13 @@ def _find_call(transcript: Transcript, call_id: str) -> ToolCall:
     return call
 
 
-def record_decision(call: ToolCall, decision: ApprovalDecision, *, reason: str | None, now: datetime) -> ToolCall:
+def record_decision(
+    call: ToolCall, decision: ApprovalDecision, *, reason: str | None, by: str | None = None, now: datetime
+) -> ToolCall:
+    """Return the call with a decision of the person `by`; None: unknown."""
     bounded = reason and bound_json(reason, REASON_CHARS, REASON_BYTES)
-    return _with_approval(call, decision=decision, reason=bounded, decided_at=now)
+    person = by and bound_json(by, PERSON_CHARS, PERSON_BYTES)
+    return _with_approval(call, decision=decision, reason=bounded, decided_at=now, decided_by=person)
 
 
 def expire_approval(call: ToolCall, *, now: datetime) -> ToolCall:

@@ -245,7 +245,8 @@ class Session:
             if request.decision == "allow_for_session":
                 self.tools.allow(call.name)
             turn = self.turn_slot.running()
-            self.turn_slot.change(turn.with_decision(call, request.decision, reason=request.reason, now=now))
+            turn = turn.with_decision(call, request.decision, reason=request.reason, by=request.decided_by, now=now)
+            self.turn_slot.change(turn)
         return ApprovalReceipt(call_id=call.id, decision=request.decision)
 
     def end_turn(self, message: ConversationMessage) -> None:

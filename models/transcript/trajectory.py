@@ -48,7 +48,8 @@ class Approval(Frozen):
     """A person's decision on a tool call, possible until `expires_at` (AGT-8).
 
     `args_digest` is that of the arguments it is about. `decision` is null until somebody decides, and stays null if the
-    turn ends first; `expired`: nobody decided in time, which counts as a rejection.
+    turn ends first; `expired`: nobody decided in time, which counts as a rejection. `decided_by` is the person of the
+    key or token that decided. Without one it is left out of the JSON, whose size older runs decided by (SES-19).
     """
 
     args_digest: str
@@ -57,6 +58,7 @@ class Approval(Frozen):
     decision: ApprovalDecision | Literal["expired"] | None = None
     reason: str | None = None
     decided_at: UtcDatetime | None = None
+    decided_by: str | None = Field(None, exclude_if=lambda person: person is None)
 
     @property
     def is_given(self) -> bool:

@@ -101,8 +101,8 @@ async function json(method, url, body) {
 /** Who the page's login makes one. @returns {Promise<Me>} */
 export const readMe = () => json("GET", "/me");
 
-/** Log in with a key, which a cookie holds from then on. @param {string} key */
-export const logIn = (key) => send("POST", "/login", { key });
+/** Log in with a key, which a cookie holds from then on. @param {string} key @returns {Promise<Me>} */
+export const logIn = (key) => json("POST", "/login", { key });
 
 export const logOut = () => send("POST", "/logout");
 

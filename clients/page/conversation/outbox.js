@@ -5,7 +5,7 @@
  * interrupt have a lane of their own: they need not wait for queued ones.
  *
  * Each prompt gets its id before it is first sent, so it can be sent again. A prompt that can't be sent blocks its lane,
- * is retried with growing pauses, and survives a reload.
+ * is retried with growing pauses, and survives a reload. One that was rejected survives it too, and is not sent again.
  *
  * @import {PromptMode} from "./wire.js"
  */
@@ -67,9 +67,14 @@ export class Outbox {
     return this.#entries;
   }
 
-  /** Send the prompts that were unsent at the last reload. */
+  /** Send the prompts that were unsent at the last reload, and show those that were rejected. */
   restore() {
-    for (const { id, text, mode } of JSON.parse(sessionStorage.getItem(this.#key) ?? "[]")) this.#add(id, text, mode);
+    /** @type {Outgoing[]} */
+    const unsent = JSON.parse(sessionStorage.getItem(this.#key) ?? "[]");
+    for (const entry of unsent) {
+      const isRejected = entry.status === "failed" && !entry.isTemporary;
+      this.#entries.push(isRejected ? entry : { ...entry, status: "sending", problem: null });
+    }
     this.retry();
   }
 

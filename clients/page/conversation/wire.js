@@ -12,7 +12,7 @@
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,
  *   estimated_tokens: number, cost: number | null}} Usage
  * @typedef {{args_digest: string, expires_at: string, decision: Decision | "expired" | null,
- *   reason: string | null}} Approval
+ *   reason: string | null, decided_at: string | null, decided_by?: string | null}} Approval
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
  *   duration_ms: number | null, blob: BlobRef | null, cut: boolean}} ToolResult
  * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,

@@ -1,13 +1,15 @@
 /**
  * Who one is, and the dialog that asks for a key where the gateway needs one.
  *
- * The key is in a cookie that this code can't read. Another key may see other sessions, so the page starts anew. The
+ * The key is in a cookie that this code can't read. Another key may see other sessions, so the page starts anew. What
+ * one person has written is not sent as another's: texts are removed at a log-out, and when somebody else logs in. The
  * role stands at the body: the style sheet hides what needs another one (`data-needs`), and shows what is said in its
  * place (`data-lacks`). The gateway refuses it anyway.
  */
 
 import { byId, setText } from "../dom.js";
 import { GatewayError, LOGIN_NEEDED, logIn, logOut, readMe } from "../conversation/gateway.js";
+import { forgetUnsentTexts, keepUnsentTextsOf } from "../conversation/unsent_texts.js";
 import { meWords } from "../words.js";
 
 export class LoginPanel {
@@ -16,6 +18,8 @@ export class LoginPanel {
   #problem = byId("login-problem", HTMLElement);
   #me = byId("me", HTMLElement);
   #logOut = byId("log-out", HTMLButtonElement);
+  /** Once it is known whose the unsent texts of this tab are, and somebody else's are gone. @type {Promise<void>} */
+  ready;
 
   constructor() {
     addEventListener(LOGIN_NEEDED, () => this.#ask());
@@ -25,7 +29,7 @@ export class LoginPanel {
       void this.#logIn();
     });
     this.#logOut.addEventListener("click", () => void this.#leave());
-    void this.#showMe();
+    this.ready = this.#showMe();
   }
 
   /** Whether the caller may change sessions; true until the gateway has said who that is. */
@@ -40,8 +44,10 @@ export class LoginPanel {
   async #showMe() {
     try {
       const { authentication, caller } = await readMe();
-      if (caller) document.body.dataset.role = caller.role;
-      else this.#ask();
+      if (caller) {
+        document.body.dataset.role = caller.role;
+        keepUnsentTextsOf(caller);
+      } else this.#ask();
       setText(this.#me, caller ? meWords(caller) : "");
       this.#me.hidden = this.#logOut.hidden = !(authentication && caller);
     } catch (error) {
@@ -51,7 +57,8 @@ export class LoginPanel {
 
   async #logIn() {
     try {
-      await logIn(this.#key.value);
+      const { caller } = await logIn(this.#key.value);
+      if (!caller?.user) forgetUnsentTexts(); // a key without a name may be anybody's
       location.reload();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
@@ -64,6 +71,7 @@ export class LoginPanel {
   async #leave() {
     try {
       await logOut();
+      forgetUnsentTexts();
       location.reload();
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error; // still logged in, as the page shows

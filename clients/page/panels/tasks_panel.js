@@ -56,7 +56,7 @@ export class TasksPanel {
   #question(conversation, pending) {
     return this.#row(`${pending.workflow_id} ${pending.call_id} ${pending.args_digest}`, () => {
       const { tool: name, args, args_blob, args_digest, expires_at, call_id } = pending;
-      const approval = { args_digest, expires_at, decision: null, reason: null };
+      const approval = { args_digest, expires_at, decision: null, reason: null, decided_at: null };
       const call = { id: call_id, name, args, args_blob, approval, result: null };
       const card = new ToolCard({
         decide: (_, decision, reason) => conversation.decideForTask(pending, decision, reason),

@@ -1,14 +1,14 @@
 /**
  * A tool call: its name, arguments, state and result, and the approval form if it needs one.
  *
- * @import {Decision, ToolCall} from "../conversation/wire.js"
+ * @import {Approval, Decision, ToolCall} from "../conversation/wire.js"
  */
 
 import { ApprovalForm } from "./approval_form.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, h, icon, setText } from "../dom.js";
 import { fullTextButton } from "./full_text.js";
-import { CALL_STATES, TEXTS, copyLabel, decisionWords, duration, legible } from "../words.js";
+import { CALL_STATES, TEXTS, clock, copyLabel, decisionWords, duration, fullTime, legible } from "../words.js";
 
 /**
  * @typedef {object} CallActions
@@ -87,7 +87,7 @@ export class ToolCard {
   #sections(call) {
     const note = (/** @type {string} */ words) => h("p", { class: "quiet" }, words);
     const sections = [this.#textSection(TEXTS.arguments, argumentsOf(call), call.args_blob, legible)];
-    if (call.approval?.decision) sections.push(note(decisionWords(call.approval)));
+    if (call.approval?.decision) sections.push(decisionNote(call.approval));
     const { result } = call;
     if (result && stateOf(call, false) !== "rejected") {
       if (result.outcome) sections.push(note(result.outcome));
@@ -143,6 +143,13 @@ export class ToolCard {
     // Otherwise the focus would go to the top of the page.
     if (hasFocus) this.#details.querySelector("summary")?.focus({ preventScroll: true });
   }
+}
+
+/** What was decided, by whom and when. @param {Approval} approval @returns {HTMLElement} */
+function decisionNote(approval) {
+  const at = approval.decided_at;
+  const time = at && h("time", { class: "fine", datetime: at, title: fullTime(at) }, clock(at));
+  return h("p", { class: "quiet" }, decisionWords(approval), time && " ", time);
 }
 
 /** @param {ToolCall} call @param {boolean} isRunning @returns {keyof typeof STATES} */

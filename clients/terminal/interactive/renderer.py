@@ -145,8 +145,7 @@ def _error_of(turn: ConversationMessage) -> list[RenderableType]:
 def _outcome(call: ToolCall, result: ToolResult) -> str:
     if result.status != "denied" or call.approval is None or call.approval.decision != "reject":
         return result.outcome
-    reason = call.approval.reason
-    return texts.REJECTED_BECAUSE.format(reason=reason) if reason else texts.REJECTED
+    return texts.rejected(by=call.approval.decided_by, reason=call.approval.reason)
 
 
 def _value(value: object) -> str:

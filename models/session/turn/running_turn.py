@@ -299,12 +299,18 @@ class RunningTurn(CarriedTurn):
         )
 
     def with_decision(
-        self, on: ToolCall, decision: ApprovalDecision, *, reason: str | None = None, now: datetime
+        self,
+        on: ToolCall,
+        decision: ApprovalDecision,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        now: datetime,
     ) -> Self:
-        """Record a decision on a call; `allow_for_session` applies to all pending calls of the tool."""
+        """Record a decision of the person `by`; `allow_for_session` applies to all pending calls of the tool."""
         for_all = decision == "allow_for_session"
         return self._with_tool_calls(
-            record_decision(call, decision, reason=reason, now=now)
+            record_decision(call, decision, reason=reason, by=by, now=now)
             if call.awaits_approval and (call.id == on.id or (for_all and call.name == on.name))
             else call
             for call in self.newest_step.tool_calls

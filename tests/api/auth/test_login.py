@@ -1,11 +1,13 @@
 """Logging in at the page, and what becomes of open requests when a key ends (API-4)."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,15 +21,35 @@ from tests.api.conftest import SessionRequests, served
 from tests.api.mcp.client import mcp_client
 from tests.harness import Environment, Gate
 from tests.waiting import BOUND, until
-from turnkeeper.api.auth import credentials, keys
+from turnkeeper.api.auth import credentials, keys, oidc
+from turnkeeper.api.auth.credentials import Authenticator
+from turnkeeper.api.auth.identity import Identity
+from turnkeeper.api.callers import LOCAL
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
 ADMIN = Column("Ann", "admin")
 READER = Column("Rob", "reader")
+
+
+class FailingKeys:
+    """A store of keys in which one lookup hangs, one fails in a way that nobody expects, and any other finds none."""
+
+    def __init__(self) -> None:
+        self.is_well = asyncio.Event()
+
+    async def find(self, key_id: str) -> None:
+        if key_id == "hanging":
+            await self.is_well.wait()
+        if key_id == "failing":
+            raise RuntimeError("nobody expects this")
+
+    async def find_nothing(self, _: str) -> None:
+        raise StoreUnavailableError("The store is down.")
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +116,14 @@ async def test_api_4_the_cookie_is_for_https_alone_where_the_browser_uses_it(
     public = settings.model_copy(update={"public_url": "https://agents.example/chat"})
     key = await key_of(settings, ADMIN)
     async with served(temporal, public) as url, httpx.AsyncClient(base_url=url) as http:
-        for host, is_secure in (("agents.example", True), ("127.0.0.1", False)):
-            answer = await http.post("/login", json={"key": key}, headers={"Host": host})
-            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, host
+        for headers, is_secure in (
+            ({"Host": "agents.example"}, True),
+            ({"Host": "127.0.0.1"}, False),
+            ({"Host": "127.0.0.1", "Origin": "https://agents.example"}, True),  # a proxy that does not pass the host
+            ({"Host": "127.0.0.1", "Origin": "http://127.0.0.1"}, False),
+        ):
+            answer = await http.post("/login", json={"key": key}, headers=headers)
+            assert ("secure" in answer.headers["set-cookie"].lower()) is is_secure, headers
 
 
 async def test_api_4_the_python_client_sends_the_key_that_it_is_given_or_finds(
@@ -140,6 +167,42 @@ async def test_api_4_a_tool_of_mcp_needs_its_role(address: str, settings: Settin
         refusal = await client.call("create_task", description="Count.", tool_policy={"*": "allow"})
         assert refusal.is_error
         assert "tool_policy" in refusal.content[0].text
+
+
+async def test_api_4_a_session_is_its_callers_however_it_is_started_unless_another_person_is_named(
+    address: str, settings: Settings
+) -> None:
+    key = await key_of(settings, Column("Una", "writer", "of-una"))
+    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hello"}]}
+    ways: list[tuple[str, dict[str, object]]] = [
+        ("/workflow", {}),
+        ("/chat", {"message": "hello"}),
+        ("/workflow/by-prompt/prompt?start=true", {"message": "hello"}),
+        ("/tasks", {"description": "Count."}),
+        ("/workflow", {"id": "another", "user": "Zoe"}),
+        ("/chat", {"message": "hello", "workflow_id": "another-chat", "user_name": "Zoe"}),
+    ]
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=70) as http:
+        started = {(await http.post(path, json=body)).json()["workflow_id"] for path, body in ways}
+        chat = {"id": "by-sdk", "trigger": "submit-message", "messages": [message]}
+        assert (await http.post("/api/chat", json=chat)).status_code == 200
+        async with mcp_client(address, key=key) as client:
+            started.add((await client.answer("create_task", description="Count."))["workflow_id"])
+            await client.answer("send_prompt", workflow_id="by-mcp", message="hello", start=True)
+
+        async def ids_of(user: str) -> set[str]:
+            answer = await http.get("/workflow", params={"user": user})
+            return {session["workflow_id"] for session in answer.json()["sessions"]}
+
+        others = {"another", "another-chat"}
+        own = (started | {"by-sdk", "by-mcp"}) - others
+        assert len(own) == 7
+
+        async def are_listed() -> bool:
+            return (await ids_of("Una"), await ids_of("Zoe")) == (own, others)
+
+        assert await until(are_listed)
 
 
 async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(address: str, settings: Settings) -> None:
@@ -375,9 +438,46 @@ async def test_api_4_a_change_that_runs_when_its_key_is_revoked_is_answered(
             assert await changing
 
 
-async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(
-    temporal: Client, shared_env: Environment, settings: Settings
+async def test_api_4_what_is_open_is_checked_although_the_store_fails_for_a_key_and_hangs_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.01)
+    settings = Settings(state_dir=tmp_path, auth={"keys": True})
+    store = FailingKeys()
+    authenticator = Authenticator(settings.auth, store)
+    async with authenticator.running(), asyncio.timeout(BOUND):
+        identities = [Identity(LOCAL, key_id=key_id) for key_id in ("hanging", "failing", "revoked")]
+        with contextlib.ExitStack() as stack:
+            hanging, failing, revoked = [stack.enter_context(authenticator.until_it_ends(one)) for one in identities]
+            assert await until(lambda: revoked.cancel_called)
+            assert not hanging.cancel_called
+            assert not failing.cancel_called
+            store.is_well.set()
+
+
+async def test_api_4_a_stream_ends_with_its_key_also_while_keys_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.01)
+    settings = Settings(state_dir=tmp_path, auth={"keys": True})
+    async with Stores.of(settings) as stores:
+        ends_at = datetime.now(UTC) + timedelta(seconds=0.5)
+        _, key = await stores.api_keys.create(
+            tenant="", user=None, role="reader", now=datetime.now(UTC), expires_at=ends_at
+        )
+        authenticator = Authenticator(settings.auth, stores.api_keys)
+        identity = await authenticator.verify(key)
+        monkeypatch.setattr(stores.api_keys, "find", FailingKeys().find_nothing)
+        async with authenticator.running():
+            with authenticator.until_it_ends(identity) as scope:
+                assert await until(lambda: scope.cancel_called)
+            assert datetime.now(UTC) >= ends_at
+
+
+async def test_api_4_a_stream_and_a_poll_end_within_five_seconds_after_their_token(
+    temporal: Client, shared_env: Environment, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
     with running_issuer() as issuer:
         auth = AuthSettings(oidc=OidcSettings(issuer=issuer.url, audience=AUDIENCE))
         by_token = settings.model_copy(update={"auth": auth})

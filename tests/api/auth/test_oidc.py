@@ -94,6 +94,9 @@ BAD_CLAIMS: dict[str, dict[str, Any]] = {
     "a role that is no text": {"role": {"writer": True}},
     "a tenant that cannot be one": {"tenant": "Acme:x"},
     "a tenant that is no text": {"tenant": ["acme"]},
+    "an empty list of tenants": {"tenant": []},
+    "a tenant that is false": {"tenant": False},
+    "an empty tenant": {"tenant": ""},
 }
 
 
@@ -192,6 +195,17 @@ async def test_api_4_a_rotated_key_works_at_once_and_the_earlier_one_no_longer(
     issuer.rotate("second")
     assert await status_of(app, issuer.token()) == 404
     assert await status_of(app, earlier) == 401
+
+
+async def test_api_4_a_key_that_the_issuer_has_withdrawn_is_refused_at_the_next_renewal(
+    app: FastAPI, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(oidc, "UNKNOWN_KEY_SECONDS", 0.0)
+    token = issuer.token()
+    assert await status_of(app, token) == 404
+    issuer.rotate("second")
+    assert await status_of(app, token) == 401
 
 
 async def test_api_4_unknown_keys_cost_the_issuer_one_request_in_half_a_minute(app: FastAPI, issuer: Issuer) -> None:

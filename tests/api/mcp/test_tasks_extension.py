@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from httpx import AsyncClient
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     HEADER_MISMATCH,
@@ -231,6 +232,23 @@ async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(
     task = await client.until(created.task_id, "completed")
     assert task["result"]["structuredContent"]["result"]["answer"] == "All is done."
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
+
+
+async def test_agt_8_a_decision_names_the_person_who_sends_it(temporal: Client, env: Environment):
+    ann = Caller("key:1", "", "Ann", "approver")
+    async with (
+        served(temporal, env.settings, partials=env.partials, caller=ann) as url,
+        mcp_client(url, tasks=True) as client,
+        AsyncClient(base_url=url) as http,
+    ):
+        task_id, requests = await awaiting(env, client)
+        decline = {key: {"action": "decline"} for key in requests}
+        await client.request("tasks/update", task_id, inputResponses=decline)
+        done = await client.until(task_id, "completed")
+        session = done["result"]["structuredContent"]["workflow_id"]
+        (turn,) = (await http.get(f"/workflow/{session}/conversation/full")).json()["messages"]
+        (call,) = turn["reasoning_trajectory"]["steps"][0]["tool_calls"]
+        assert (call["approval"]["decision"], call["approval"]["decided_by"]) == ("reject", "Ann")
 
 
 async def test_agt_8_a_client_that_can_not_ask_is_told_where_a_person_decides(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient
+from temporalio.client import Client
 
+from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
 from tests.harness import BOUND, DrivenSession, Environment, asks, says
@@ -44,6 +46,52 @@ async def test_agt_8_what_waits_is_listed_and_decided_over_http(http: AsyncClien
     assert again.status_code == 200
     late = await http.post(f"{path}/{pending['call_id']}", json={**decision, "decision": "approve"})
     assert (late.status_code, problem_of(late)) == (409, "not-awaiting-approval")
+
+
+async def test_agt_8_a_decision_names_the_person_of_the_key_and_a_repeated_one_does_not_change_that(
+    temporal: Client, env: Environment
+) -> None:
+    async with (
+        gateway_of_callers(temporal, env.settings, partials=env.partials) as app,
+        client_of(app, BOB) as bob,
+        client_of(app, ADA) as ada,
+        client_of(app) as nobody,
+    ):
+        session, path = await asking(env)
+        pending = (await bob.get(path)).json()["approvals"][0]
+        decision = {"args_digest": pending["args_digest"], "decision": "approve"}
+        forged = await bob.post(f"{path}/{pending['call_id']}", json={**decision, "decided_by": "Ada"})
+        assert (forged.status_code, problem_of(forged)) == (422, "invalid")
+        assert (await bob.post(f"{path}/{pending['call_id']}", json=decision)).status_code == 200
+        assert (await ada.post(f"{path}/{pending['call_id']}", json=decision)).status_code == 200
+        (turn,) = await session.idle(turns=1)
+        assert turn.steps[0].tool_calls[0].approval.decided_by == "Bob"
+        session, path = await asking(env)
+        pending = (await nobody.get(path)).json()["approvals"][0]
+        decision = {"args_digest": pending["args_digest"], "decision": "reject"}
+        assert (await nobody.post(f"{path}/{pending['call_id']}", json=decision)).status_code == 200
+        (turn,) = await session.idle(turns=1)
+        assert turn.steps[0].tool_calls[0].approval.decided_by is None
+        full = await nobody.get(f"/workflow/{session.handle.id}/conversation/full")
+        assert "decided_by" not in full.text
+
+
+async def test_agt_8_a_decision_by_the_ai_sdk_names_the_person_too(temporal: Client, env: Environment) -> None:
+    async with gateway_of_callers(temporal, env.settings, partials=env.partials) as app, client_of(app, BOB) as bob:
+        session, path = await asking(env)
+        pending = (await bob.get(path)).json()["approvals"][0]
+        approval = {"id": f"{pending['call_id']}:{pending['args_digest']}", "approved": True}
+        part = {
+            "type": "dynamic-tool",
+            "toolCallId": pending["call_id"],
+            "state": "approval-responded",
+            "approval": approval,
+        }
+        answer = {"id": "p1:answer", "role": "assistant", "parts": [part]}
+        body = {"id": session.handle.id, "trigger": "submit-message", "messages": [answer]}
+        assert (await bob.post("/api/chat", json=body)).status_code == 200
+        (turn,) = await session.idle(turns=1)
+        assert turn.steps[0].tool_calls[0].approval.decided_by == "Bob"
 
 
 async def test_agt_8_large_arguments_are_shown_by_reference_and_read_in_full(

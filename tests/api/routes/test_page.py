@@ -88,7 +88,7 @@ async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_tempo
     links = (await shared_http.get(f"/workflow/{session}")).json()["links"]
     assert links["chat"] == f"/?session={session}"
     assert (await shared_http.get(links["chat"])).status_code == 200
-    started = default_input(Settings(public_url="https://agents.example"), "support-42")
+    started = default_input(Settings(public_url="https://agents.example"), "support-42", user=None)
     assert started.chat_url == "https://agents.example/?session=support-42"
 
 

@@ -84,6 +84,25 @@ async def test_api_5_a_prompt_that_could_not_be_sent_is_kept_over_a_reload_and_s
     await tab.shows_the_transcript()
 
 
+async def test_api_5_a_prompt_that_was_rejected_is_shown_after_a_reload_and_not_sent_again(tab: Tab) -> None:
+    await tab.open()
+    await tab.send("one")
+    await tab.shows(1)
+    tab.may_be_cut_off = True
+    rejected = {"type": "urn:turnkeeper:problem:forbidden", "status": 403, "detail": "Not with this key."}
+    await tab.page.route("**/prompt", lambda route: route.fulfill(status=403, json=rejected))
+    await tab.send("two")
+    await expect(tab.queue).to_contain_text("Not with this key.")
+    await tab.page.unroute("**/prompt")
+    await tab.page.reload()
+    await expect(tab.queue).to_contain_text("Not with this key.")
+    await tab.send("three")
+    await expect(tab.turns).to_have_count(2)
+    await expect(tab.queue).to_have_count(1)
+    await expect(tab.queue).to_contain_text("two")
+    await tab.shows_the_transcript()
+
+
 async def _done_but_not_answered(route) -> None:
     await route.fetch()
     await route.abort()

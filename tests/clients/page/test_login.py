@@ -1,5 +1,7 @@
 """The page before a gateway that needs a key (API-4, API-5)."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
 from tests.clients.page.tab import Tab
 from tests.harness import Environment, asks, says
+from turnkeeper.api.auth import keys
 from turnkeeper.models.settings.roles import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.stores import Stores
@@ -67,14 +70,67 @@ async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key
     await expect(dialog).to_be_visible()
 
 
+async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_tab(
+    locked_tab: Tab, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "CACHE_SECONDS", 0.0)
+    ann, bob = [await key_of(settings, Column(name, "writer")) for name in ("Ann", "Bob")]
+    page = locked_tab.page
+    key_field = page.get_by_label("Key", exact=True)
+    prompts: list[str] = []
+    page.on("request", lambda request: prompts.append(request.post_data) if request.url.endswith("/prompt") else None)
+    async with AsyncClient(base_url=locked_tab.url, headers={"Authorization": f"Bearer {ann}"}) as http:
+        session = (await http.post("/workflow")).json()["workflow_id"]
+    await locked_tab.load()
+    await key_field.fill(ann)
+    await key_field.press("Enter")
+    await expect(page.locator("#me")).to_have_text("Ann · writer")
+    await locked_tab.text.fill("a draft of Ann")
+    await page.reload()
+    await expect(locked_tab.text).to_have_value("a draft of Ann")
+    await locked_tab.load(session)
+    await expect(page.locator("#me")).to_have_text("Ann · writer")
+    async with Stores.of(settings) as stores:
+        await stores.api_keys.revoke(ann.split("_")[1], now=datetime.now(UTC))
+    await locked_tab.send("from Ann")
+    await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
+    await expect(page.locator("#queue-list > li")).to_have_count(1)
+    await key_field.fill(bob)
+    await key_field.press("Enter")
+    await expect(page.locator("#me")).to_have_text("Bob · writer")
+    async with page.expect_request("**/prompt"):
+        await locked_tab.send("from Bob")
+    assert [json.loads(prompt)["message"] for prompt in prompts] == ["from Ann", "from Bob"]
+    await locked_tab.load()
+    await expect(page.locator("#me")).to_have_text("Bob · writer")
+    await expect(locked_tab.text).to_have_value("")
+    await locked_tab.text.fill("a draft of Bob")
+    await locked_tab.button("Log out").click()
+    await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
+    assert await page.evaluate("Object.keys(sessionStorage)") == []
+
+
+async def test_api_5_a_reader_skips_to_the_conversation(locked_tab: Tab, settings: Settings) -> None:
+    page = locked_tab.page
+    await page.context.request.post(
+        f"{locked_tab.url}/login", data={"key": await key_of(settings, Column("Rob", "reader"))}
+    )
+    await locked_tab.load()
+    await expect(page.locator("#me")).to_have_text("Rob · reader")
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to the conversation")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(locked_tab.log).to_be_focused()
+
+
 async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
     browser: Browser, temporal: Client, env: Environment
 ) -> None:
     settings = gateway_settings(env).model_copy(update={"auth": AuthSettings(keys=True)})
     env.vendor.script = [asks(("pay", {"amount": 12})), says("Paid.")]
     async with served(temporal, settings, partials=env.partials) as url:
-        keys = {role: await key_of(settings, Column(role, role)) for role in ROLES}
-        async with AsyncClient(base_url=url, headers={"Authorization": f"Bearer {keys['approver']}"}) as http:
+        key_by_role = {role: await key_of(settings, Column(role, role)) for role in ROLES}
+        async with AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key_by_role['approver']}"}) as http:
             session = (await http.post("/workflow", json={"tool_policy": {"pay": "ask"}})).json()["workflow_id"]
             await http.post(f"/workflow/{session}/prompt", json={"message": "Pay"})
         context = await browser.new_context()
@@ -84,7 +140,7 @@ async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
             ("writer", True, False),
             ("approver", True, True),
         ):
-            await context.request.post(f"{url}/login", data={"key": keys[role]})
+            await context.request.post(f"{url}/login", data={"key": key_by_role[role]})
             await tab.load(session)
             await expect(tab.page.locator(".approval")).to_be_visible()
             await expect(tab.page.locator("#me")).to_have_text(f"{role} · {role}")
@@ -98,5 +154,7 @@ async def test_api_4_the_page_offers_what_the_role_of_the_key_allows(
             await expect(tab.notice).to_be_hidden()
         await tab.button("Approve").click()
         await tab.shows(1)
+        await expect(tab.tools).to_contain_text("Approved by approver.")
+        await expect(tab.tools.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d"))
         await tab.check()
         await context.close()

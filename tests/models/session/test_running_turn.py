@@ -12,11 +12,11 @@ from tests.models.builders import NOW, asks, at, says
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.approvals import APPROVAL_BYTES
+from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, record_decision
 from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState
-from turnkeeper.models.transcript.trajectory import ToolResult, Usage
+from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult, Usage
 from turnkeeper.models.transcript.transcript import carried_size
 
 
@@ -230,6 +230,14 @@ def test_ses_15_a_step_asks_for_no_more_results_than_there_is_room_for() -> None
     max_results = 20 * a_result // (a_result + APPROVAL_BYTES)
     with pytest.raises(TurnFailedError, match=f"the turn has room for {max_results} results"):
         turn.check_room_for_results(20, asks=True, cap=cap)
+
+
+def test_ses_15_an_approval_is_no_larger_than_what_is_reserved_for_it() -> None:
+    pending = ask_for_approval(ToolCall(id="1.1.0", name="pay", args={}), now=NOW, timeout=1.000_001)
+    decided = record_decision(pending, "allow_for_session", reason='"' * 500, by="名" * 64, now=NOW)
+    assert len(decided.approval.model_dump_json().encode()) <= APPROVAL_BYTES
+    named = record_decision(pending, "allow_for_session", reason=None, by="M" * 64, now=NOW)
+    assert named.approval.decided_by == "M" * 64
 
 
 def test_ses_15_a_small_turn_takes_what_is_asked_for_whatever_the_cap() -> None:
