@@ -26,18 +26,16 @@ demo: $(INSTALLED) ## play a short demo with two crashes: about 20 s, offline
 # Two processes for each core, at most eight, since tests often wait. Files run in their listed order, long ones early.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 
-PYTEST := $(BIN)/pytest --numprocesses=$(TEST_PROCESSES)
-
-# Tests without a server.
+# Tests without a server, which never wait.
 FAST_TESTS := tests/architecture tests/models turnkeeper/models
 
 test: fast-tests slow-tests ## run every test
 
 fast-tests: $(INSTALLED)
-	$(PYTEST) $(FAST_TESTS)
+	$(BIN)/pytest --numprocesses=auto $(FAST_TESTS)
 
 slow-tests: $(INSTALLED)
-	$(PYTEST) --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(FAST_TESTS))
+	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(FAST_TESTS))
 
 test-live: $(INSTALLED) ## call the real vendors whose key is set; costs a few cents
 	$(BIN)/pytest -rs tests/live
