@@ -15,6 +15,7 @@ from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import default_input, session_links, session_path
 from turnkeeper.api.temporal.lists.listing import ListedStatus
+from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -203,14 +204,14 @@ def _description_of(state: ConversationState, workflow_id: WorkflowId, links: Se
 async def _stuck(
     description: WorkflowExecutionDescription, workflow_id: WorkflowId, links: SessionLinks
 ) -> SessionDescription:
-    memo = await description.memo()
+    visible = await visible_session(description)
     return SessionDescription(
         workflow_id=session_id_of(workflow_id),
-        title=memo.get("title"),
-        user=memo.get("user"),
+        title=visible.title,
+        user=visible.user,
         model=None,
         status="stuck",
-        created_at=memo.get("created_at") or description.start_time,
+        created_at=visible.started_at,
         turn_count=None,
         links=links,
     )

@@ -18,6 +18,7 @@ from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import MEMO_KEY
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import Task, TaskResult
@@ -152,17 +153,17 @@ class TaskReader:
 
     async def without_state(self, execution: WorkflowExecution, message: str) -> Task:
         """Return a task from Temporal's facts alone: without a worker, an open one counts as working."""
-        memo = await execution.memo()
+        visible = await visible_session(execution)
         state: dict[str, Any] = {"status": "working", "status_message": message}
         if execution.status == WorkflowExecutionStatus.COMPLETED:
             state = await self._state_of_result(WorkflowId(execution.id))
         elif execution.status in FINAL_STATUS_OF:
             state = {"status": "cancelled"}
         return Task(
-            **await self._facts(execution, memo),
+            **await self._facts(execution, await execution.memo()),
             **state,
-            title=memo.get("title"),
-            created_at=memo.get("created_at") or execution.start_time,
+            title=visible.title,
+            created_at=visible.started_at,
             updated_at=execution.close_time,
         )
 
