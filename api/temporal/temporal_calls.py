@@ -42,6 +42,11 @@ STUCK_ATTEMPTS = 3
 
 _UPDATE_UNDONE = "unexpected workflow task failure"
 
+_UPDATE_LEFT_OUT = "UnprocessedUpdate"
+"""Temporal's type of the failure of an update that a worker has received and not answered."""
+
+_CLOSED = ("already completed", "aborted by closing workflow")
+
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
 
@@ -79,16 +84,19 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
 
 
 async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return the result of an update, retried if its workflow task was undone.
+    """Return the result of an update, retried if its workflow task was undone, or if the worker left it out.
 
-    That happens when a session is about to continue as new and a signal arrives at the same moment. Our updates may run
-    twice.
+    A task is undone when a session is about to continue as new and a signal arrives at the same moment. A busy worker
+    may leave an update out when it gets newer work of the session. Our updates may run twice.
     """
     while True:
         try:
             return await update()
         except RPCError as error:
             if error.status != RPCStatusCode.FAILED_PRECONDITION or _UPDATE_UNDONE not in error.message:
+                raise
+        except WorkflowUpdateFailedError as error:
+            if not isinstance(error.cause, ApplicationError) or error.cause.type != _UPDATE_LEFT_OUT:
                 raise
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
@@ -121,7 +129,7 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
 
 def _problem_of(error: RPCError, workflow_id: WorkflowId) -> problems.ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND:
-        is_closed = "already completed" in error.message
+        is_closed = any(text in error.message for text in _CLOSED)
         return problems.session_ended(workflow_id) if is_closed else problems.unknown_session(workflow_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
         return problems.too_large() if "size" in error.message else problems.invalid("request", texts.NOT_ACCEPTED)
