@@ -144,13 +144,19 @@ class BenchEnvironment:
 
 
 @asynccontextmanager
-async def bench_environment(dynamic_config: Mapping[str, str] | None = None) -> AsyncIterator[BenchEnvironment]:
-    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker."""
+async def bench_environment(
+    dynamic_config: Mapping[str, str] | None = None, *, in_memory: bool = True
+) -> AsyncIterator[BenchEnvironment]:
+    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker.
+
+    A server with a file has it in the working directory's file system, like `make run`: `/tmp` may be in memory.
+    """
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
+        parent = None if in_memory else Path.cwd()
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix=".turnkeeper-bench-", dir=parent)))
         settings = _settings(folder)
         await stack.enter_async_context(
-            DevServer(settings.state_dir, in_memory=True, ui_port=None, dynamic_config=dynamic_config)
+            DevServer(settings.state_dir, in_memory=in_memory, ui_port=None, dynamic_config=dynamic_config)
         )
         client = await connect(settings, patience=BOUND)
         await prepare(client)
