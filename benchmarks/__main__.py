@@ -8,6 +8,7 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.commands import prompts, starts
 from benchmarks.embedded import embedded
 from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
@@ -26,7 +27,7 @@ async def measure() -> list[Row]:
     """Run the measurements one after the other, each in its own environment."""
     rows = hand_off()
     _print(rows)
-    for measurement in (turns, watching, months, throughput, streaming):
+    for measurement in (turns, watching, months, throughput, streaming, starts, prompts):
         async with bench_environment() as environment:
             new_rows = await measurement(environment)
         _print(new_rows)

@@ -62,8 +62,9 @@ SCRIPTS = {
             {"text": "It is a file of equal lines."},
         ],
     },
+    "answer": {"repeat": True, "responses": [{"text": "It is a file of equal lines."}]},
 }
-"""Short texts; a file of 4 KB; and a single tool call."""
+"""Short texts; a file of 4 KB; a single tool call; and none."""
 
 
 @dataclass
