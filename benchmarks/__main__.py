@@ -8,7 +8,7 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.commands import prompts, starts
+from benchmarks.commands import commands
 from benchmarks.embedded import embedded
 from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
@@ -27,12 +27,12 @@ async def measure() -> list[Row]:
     """Run the measurements one after the other, each in its own environment."""
     rows = hand_off()
     _print(rows)
-    for measurement in (turns, watching, months, throughput, streaming, starts, prompts):
+    for measurement in (turns, watching, months, throughput, streaming):
         async with bench_environment() as environment:
             new_rows = await measurement(environment)
         _print(new_rows)
         rows += new_rows
-    for measurement_of_its_own in (embedded, listing, recovery):
+    for measurement_of_its_own in (commands, embedded, listing, recovery):
         new_rows = await measurement_of_its_own()
         _print(new_rows)
         rows += new_rows

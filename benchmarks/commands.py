@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 from temporalio.service import RPCError
 
-from benchmarks.environment import BOUND, BenchEnvironment, OurSession, gateway_process, interleaved
+from benchmarks.environment import BOUND, BenchEnvironment, OurSession, gateway_process, interleaved, stack_environment
 from benchmarks.measurements import Row, row
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.ops.local.ports import LOOPBACK
@@ -33,7 +33,13 @@ TEXT = "what is it?"
 RESPOND_ASYNC = {"Prefer": "respond-async"}
 
 
-async def starts(environment: BenchEnvironment) -> list[Row]:
+async def commands() -> list[Row]:
+    """Measure starts and prompts on what `make run` runs, with everybody in a process of their own."""
+    async with stack_environment() as environment, _http(environment) as http:
+        return [*await _starts(environment, http), *await _prompts(environment, http)]
+
+
+async def _starts(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[Row]:
     """Start sessions, 16 at once."""
 
     async def bare() -> str:
@@ -42,26 +48,22 @@ async def starts(environment: BenchEnvironment) -> list[Row]:
         await environment.client.start_workflow("AgenticAIWorkflow", start, id=session_id, task_queue=queue)
         return session_id
 
-    async with _http(environment) as http:
+    async def ours() -> str:
+        response = await http.post("/workflow", json={"model": MODEL})
+        response.raise_for_status()
+        return str(response.json()["workflow_id"])
 
-        async def ours() -> str:
-            response = await http.post("/workflow", json={"model": MODEL})
-            response.raise_for_status()
-            return str(response.json()["workflow_id"])
-
-        samples = await interleaved(
-            START_SAMPLES, lambda: _start_rate(environment, bare), lambda: _start_rate(environment, ours)
-        )
+    samples = await interleaved(
+        START_SAMPLES, lambda: _start_rate(environment, bare), lambda: _start_rate(environment, ours)
+    )
     floor, rate = map(median, samples)
     what = f"sessions started a second, {STARTS_AT_ONCE} at once: time of one to a bare start's"
     return [row(what, f"{rate:.0f}", f"{floor:.0f}", floor / rate, at_most=1.5)]
 
 
-async def prompts(environment: BenchEnvironment) -> list[Row]:
+async def _prompts(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[Row]:
     """Send prompts: one by one to an idle session, and by 64 clients at once, each to a session of its own."""
-    async with _http(environment) as http:
-        idle = await _idle(environment, http)
-        rates = await _rates(environment, http)
+    idle, rates = await _idle(environment, http), await _rates(environment, http)
     (signal, receipt, at_once), (raw_rate, receipt_rate, at_once_rate) = idle, rates
     crowd = f"prompts a second, {CLIENTS} clients"
     return [

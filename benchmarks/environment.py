@@ -161,6 +161,43 @@ async def bench_environment(
         )
         client = await connect(settings, patience=BOUND)
         await prepare(client)
+        await stack.enter_async_context(_worker(client, settings))
+        await stack.enter_async_context(
+            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
+        )
+        watches = WatchRegistry(client)
+        stack.push_async_callback(watches.close)
+        yield BenchEnvironment(client, settings, watches)
+
+
+@asynccontextmanager
+async def stack_environment() -> AsyncIterator[BenchEnvironment]:
+    """Run what `make run` runs, without the gateway: a server with a file, and a worker in its own process."""
+    with TemporaryDirectory(prefix=".turnkeeper-bench-", dir=Path.cwd()) as folder:
+        settings = _settings(Path(folder))
+        async with DevServer(settings.state_dir, ui_port=None) as server:
+            variables = {
+                "TEMPORAL_ADDRESS": server.address,
+                "TURNKEEPER_STATE_DIR": str(settings.state_dir),
+                "TURNKEEPER_WORKSPACE_ROOT": str(settings.workspace_root),
+                "TURNKEEPER_OFFLINE_SCRIPTS": str(settings.offline_scripts),
+                "TURNKEEPER_OFFLINE_WORDS_PER_SECOND": "0",
+            }
+            client = await connect(settings, patience=BOUND)
+            log = settings.state_dir / "logs" / "worker.log"
+            worker = Program(own_command("worker"), log=log, env={**os.environ, **variables})
+            watches = WatchRegistry(client)
+            await worker.start()
+            try:
+                yield BenchEnvironment(client, settings, watches)
+            finally:
+                await watches.close()
+                await worker.stop(seconds=BOUND)
+
+
+@asynccontextmanager
+async def _worker(client: Client, settings: Settings) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(build_toolbox(settings))
         providers = build_providers(settings)
         stores = await stack.enter_async_context(Stores.of(settings))
@@ -168,12 +205,7 @@ async def bench_environment(
         await stack.enter_async_context(
             build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials)
         )
-        await stack.enter_async_context(
-            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
-        )
-        watches = WatchRegistry(client)
-        stack.push_async_callback(watches.close)
-        yield BenchEnvironment(client, settings, watches)
+        yield
 
 
 def _settings(folder: Path) -> Settings:
