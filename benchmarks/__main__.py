@@ -8,6 +8,8 @@ import platform
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.commands import commands
+from benchmarks.embedded import embedded
 from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
 from benchmarks.listing import listing
@@ -30,7 +32,7 @@ async def measure() -> list[Row]:
             new_rows = await measurement(environment)
         _print(new_rows)
         rows += new_rows
-    for measurement_of_its_own in (listing, recovery):
+    for measurement_of_its_own in (commands, embedded, listing, recovery):
         new_rows = await measurement_of_its_own()
         _print(new_rows)
         rows += new_rows
@@ -52,7 +54,8 @@ def render(rows: list[Row]) -> str:
         "",
         "Written by `make bench`. Each line is measured beside its floor in the same run; take the ratios, not the",
         "milliseconds. The floor of a turn is a bare workflow with the same seven no-op activities on the same server,",
-        "watched in the same way. Medians of interleaved samples; the dev server keeps its data in memory.",
+        "watched in the same way. Medians of interleaved samples; the dev server keeps its data in memory",
+        "unless the line says otherwise.",
         "",
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, {versions}.",

@@ -62,8 +62,9 @@ SCRIPTS = {
             {"text": "It is a file of equal lines."},
         ],
     },
+    "answer": {"repeat": True, "responses": [{"text": "It is a file of equal lines."}]},
 }
-"""Short texts; a file of 4 KB; and a single tool call."""
+"""Short texts; a file of 4 KB; a single tool call; and none."""
 
 
 @dataclass
@@ -144,16 +145,59 @@ class BenchEnvironment:
 
 
 @asynccontextmanager
-async def bench_environment(dynamic_config: Mapping[str, str] | None = None) -> AsyncIterator[BenchEnvironment]:
-    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker."""
+async def bench_environment(
+    dynamic_config: Mapping[str, str] | None = None, *, in_memory: bool = True
+) -> AsyncIterator[BenchEnvironment]:
+    """Run the server, with `dynamic_config` too, the worker that `turnkeeper worker` runs, and the floor's worker.
+
+    A server with a file has it in the working directory's file system, like `make run`: `/tmp` may be in memory.
+    """
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
+        parent = None if in_memory else Path.cwd()
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix=".turnkeeper-bench-", dir=parent)))
         settings = _settings(folder)
         await stack.enter_async_context(
-            DevServer(settings.state_dir, in_memory=True, ui_port=None, dynamic_config=dynamic_config)
+            DevServer(settings.state_dir, in_memory=in_memory, ui_port=None, dynamic_config=dynamic_config)
         )
         client = await connect(settings, patience=BOUND)
         await prepare(client)
+        await stack.enter_async_context(_worker(client, settings))
+        await stack.enter_async_context(
+            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
+        )
+        watches = WatchRegistry(client)
+        stack.push_async_callback(watches.close)
+        yield BenchEnvironment(client, settings, watches)
+
+
+@asynccontextmanager
+async def stack_environment() -> AsyncIterator[BenchEnvironment]:
+    """Run what `make run` runs, without the gateway: a server with a file, and a worker in its own process."""
+    with TemporaryDirectory(prefix=".turnkeeper-bench-", dir=Path.cwd()) as folder:
+        settings = _settings(Path(folder))
+        async with DevServer(settings.state_dir, ui_port=None) as server:
+            variables = {
+                "TEMPORAL_ADDRESS": server.address,
+                "TURNKEEPER_STATE_DIR": str(settings.state_dir),
+                "TURNKEEPER_WORKSPACE_ROOT": str(settings.workspace_root),
+                "TURNKEEPER_OFFLINE_SCRIPTS": str(settings.offline_scripts),
+                "TURNKEEPER_OFFLINE_WORDS_PER_SECOND": "0",
+            }
+            client = await connect(settings, patience=BOUND)
+            log = settings.state_dir / "logs" / "worker.log"
+            worker = Program(own_command("worker"), log=log, env={**os.environ, **variables})
+            watches = WatchRegistry(client)
+            await worker.start()
+            try:
+                yield BenchEnvironment(client, settings, watches)
+            finally:
+                await watches.close()
+                await worker.stop(seconds=BOUND)
+
+
+@asynccontextmanager
+async def _worker(client: Client, settings: Settings) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(build_toolbox(settings))
         providers = build_providers(settings)
         stores = await stack.enter_async_context(Stores.of(settings))
@@ -161,12 +205,7 @@ async def bench_environment(dynamic_config: Mapping[str, str] | None = None) -> 
         await stack.enter_async_context(
             build_worker(client, settings, providers=providers, tools=tools, stores=stores, partials=partials)
         )
-        await stack.enter_async_context(
-            Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
-        )
-        watches = WatchRegistry(client)
-        stack.push_async_callback(watches.close)
-        yield BenchEnvironment(client, settings, watches)
+        yield
 
 
 def _settings(folder: Path) -> Settings:

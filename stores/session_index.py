@@ -10,7 +10,7 @@ The index is never the only copy of anything: a lost write is repaired later, an
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -253,7 +253,7 @@ def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, object]]:
 
 
 def _row(session: IndexedSession) -> dict[str, object]:
-    row: dict[str, Any] = asdict(session)
+    row: dict[str, Any] = {name: getattr(session, name) for name in _FIELDS}
     for name in ("started_at", "last_activity_at", "closed_at"):
         row[name] = None if row[name] is None else microseconds(row[name])
     text = _searched_text(session.session_id, session.title, session.preview)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityConfig
 
-from turnkeeper.stores.database.database import OPERATION_SECONDS
+from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 """Activities heartbeat every second, model calls twice a second; a dead worker is detected after this time."""

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -22,6 +23,7 @@ class Origin(NamedTuple):
     port: int
 
 
+@lru_cache(maxsize=64)  # every request names its host
 def normal_host(host: str) -> str | None:
     """Return a host name or IP address in normal form; `None` if it is neither.
 

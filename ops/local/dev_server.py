@@ -2,7 +2,8 @@
 
 Its files in the state directory:
 
-    temporal.db             every session; survives a `kill -9` of the server
+    temporal.db             every session; survives a `kill -9` of the server and a power failure
+    temporal.db-wal, -shm   its write-ahead log, and SQLite's index of it; belong to the database while it is open
     temporal.db.lock        locked as long as the server lives
     temporal.db.version     the version of the server that wrote the database
     temporal.json           the server's address, for gateway and worker
@@ -27,6 +28,7 @@ from temporalio.service import RPCError
 
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.ops.local import write_ahead_log
 from turnkeeper.ops.local.environments import server_environment
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, usable_port
 from turnkeeper.ops.local.processes import Program
@@ -92,6 +94,7 @@ class DevServer:
         self._namespace = namespace
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
         self._program: Program | None = None
+        self._truncation: asyncio.Task[None] | None = None
 
     @classmethod
     def for_settings(cls, settings: Settings) -> Self:
@@ -148,15 +151,22 @@ class DevServer:
         except BaseException:
             await self.stop()
             raise
+        if self.database is not None and self._truncation is None:
+            self._truncation = asyncio.create_task(write_ahead_log.keep_truncating(self.database))
 
     async def wait(self) -> int:
         return await self._program.wait() if self._program else 0
 
     async def stop(self, *, seconds: float = STOP_SECONDS) -> None:
-        """Stop the server and remove its address."""
+        """Stop the server and remove its address; the database is a single file then."""
+        if self._truncation is not None:
+            self._truncation.cancel()
+            self._truncation = None
         if self._program is not None:
             EmbeddedServer.file(self.state_dir).unlink(missing_ok=True)
             await self._program.stop(seconds=seconds)
+        if self._program is not None and self.database is not None:
+            await asyncio.to_thread(write_ahead_log.truncate, self.database)
 
     async def _launch(self, binary: Path) -> None:
         with self._database_lock() as lock:
@@ -227,8 +237,9 @@ class DevServer:
         if ui_port is not None and await has_flag(binary, "--ui-disable-news-fetch"):
             command += ["--ui-disable-news-fetch"]
         if self.database is not None:
-            # Otherwise a deleted session's text would stay in the database's free pages.
-            command += ["--db-filename", str(self.database), "--sqlite-pragma", "secure_delete=1"]
+            command += ["--db-filename", str(self.database)]
+            for name, value in write_ahead_log.PRAGMAS.items():
+                command += ["--sqlite-pragma", f"{name}={value}"]
         for name, value in self._dynamic_config.items():
             command += ["--dynamic-config-value", f"{name}={value}"]
         return command

@@ -17,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
-from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
@@ -25,7 +24,6 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import usable_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.worker_process import FAIL_SECONDS, WorkerProgram
-from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare
 
@@ -104,10 +102,8 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         print_line("Temporal is ready. Starting the worker and the gateway.")
         if not await _is_ready(gateway):
             print_line(f"The gateway is not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
-        with suppress(StoreUnavailableError):  # every request says so
-            if await lacks_key(settings):
-                fix = HOW_TO_CREATE_KEY.format(command=command_line("keys", "create", "--role", "admin"))
-                print_line(f"{NO_VALID_KEY.capitalize()}: {fix}.")
+        if settings.auth.keys:
+            await _print_missing_key(settings, print_line)
         print_line(_links(settings, gateway, web_ui))
         await asyncio.Event().wait()
 
@@ -218,6 +214,17 @@ async def _is_ready(gateway: Gateway) -> bool:
             return True
         await asyncio.sleep(0.1)
     return False
+
+
+async def _print_missing_key(settings: Settings, print_line: Print) -> None:
+    # Imported only here: SQLAlchemy would be a quarter of this process's memory and of its start.
+    from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
+    from turnkeeper.stores.database.database import StoreUnavailableError
+
+    with suppress(StoreUnavailableError):  # every request says so
+        if await lacks_key(settings):
+            fix = HOW_TO_CREATE_KEY.format(command=command_line("keys", "create", "--role", "admin"))
+            print_line(f"{NO_VALID_KEY.capitalize()}: {fix}.")
 
 
 def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:

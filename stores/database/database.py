@@ -24,9 +24,7 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.database.backend import Backend, NewerTablesError
 from turnkeeper.stores.database.postgresql import postgresql_backend
 from turnkeeper.stores.database.sqlite import sqlite_backend
-
-OPERATION_SECONDS = 5.0
-"""Timeout of an operation, with the wait for a slot and migrations."""
+from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
 MAX_OPERATIONS = 8
 """Maximum concurrent operations of a process; more wait."""
