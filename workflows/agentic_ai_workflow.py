@@ -127,6 +127,8 @@ class AgenticAIWorkflow:
 
     async def _process_prompts(self) -> None:
         session = self._session
+        if session.rules >= Since.RARE_TURN_COUNTS:
+            self._web_ui.begin_run()
         self._parking.begin()
         self._reporter.begin()
         if self._turn:

@@ -7,6 +7,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import search_attributes
     from turnkeeper.workflows.current_details import render_current_details
@@ -29,22 +30,30 @@ class WebUi:
         if self._session.awaits_approval != (published == "awaiting_approval"):
             self.publish_open()
 
-    def publish_open(self) -> None:
-        self.publish("awaiting_approval" if self._session.awaits_approval else "open")
+    def begin_run(self) -> None:
+        """Write what the last run, or who started the session, has left out. Usually that is the number of turns."""
+        self.publish_open(counts_turns=True)
 
-    def publish(self, status: search_attributes.CoarseStatus) -> None:
+    def publish_open(self, *, counts_turns: bool = False) -> None:
+        self.publish("awaiting_approval" if self._session.awaits_approval else "open", counts_turns=counts_turns)
+
+    def publish(self, status: search_attributes.CoarseStatus, *, counts_turns: bool = False) -> None:
         """Update the search attributes and the memo that have changed.
 
-        That is once a turn, twice more for a decision, and when title or model change.
+        That is twice for a decision, when title, user or model change, and at the end. The number of turns is written
+        with these and when a run begins, since each write costs an action and an event: lists have their own index.
         """
         published, config = workflow.info().typed_search_attributes, self._session.config
         current: list[tuple[SearchAttributeKey[Any], Any]] = [
             (search_attributes.SESSION_STATUS, status),
             (search_attributes.USER, config.user and search_attributes.encoded_user(config.user)),
             (search_attributes.MODEL, config.model),
-            (search_attributes.TURNS, self._session.turn_count),
         ]
         changed = [key.value_set(value) for key, value in current if value is not None and published.get(key) != value]
+        turn_count = self._session.turn_count
+        is_due = bool(changed) or counts_turns or self._session.rules < Since.RARE_TURN_COUNTS
+        if is_due and published.get(search_attributes.TURNS) != turn_count:
+            changed.append(search_attributes.TURNS.value_set(turn_count))
         if changed:
             workflow.upsert_search_attributes(changed)
         if workflow.memo_value("title", None) != config.title:

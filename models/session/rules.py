@@ -6,10 +6,11 @@ session's first run.
 1   all releases before rules had a number
 2   prompts are parked, a stop waits for the unfinished answer, tools that write ask
 3   limits of tokens are learned, lists show a new title at once
-4   the current rules: sessions can start tasks
+4   sessions can start tasks
+5   the current rules: a turn writes no search attribute
 """
 
-CURRENT_RULES = 4
+CURRENT_RULES = 5
 
 
 class Since:
@@ -59,3 +60,8 @@ class Since:
 
     TASKS = 4
     """A session is offered `run_task` (TSK-5). A default."""
+
+    # ---- rules 5
+
+    RARE_TURN_COUNTS = 5
+    """The number of turns is no longer written with every turn (OPS-8)."""

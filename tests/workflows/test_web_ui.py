@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import WorkflowQueryFailedError
+from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
 
 from tests.harness import DrivenSession, Environment, asks, says
 from turnkeeper.models.session.messages import SessionInput
@@ -22,6 +23,17 @@ async def summaries(session: DrivenSession) -> AsyncIterator[str]:
     async for event in session.handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             yield json.loads(event.user_metadata.summary.data)
+
+
+def _own_upserts(history: WorkflowHistory) -> list[HistoryEvent]:
+    """Return the writes of search attributes, without the one by `patched` in each run."""
+    return [
+        event
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
+        and "TemporalChangeVersion"
+        not in event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+    ]
 
 
 async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: Environment) -> None:
@@ -59,13 +71,15 @@ async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
     await session.idle(turns=1)
     assert [summary async for summary in summaries(session)] == [
         "tools of this session",
-        "m · turn 1 · step 1 · 1 messages, ~1 tokens",
-        "look · turn 1 · step 1",
-        "m · turn 1 · step 2 · 3 messages, ~15 tokens",
+        "m · 1.1 · 1 messages, ~1 tokens",
+        "look · 1.1.0",
+        "m · 1.2 · 3 messages, ~15 tokens",
     ]
 
 
-async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once_a_turn(env: Environment) -> None:
+async def test_ses_17_a_turn_writes_no_search_attribute_and_its_number_comes_with_the_next_change(
+    env: Environment,
+) -> None:
     session = await env.start(SessionInput(user="alice"))
     for number in range(3):
         await session.prompt(f"prompt {number}")
@@ -75,21 +89,27 @@ async def test_ses_17_search_attributes_and_memo_follow_the_session_at_most_once
     assert attributes.get(search_attributes.SESSION_STATUS) == "open"
     assert attributes.get(search_attributes.USER) == "alice"
     assert attributes.get(search_attributes.MODEL) == "offline:"
-    assert attributes.get(search_attributes.TURNS) == 3
+    assert attributes.get(search_attributes.TURNS) == 0
     assert await described.memo_value("title") == "prompt 0"
-    history = await session.handle.fetch_history()
-    upserts = [
-        event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
-        for event in history.events
-        if event.event_type == EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES
-    ]
-    # `patched` writes its own, once a run.
-    ours = [attributes for attributes in upserts if "TemporalChangeVersion" not in attributes]
-    assert (len(ours), len(upserts)) == (3, 4)
+    assert len(_own_upserts(await session.handle.fetch_history())) == 1
     await session.handle.signal("end_chat")
     await session.handle.result()
     ended = (await session.handle.describe()).typed_search_attributes
-    assert ended.get(search_attributes.SESSION_STATUS) == "ended"
+    assert (ended.get(search_attributes.SESSION_STATUS), ended.get(search_attributes.TURNS)) == ("ended", 3)
+
+
+async def test_ses_17_the_number_of_turns_is_written_when_a_run_begins(env: Environment) -> None:
+    session = await env.start(SessionInput.model_validate({"user": "alice", "limits": {"max_history_events": 50}}))
+    for number in range(12):
+        await session.prompt(f"prompt {number}")
+    await session.idle(turns=12)
+    runs = await session.histories()
+    assert len(runs) > 1
+    assert [len(_own_upserts(run)) for run in runs] == [1] * len(runs)
+    attributes = (await session.handle.describe()).typed_search_attributes
+    turn_count = attributes.get(search_attributes.TURNS) or 0
+    assert 1 < turn_count <= 12
+    assert attributes.get(search_attributes.USER) == "alice"
 
 
 async def test_ses_17_a_bare_json_string_as_the_web_ui_sends_it_is_answered(env: Environment) -> None:

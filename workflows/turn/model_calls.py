@@ -263,7 +263,7 @@ class ModelCalls:
         turn = self._scope.turn
         name = turn.model.partition(":")[2] or turn.model
         return (
-            f"{name} · turn {self._session.turn_count} · step {turn.step_count} · "
+            f"{name} · {self._session.turn_count}.{turn.step_count} · "
             f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
         )
 

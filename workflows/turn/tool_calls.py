@@ -155,7 +155,7 @@ class ToolCalls:
                 retry_policy=(
                     activity_options.REPEATABLE_TOOL_RETRIES if repeatable else activity_options.AT_MOST_ONCE
                 ),
-                summary=f"{call.name} · turn {self._session.turn_count} · step {turn.step_count}",
+                summary=f"{call.name} · {call.id}",
             )
         except ActivityError as error:
             check_cancelled(error)
