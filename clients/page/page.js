@@ -6,6 +6,7 @@ import { Composer } from "./panels/composer.js";
 import { ContextPanel } from "./panels/context_panel.js";
 import { Conversation } from "./conversation/conversation.js";
 import { byId, setText } from "./dom.js";
+import { forgetUnsentTexts, hasUnsentTexts } from "./conversation/unsent_texts.js";
 import { newId } from "./conversation/ids.js";
 import { LogView } from "./turns/log_view.js";
 import { LoginPanel } from "./panels/login_panel.js";
@@ -99,7 +100,7 @@ class Page {
     this.#composer.begin(conversation?.id ?? null);
     this.#showState();
     if (conversation) void conversation.open();
-    else this.#composer.focus();
+    else void this.#login.ready.then(() => this.#composer.focus()); // readers have none
   }
 
   /** @param {string} text @param {import("./conversation/wire.js").PromptMode} mode */
@@ -211,5 +212,6 @@ class Page {
 
 followTheme();
 const login = new LoginPanel();
-await login.ready; // before anything is sent that an earlier page could not send
+if (hasUnsentTexts()) await login.ready; // another person's texts are not shown, and not sent
+else forgetUnsentTexts(); // nor is it remembered whose they were: what is written now is the caller's
 new Page(login);

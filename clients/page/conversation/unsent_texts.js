@@ -8,9 +8,14 @@
 const PREFIX = "turnkeeper:";
 const OWNER = `${PREFIX}owner`;
 
+const ourKeys = () => Object.keys(sessionStorage).filter((key) => key.startsWith(PREFIX));
+
+/** Whether there is any. */
+export const hasUnsentTexts = () => ourKeys().some((key) => key !== OWNER);
+
 /** Remove all of it. */
 export function forgetUnsentTexts() {
-  for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX)) sessionStorage.removeItem(key);
+  for (const key of ourKeys()) sessionStorage.removeItem(key);
 }
 
 /** Remove it if it is another person's. @param {Caller} caller who uses the tab now */

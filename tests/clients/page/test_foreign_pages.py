@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -103,17 +104,20 @@ async def misled_browser() -> AsyncIterator[Browser]:
 class Victim:
     """A session with something to read, and with a call that waits for a decision."""
 
-    def __init__(self, url: str, session: str) -> None:
+    def __init__(self, url: str, session: str, since: datetime) -> None:
         self.url = url
         self.session = session
+        self._since = since
 
     async def look(self) -> dict[str, Any]:
         """Return everything that a foreign page may want to change."""
         async with http_client(self.url) as http:
-            sessions = (await http.get("/workflow")).json()
+            sessions = (await http.get("/workflow")).json()["sessions"]
             full = (await http.get(f"/workflow/{self.session}/conversation/full")).json()
             approvals = (await http.get(f"/workflow/{self.session}/approvals")).json()
-        return {"ids": [entry["workflow_id"] for entry in sessions["sessions"]], "full": full, "approvals": approvals}
+        # Those of earlier tests may still be added to the list.
+        new = [one["workflow_id"] for one in sessions if datetime.fromisoformat(one["started_at"]) >= self._since]
+        return {"new": new, "full": full, "approvals": approvals}
 
     async def requests(self) -> list[dict[str, Any]]:
         """One request for each operation there is, such as would do something."""
@@ -142,10 +146,11 @@ class Victim:
 async def victim(url: str, env: Environment) -> Victim:
     env.tools.specs = [*env.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
     env.vendor.script = [asks(("file_write", {"path": "Makefile", "content": SECRET}))]
+    since = datetime.now(UTC)
     session = await env.start()
     await session.prompt(id="p1", text=SECRET)
     await session.awaited_approvals()
-    return Victim(url, session.handle.id)
+    return Victim(url, session.handle.id, since)
 
 
 async def page_at(browser: Browser, url: str) -> Page:

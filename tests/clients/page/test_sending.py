@@ -37,6 +37,23 @@ async def test_api_5_prompts_written_quickly_become_turns_in_their_order(tab: Ta
     await tab.shows_the_transcript()
 
 
+async def test_api_5_a_prompt_is_sent_although_the_gateway_has_not_said_yet_who_one_is(
+    tab: Tab, env: Environment
+) -> None:
+    is_known = asyncio.Event()
+
+    async def slow(route: Route) -> None:
+        await is_known.wait()
+        await route.continue_()
+
+    await tab.page.route("**/me", slow)
+    await tab.load()
+    await tab.send("one")
+    await tab.shows(1)
+    is_known.set()
+    await tab.shows_the_transcript()
+
+
 async def test_api_5_a_prompt_that_can_t_be_sent_holds_up_those_behind_it_but_not_one_for_the_running_turn(
     tab: Tab, env: Environment
 ) -> None:
