@@ -185,7 +185,7 @@ async def get_conversation(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
     if wait:
-        run_id = await services.reader.first_run_id(workflow_id) if if_none_match else ""
+        run_id = await services.reader.first_run_id_in_temporal(workflow_id) if if_none_match else ""
 
         def matches_etag(update: ConversationUpdate) -> bool:
             return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
@@ -193,7 +193,8 @@ async def get_conversation(
         event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, matches_etag=matches_etag)
     else:
         event = await services.poller.poll(workflow_id, request)
-    etag = poll_etag(await services.reader.first_run_id(workflow_id), request, event.update.revision)
+    run_id = await services.reader.first_run_id_in_temporal(workflow_id)
+    etag = poll_etag(run_id, request, event.update.revision)
     if if_none_match and matches(etag, if_none_match):
         return Response(status_code=304, headers={"ETag": etag})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.

@@ -273,13 +273,23 @@ class SessionReader:
     async def first_run_id(self, workflow_id: WorkflowId) -> str:
         """Return the id of the session's first run, which distinguishes it from other sessions with the same id.
 
-        Empty if Temporal no longer has the session.
+        Empty if Temporal no longer has the session. Raises 404 if there is none.
         """
+        first_run_id = await self.first_run_id_in_temporal(workflow_id)
+        if not first_run_id and not await self._forgotten.exists(workflow_id):
+            raise problems.unknown_session(workflow_id)
+        return first_run_id
+
+    async def first_run_id_in_temporal(self, workflow_id: WorkflowId) -> str:
+        """Return the same; empty also if there is no such session."""
         first_run_id = self._first_run_ids.get(workflow_id)
         if first_run_id is None:
-            description = await self.describe_if_retained(workflow_id)
-            if description is None:
-                return ""
+            try:
+                description = await self.describe(workflow_id)
+            except ProblemError as problem:
+                if problem.problem.status == 404:
+                    return ""
+                raise
             first_run_id = self._first_run_ids[workflow_id] = first_run_of(description)
         return first_run_id
 
