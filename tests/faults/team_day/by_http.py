@@ -25,6 +25,9 @@ RESTARTING = (502, 503, 504)
 
 UNKNOWN_ID = "no-such-session-0"
 
+MAY_DIFFER = ("date", "content-length", "connection")
+"""Headers of two equal answers: a gateway that stops closes its connections after the response."""
+
 Json = dict[str, Any]
 
 
@@ -230,7 +233,7 @@ class HttpPerson:
         if there.status_code not in (403, 404) or _comparable(there, session) != _comparable(nowhere, UNKNOWN_ID):
             self.evidence.surprise(
                 f"{self.person.name}: {attempt.method} {attempt.path} of another tenant's session was answered "
-                f"{_summary_of(there)}, and of an unknown one {_summary_of(nowhere)}"
+                f"{_summary_of(there)} {there.headers}, and of an unknown one {_summary_of(nowhere)} {nowhere.headers}"
             )
 
     async def _try_the_revoked_key(self) -> None:
@@ -248,7 +251,7 @@ class HttpPerson:
 
 
 def _comparable(response: httpx.Response, session: str) -> tuple[int, str, list[tuple[str, str]]]:
-    headers = [(name, value) for name, value in response.headers.items() if name not in ("date", "content-length")]
+    headers = [(name, value) for name, value in response.headers.items() if name not in MAY_DIFFER]
     return response.status_code, response.text.replace(session, "ID"), sorted(headers)
 
 
