@@ -269,7 +269,7 @@ async def throughput(environment: BenchEnvironment) -> list[Row]:
 
 
 async def turns_a_second(sessions: Sequence[BenchSession]) -> float:
-    """Let all sessions take `TURNS_EACH` turns at the same time; return the turns a second of all."""
+    """Run `TURNS_EACH` turns of every session at the same time; return the turns per second of all sessions."""
 
     async def run_turns(session: BenchSession) -> None:
         for _ in range(TURNS_EACH):

@@ -1,7 +1,7 @@
 """The write-ahead log of the embedded server's database: how its connections are set up, and when it is emptied.
 
-Theory of operation. With a rollback journal the server syncs the disk four times as often (docs/decisions/0052). With
-a write-ahead log, each transaction is appended to `temporal.db-wal`, and SQLite copies pages to the database from time
+Theory of operation. A rollback journal would need four times as many disk syncs (docs/decisions/0052). With a
+write-ahead log, each transaction is appended to `temporal.db-wal`, and SQLite copies pages to the database from time
 to time without shortening the log. So text that has been deleted from the database can still be in the log. We shorten
 it every few seconds. That covers every deletion: ours, those after Temporal's retention, and those in the Web UI, some
 of which the server carries out after it has confirmed them.

@@ -1,9 +1,12 @@
 """Updates that Temporal gives up before a session has seen them (API-2)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from httpx import AsyncClient, Response
 from temporalio.api.workflowservice.v1 import RespondWorkflowTaskCompletedRequest
 from temporalio.client import Client
 
@@ -15,36 +18,45 @@ from tests.harness import BOUND, environment
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
-async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(
+@dataclass
+class Change:
+    """A change of a session whose workers are gone: the test takes the workflow task with its update."""
+
+    http: AsyncClient
+    session: str
+    queue: str
+    partials: InProcessCarrier
+    response: "asyncio.Task[Response]"
+
+
+@pytest.fixture
+async def change(
     temporal: Client, tmp_path: Path, session_requests: SessionRequests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> AsyncIterator[Change]:
     be_patient(monkeypatch, seconds=BOUND)
     partials = InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         async with environment(temporal, task_queue=queue, partials=partials) as env:
             session = await started(http, "hi")
             await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
-        changing = asyncio.create_task(http.patch(f"/workflow/{session}", json={"title": "Oslo"}))
-        task = await taken_task(temporal, queue)
-        assert task.messages
-        unanswered = RespondWorkflowTaskCompletedRequest(namespace=temporal.namespace, task_token=task.task_token)
-        await temporal.workflow_service.respond_workflow_task_completed(unanswered)
-        async with environment(temporal, task_queue=queue, partials=partials):
-            assert (await changing).status_code == 202
-            assert (await http.get(f"/workflow/{session}")).json()["title"] == "Oslo"
+        response = asyncio.create_task(http.patch(f"/workflow/{session}", json={"title": "Oslo"}))
+        yield Change(http, session, queue, partials, response)
+
+
+async def test_api_2_an_update_that_a_worker_leaves_out_is_sent_again(temporal: Client, change: Change) -> None:
+    task = await taken_task(temporal, change.queue)
+    assert task.messages
+    unanswered = RespondWorkflowTaskCompletedRequest(namespace=temporal.namespace, task_token=task.task_token)
+    await temporal.workflow_service.respond_workflow_task_completed(unanswered)
+    async with environment(temporal, task_queue=change.queue, partials=change.partials):
+        assert (await change.response).status_code == 202
+        assert (await change.http.get(f"/workflow/{change.session}")).json()["title"] == "Oslo"
 
 
 async def test_api_2_an_update_of_a_session_that_closes_meanwhile_is_a_conflict(
-    temporal: Client, tmp_path: Path, session_requests: SessionRequests, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, change: Change
 ) -> None:
-    be_patient(monkeypatch, seconds=BOUND)
-    partials = InProcessCarrier()
-    async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
-        async with environment(temporal, task_queue=queue, partials=partials) as env:
-            session = await started(http, "hi")
-            await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)
-        changing = asyncio.create_task(http.patch(f"/workflow/{session}", json={"title": "Oslo"}))
-        await taken_task(temporal, queue)
-        await temporal.get_workflow_handle(session).terminate()
-        answer = await changing
-        assert (answer.status_code, answer.json()["type"]) == (409, "urn:turnkeeper:problem:session-ended")
+    await taken_task(temporal, change.queue)
+    await temporal.get_workflow_handle(change.session).terminate()
+    answer = await change.response
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:turnkeeper:problem:session-ended")
