@@ -145,7 +145,7 @@ def decided(**approval: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"id": "s1"}, "body"),
+        ({"id": "never-was"}, "body"),
         (posted(), "body"),
         (posted(user(), message=user()), "body"),
         (posted(user(), None), "body"),
@@ -162,10 +162,11 @@ def decided(**approval: Any) -> dict[str, Any]:
         (posted(user(role="system")), "messages[0]"),
         (posted(None, user(id="no such id")), "messages[1].user.id"),
         (posted(user(parts=[])), "messages[0].user.parts"),
-        (posted(user(parts=[{"type": "file", "mediaType": "image/png", "url": "data:"}])), "messages[0].user.parts[0]"),
+        (posted(user(parts=[{"type": "file", "mediaType": "image/png", "url": "data:"}])), "messages[0].parts[0].url"),
+        (posted(user(parts=[{"type": "file", "url": "data:text/plain;base64,aGk="}])), "messages[0].user.parts[0]"),
         (posted(user(parts=[{"type": "data-x", "data": 1}])), "messages[0].user.parts[0]"),
         (posted(user("  ")), "messages[0].parts"),
-        ({"id": "s1", "message": user("a\0b")}, "message.parts"),
+        ({"id": "never-was", "message": user("a\0b")}, "message.parts"),
         (posted(user("x" * 100_001)), "messages[0].parts"),
         (posted(answered()), "messages[0].parts"),
         (posted(answered({"type": "text"})), "messages[0].parts"),
@@ -184,7 +185,7 @@ async def test_api_2_what_is_not_taken_is_named_and_starts_nothing(
     answer = await http.post("/api/chat", json=body)
     assert (answer.status_code, problem_of(answer)) == (422, "invalid"), answer.text
     assert [error["field"] for error in answer.json()["errors"]] == [field]
-    session = body.get("id", "s1")
+    session = body.get("id", "never-was")
     assert (await http.get(f"/workflow/{session.replace(' ', '-')}")).status_code == 404
 
 
