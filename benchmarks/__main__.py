@@ -1,38 +1,34 @@
-"""`make bench`: runs every measurement and writes `benchmarks/RESULTS.md`, with each goal reached or missed."""
+"""`make bench`: runs every measurement and writes its part of `benchmarks/RESULTS.md`, each goal reached or missed."""
 
 import asyncio
 import importlib.metadata
 import logging
-import os
-import platform
-from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarks.commands import commands
+from benchmarks.copies import copies
 from benchmarks.embedded import embedded
 from benchmarks.environment import bench_environment
 from benchmarks.hand_off import hand_off
+from benchmarks.kept_facts import kept_facts
 from benchmarks.listing import listing
 from benchmarks.measurements import Row, months, throughput, turns
 from benchmarks.recovery import recovery
+from benchmarks.results import RESULTS, machine, table, with_own_part
+from benchmarks.starting import starting
 from benchmarks.streaming import streaming
 from benchmarks.watching import watching
-
-RESULTS = Path(__file__).with_name("RESULTS.md")
-
-MARKS = {True: "yes", False: "**no**", None: ""}
 
 
 async def measure() -> list[Row]:
     """Run the measurements one after the other, each in its own environment."""
-    rows = hand_off()
+    rows = [*hand_off(), *kept_facts()]
     _print(rows)
     for measurement in (turns, watching, months, throughput, streaming):
         async with bench_environment() as environment:
             new_rows = await measurement(environment)
         _print(new_rows)
         rows += new_rows
-    for measurement_of_its_own in (commands, embedded, listing, recovery):
+    for measurement_of_its_own in (starting, commands, copies, embedded, listing, recovery):
         new_rows = await measurement_of_its_own()
         _print(new_rows)
         rows += new_rows
@@ -57,12 +53,9 @@ def render(rows: list[Row]) -> str:
         "watched in the same way. Medians of interleaved samples; the dev server keeps its data in memory",
         "unless the line says otherwise.",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, {versions}.",
+        f"{machine()}, {versions}.",
         "",
-        "| what | measured | floor | ratio | to reach | reached |",
-        "|---|---|---|---|---|---|",
-        *(f"| {r.what} | {r.measured} | {r.floor} | {r.ratio} | {r.goal} | {MARKS[r.reached]} |" for r in rows),
+        *table(rows),
         "",
     ]
     return "\n".join(lines)
@@ -71,7 +64,7 @@ def render(rows: list[Row]) -> str:
 def main() -> None:
     logging.basicConfig(level=logging.ERROR)
     rows = asyncio.run(measure())
-    RESULTS.write_text(render(rows))
+    RESULTS.write_text(with_own_part(RESULTS.read_text(), render(rows)))
 
 
 if __name__ == "__main__":

@@ -81,9 +81,7 @@ class BenchSession:
         self.rounds += 1
         async with self.watches.watching(self.handle.id) as watch:
             started_at = perf_counter()
-            await self.handle.signal(
-                "prompt", {"id": f"m{self.rounds}", "text": f"Question {self.rounds}: what is it?"}
-            )
+            await self.handle.signal("prompt", {"id": f"m{self.rounds}", "text": self.text()})
             until = asyncio.get_running_loop().time() + BOUND
             version = watch.version
             while not await self.is_done():
@@ -91,6 +89,10 @@ class BenchSession:
                     raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
                 version = watch.version
             return perf_counter() - started_at
+
+    def text(self) -> str:
+        """Return the text of the newest prompt."""
+        return f"Question {self.rounds}: what is it?"
 
     async def is_done(self) -> bool:
         """Return whether the last round's answer is visible."""
@@ -171,11 +173,11 @@ async def bench_environment(
 
 
 @asynccontextmanager
-async def stack_environment() -> AsyncIterator[BenchEnvironment]:
+async def stack_environment(*, in_memory: bool = False) -> AsyncIterator[BenchEnvironment]:
     """Run what `make run` runs, without the gateway: a server with a file, and a worker in its own process."""
     with TemporaryDirectory(prefix=".turnkeeper-bench-", dir=Path.cwd()) as folder:
         settings = _settings(Path(folder))
-        async with DevServer(settings.state_dir, ui_port=None) as server:
+        async with DevServer(settings.state_dir, in_memory=in_memory, ui_port=None) as server:
             variables = {
                 "TEMPORAL_ADDRESS": server.address,
                 "TURNKEEPER_STATE_DIR": str(settings.state_dir),

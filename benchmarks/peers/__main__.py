@@ -1,0 +1,138 @@
+"""`make bench-peers`: runs the same conversations through Turnkeeper and other libraries, and writes the results.
+
+It writes `samples.json`, and from it the last part of `benchmarks/RESULTS.md` and `docs/pictures/peers.svg`.
+`BENCH_TOOL_CALLS` in the environment is the number of tool calls of a turn.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median_low
+
+from temporalio.exceptions import TemporalError
+
+from benchmarks.actions import actions_of, turns_of
+from benchmarks.environment import stack_environment
+from benchmarks.measurements import turns_a_second
+from benchmarks.peers import recording, work
+from benchmarks.peers.install import LibraryError
+from benchmarks.peers.plot import PICTURE, plot
+from benchmarks.peers.recording import Recording, SystemSamples
+from benchmarks.peers.report import section
+from benchmarks.peers.systems import HistorySession, Session, System, running_systems
+from benchmarks.results import RESULTS, machine, with_peers
+
+TURNS, CONVERSATIONS = 100, 3
+SESSIONS, RATES = 32, 3
+"""Concurrent sessions, and samples of their turns a second."""
+
+COUNTED_TURN = 6
+"""After this turn, a conversation's events are counted: before it continues as new."""
+
+
+@dataclass
+class Contender:
+    """A system and its samples. It is left out once it has failed."""
+
+    system: System
+    samples: SystemSamples
+    session: Session | None = None
+    """The running conversation."""
+    crowd: list[Session] = field(default_factory=list)
+    """The concurrent sessions."""
+
+    async def guarded(self, measurement: Callable[["Contender"], Awaitable[None]]) -> None:
+        """Run the measurement, unless an earlier one has failed."""
+        if self.samples.failure is None:
+            try:
+                await measurement(self)
+            except (LibraryError, TemporalError, TimeoutError) as error:
+                self.samples.failure = f"{type(error).__name__}: {error}"
+                print(f"{self.system.name}: {self.samples.failure}", flush=True)
+
+    async def begin(self) -> None:
+        self.session = await self.system.start()
+        self.samples.milliseconds.append([])
+        self.samples.stored.append([])
+
+    async def measure_turn(self) -> None:
+        assert self.session
+        seconds = await self.session.round()
+        self.samples.milliseconds[-1].append(round(seconds * 1000, 1))
+        self.samples.stored[-1].append(await self.session.stored_bytes())
+        if isinstance(self.session, HistorySession):
+            self.samples.runs = len(self.session.run_bytes)
+            if self.session.rounds == COUNTED_TURN:
+                await self._count_actions(self.session)
+
+    async def _count_actions(self, session: HistorySession) -> None:
+        """Count actions and events of a median turn, without the first one, which may load something."""
+        turns = turns_of((await session.handle.fetch_history()).events)[1:]
+        self.samples.actions = median_low(actions_of(turn).total() for turn in turns)
+        self.samples.events = median_low(map(len, turns))
+
+    async def begin_crowd(self, sessions: int) -> None:
+        self.crowd = [await self.system.start() for _ in range(sessions)]
+
+    async def measure_rate(self) -> None:
+        self.samples.rates.append(round(await turns_a_second(self.crowd), 2))
+
+
+async def measure(options: argparse.Namespace) -> Recording:
+    """Measure all systems in turn: one conversation after the other, then concurrent sessions."""
+    async with (
+        stack_environment(in_memory=not options.on_file) as environment,
+        running_systems(environment, in_memory=not options.on_file) as (systems, failures),
+    ):
+        contenders = [Contender(system, SystemSamples(system.name, system.versions)) for system in systems]
+        for number in range(1, options.conversations + 1):
+            await _each(contenders, Contender.begin)
+            order = deque(contenders)
+            for _ in range(options.turns):
+                await _each(order, Contender.measure_turn)
+                order.rotate()  # what one leaves to do for the server affects all others equally
+            print(f"Conversation {number} of {options.conversations} is measured", flush=True)
+        await _each(contenders, lambda contender: contender.begin_crowd(options.sessions))
+        for _ in range(options.rates):
+            await _each(contenders, Contender.measure_rate)
+    missing = [SystemSamples(name, failure=reason) for name, reason in failures.items()]
+    samples = [contender.samples for contender in contenders]
+    return Recording(machine(), work.TOOL_CALLS, options.sessions, options.on_file, [*samples, *missing])
+
+
+async def _each(contenders: Iterable[Contender], measurement: Callable[[Contender], Awaitable[None]]) -> None:
+    for contender in contenders:
+        await contender.guarded(measurement)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--turns", type=int, default=TURNS, help="turns of a conversation, at least 10")
+    parser.add_argument("--conversations", type=int, default=CONVERSATIONS)
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="concurrent sessions")
+    parser.add_argument("--rates", type=int, default=RATES, help="samples with concurrent sessions")
+    parser.add_argument("--on-file", action="store_true", help="all databases are on the disk")
+    parser.add_argument("--print", action="store_true", help="print the results, and write nothing")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = _options()
+    logging.basicConfig(level=logging.ERROR)
+    run = asyncio.run(measure(options))
+    if run.systems[0].failure:
+        sys.exit("Without Turnkeeper there is nothing to compare.")
+    if options.print:
+        print(section(run))
+        return
+    recording.save(run)
+    RESULTS.write_text(with_peers(RESULTS.read_text(), section(run)))
+    PICTURE.write_text(plot(run))
+
+
+if __name__ == "__main__":
+    main()
