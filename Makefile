@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run chat demo test fast-tests slow-tests test-live soak team-day fuzz check lint bench pictures
+.PHONY: help run chat demo test fast-tests slow-tests test-live soak team-day fuzz check lint bench bench-peers pictures
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,7 +23,8 @@ chat: $(INSTALLED) ## chat in the terminal while it runs; SESSION=<id> continues
 demo: $(INSTALLED) ## play a short demo with two crashes: about 20 s, offline
 	@$(BIN)/turnkeeper demo
 
-# Two processes for each core, at most eight, since tests often wait. Files run in their listed order, long ones early.
+# Two processes for each core, at most eight: tests often wait, but more of them only slow each other down. Files run in
+# the order of tests/file_order.py.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 
 # Tests without a server, which never wait.
@@ -71,11 +72,18 @@ lint: $(INSTALLED)
 bench: $(INSTALLED) ## run the benchmarks; results in benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
+# ARGUMENTS='--turns 20 --conversations 1 --print' for a short trial.
+bench-peers: $(INSTALLED) ## run the same work through other libraries, which it installs; results in the same file
+	@$(BIN)/python -m benchmarks.peers $(ARGUMENTS)
+
 pictures: $(INSTALLED) ## take the README's pictures again; needs Chromium
 	$(BIN)/python docs/pictures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PYTHON) -m venv --upgrade-deps $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+		--editable '.[dev]'
+# pip compiles on one core, which takes as long as all else. A file that is no valid module is nobody's concern.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@

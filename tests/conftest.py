@@ -19,7 +19,9 @@ from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
 from tests.certificates import read_certificates_once
+from tests.file_order import in_order
 from tests.log_watch import LOG_WATCH
+from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
@@ -33,6 +35,7 @@ settings.register_profile(
 settings.load_profile("turnkeeper")
 
 read_certificates_once()
+make_files_with_tables()
 
 # Temporal's server is a third of what the tests cost. It collects no garbage below a gibibyte, and uses one thread per
 # server, since several servers share the cores: together that saves a fifth of it.
@@ -49,6 +52,12 @@ QUICK = {
     # again after 3, 4.5, 7 s and so on: of several deletions beside each other one could take over 120 s.
     "history.transferProcessorUpdateAckInterval": '"1s"',
 }
+
+ONE_PARTITION = {
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
+}
+"""A task queue has four partitions, each with its own goroutines and rows. Nearly every test has a new task queue."""
 
 TINY = {
     "limit.historyCount.suggestContinueAsNew": "60",
@@ -135,6 +144,7 @@ def _no_gateway_compares_its_index_with_all_sessions_of_the_run() -> Iterator[No
 def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
     monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=PATIENT_SECONDS))
+    monkeypatch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
     be_patient(monkeypatch)
 
 
@@ -155,6 +165,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the processes take long files early, and waiting ones beside those that work."""
+    items[:] = in_order(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -179,6 +194,13 @@ def dynamic_config(values: dict[str, str]) -> list[str]:
 @pytest.fixture(scope="session")
 async def temporal() -> AsyncIterator[Client]:
     """A client of a real server in memory, with our search attributes."""
+    async with server_with({**QUICK, **ONE_PARTITION}) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+async def temporal_with_partitions() -> AsyncIterator[Client]:
+    """A client of a real server that hands out a session's query and workflow task in either order."""
     async with server_with(QUICK) as client:
         yield client
 
@@ -186,7 +208,7 @@ async def temporal() -> AsyncIterator[Client]:
 @pytest.fixture(scope="session")
 async def tiny_temporal() -> AsyncIterator[Client]:
     """A client of a real server whose limits are tiny."""
-    async with server_with({**QUICK, **TINY}) as client:
+    async with server_with({**QUICK, **ONE_PARTITION, **TINY}) as client:
         yield client
 
 

@@ -43,8 +43,8 @@ async def until(
         raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
 
 
-FIRST_GROWING_PAUSE = 0.02
-"""Seconds: about what a turn takes on an idle machine."""
+FIRST_GROWING_PAUSE = 0.05
+"""Seconds: about what a turn takes, since every check is work for the session and for Temporal."""
 
 
 def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.file_order import LONG
 from tests.processes.forked import DEVNULL, PIPE, fork
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +87,8 @@ def test_ops_1_ci_installs_every_program_that_a_test_looks_for() -> None:
         installed | OF_EVERY_SYSTEM
     )
     assert looked_for - installed == OF_EVERY_SYSTEM
+
+
+def test_every_file_that_is_to_run_early_is_there_once() -> None:
+    assert [name for name in LONG if not (ROOT / "tests" / name).exists()] == []
+    assert len(set(LONG)) == len(LONG)

@@ -37,7 +37,7 @@ from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.activities.toolbox.configured_servers import own_tool_server
-from turnkeeper.activities.toolbox.server_connection import ToolServer
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse

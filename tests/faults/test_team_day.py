@@ -7,6 +7,7 @@ from tests.faults.team_day.day import Options, run_day
 from tests.faults.team_day.evidence import Evidence
 from tests.faults.team_day.people import Tenant
 from tests.ops.conftest import needs_linux
+from tests.processes.forked import forked_commands
 
 SHORT = Options(minutes=0.1, people=4, events=("new key", "gateway killed", "removal"))
 """An admin, an approver, a writer and a reader in each of three tenants, all by HTTP."""
@@ -15,7 +16,8 @@ SHORT = Options(minutes=0.1, people=4, events=("new key", "gateway killed", "rem
 @pytest.mark.campaign
 @needs_linux
 async def test_api_4_in_a_day_of_three_tenants_nobody_sees_or_does_what_they_may_not(tmp_path):
-    evidence = await run_day(SHORT, tmp_path)
+    with forked_commands():  # `make team-day` executes them
+        evidence = await run_day(SHORT, tmp_path)
     assert evidence.surprises == []
     assert len(evidence.events) == len(SHORT.events)
     for action in ("start", "prompt", "intrude", "overstep"):

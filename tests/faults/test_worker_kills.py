@@ -413,39 +413,34 @@ class Stop(Fault):
                 return await scenario.outcome(recorder)
 
 
+# To Temporal, an activity that a kill keeps from reporting is the same wherever in it the kill comes. So the points are
+# those between which something outside changes: the tool's effect, the text that was shown, the turn that has ended.
 KILLS = [
-    *(Kill(f"list_tools {point}", "list_tools") for point in ("begins", "has run")),
-    *(Kill(f"model call 1 {point}", "model call 1") for point in ("begins", "has written 3", "has run")),
+    Kill("list_tools has run", "list_tools"),
+    Kill("model call 1 begins", "model call 1"),
     Kill("model call 2 has written 3", "model call 2"),
     Kill("model call 3 has run", "model call 3"),
-    *(Kill(f"file_read {point}", "file_read") for point in ("begins", "has run")),
-    *(Kill(f"put {point}", "put") for point in ("is about to act", "has acted", "has run")),
+    Kill("file_read begins", "file_read"),
+    Kill("put is about to act", "put"),
+    Kill("put has acted", "put"),
     Kill("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
     Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
-    Kill("pay has run", "pay", PAID_BUT_NOT_KNOWN),
     Kill("prompt p2 arrives", "model call 1", pauses_at="model call 1 begins"),
     Kill("model call 1 is scheduled", pauses_at="list_tools has run"),
-    Kill("model call 2 is scheduled", pauses_at="model call 1 begins"),
     Kill("pay is scheduled", pauses_at="model call 2 begins"),
-    Kill("model call 3 is scheduled", pauses_at="pay has run"),
     # The workflow task that ends the first turn and begins the next.
     Kill("model call 4 is scheduled", pauses_at="model call 3 begins"),
-    Kill("file_read begins", "file_read", None, ALL_AT_ONCE),
     Kill("put has acted", "put", None, ALL_AT_ONCE),
     Kill("pay has acted", "pay", PAID_BUT_NOT_KNOWN, ALL_AT_ONCE),
 ]
 
-STOPS_IN_TIME = [
-    Stop(point)
-    for point in ("list_tools begins", "model call 1 has written 3", "file_read has run", "pay begins", "pay has run")
-]
+STOPS_IN_TIME = [Stop(point) for point in ("list_tools begins", "model call 1 has written 3", "pay begins")]
 
 STOPS_TOO_SOON = [
     Stop(point, interrupts, payment, pause="for ever", shutdown_grace=0.5)
     for point, interrupts, payment in (
         ("model call 2 has written 3", "model call 2", PAID),
         ("put has acted", "put", PAID),
-        ("pay is about to act", "pay", NOT_PAID_NOR_KNOWN),
         ("pay has acted", "pay", PAID_BUT_NOT_KNOWN),
     )
 ]

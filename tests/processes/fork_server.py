@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import termios
 from contextlib import suppress
 from typing import TypedDict
@@ -27,6 +28,7 @@ import httpx2
 
 from tests.certificates import read_certificates_once
 from tests.processes import launcher
+from tests.stores.ready_files import make_files_with_tables, migrated_file
 from turnkeeper.ops.local import processes
 from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.die_with_parent import die_with_parent
@@ -84,6 +86,9 @@ def main() -> None:
     own_build_id()  # reads all our code, once for all workers
     read_certificates_once()
     httpx2.create_ssl_context()
+    make_files_with_tables()
+    migrated_file()
+    tempfile.tempdir = None  # each process reads TMPDIR itself
     gc.freeze()
     request = serve()
     if request is not None:

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+from tests.vendors.typed_dicts import adapter_of
 from turnkeeper.activities.providers.protocol import Provider
 
 BOUND = 30.0
@@ -280,6 +281,9 @@ class VendorWire(ABC):
     model: str
     """What a session names to be answered by it, as `provider:name`."""
 
+    sdk_types: tuple[str, ...]
+    """The SDK's types of a request and of an event, as `package.module:Name`."""
+
     def __init__(self) -> None:
         self.server = WireServer(check=self.check)
 
@@ -297,6 +301,8 @@ class VendorWire(ABC):
         self.server.replies(*(reply if isinstance(reply, Reply) else self.reply(reply) for reply in replies))
 
     async def __aenter__(self) -> Self:
+        for sdk_type in self.sdk_types:
+            adapter_of(sdk_type)  # no request waits for it
         await self.server.__aenter__()
         return self
 

@@ -1,6 +1,22 @@
-"""Holding a request against an SDK's own types."""
+"""Holding what is sent against an SDK's own types. They are slow to load, so they load where a wire begins."""
 
+from functools import cache
+from pkgutil import resolve_name
 from typing import Any
+
+from pydantic import TypeAdapter
+
+
+@cache
+def adapter_of(sdk_type: str) -> TypeAdapter[Any]:
+    """Return what validates values of the type, which is named as `package.module:Name`."""
+    return TypeAdapter(resolve_name(sdk_type))
+
+
+def check_request(body: dict[str, Any], typed_dict: str) -> None:
+    """Check that the body is a `TypedDict` of an SDK, and has no other fields."""
+    gone_through(adapter_of(typed_dict).validate_python(body))
+    assert set(body) <= fields_of(resolve_name(typed_dict))
 
 
 def gone_through(value: Any) -> Any:
