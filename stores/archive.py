@@ -75,6 +75,15 @@ class Archive:
         read = partial(_read_page, session_id=session_id, before=before, limit=limit, max_bytes=max_bytes)
         return [_archived(row) for row in await self._database.read(read)]
 
+    async def range(self, session_id: WorkflowId, first: int, last: int) -> list[ArchivedTurn]:
+        """Return the turns with the numbers `first` to `last`, oldest first; missing ones are left out."""
+        query = select(TURNS.c.number, TURNS.c.turn).where(
+            _is_of(TURNS, session_id), TURNS.c.number.between(first, last)
+        )
+        query = query.order_by(TURNS.c.number)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return [_archived(row) for row in rows]
+
     async def find(self, session_id: WorkflowId, turn_id: str) -> ArchivedTurn | None:
         """Return the newest turn with this id, or `None`."""
         query = select(TURNS.c.number, TURNS.c.turn).where(_is_turn(session_id, turn_id))

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.queue.prompt_row import text_bytes
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
 from turnkeeper.stores.database.moments import microseconds
@@ -111,7 +111,7 @@ def _parked_row(session_id: WorkflowId, number: int, prompt: Prompt) -> dict[str
         "session_id": session_id,
         "number": number,
         "message_id": prompt.id,
-        "text_bytes": len(to_json(prompt.text)),
+        "text_bytes": text_bytes(prompt),
         "prompt": prompt.model_dump_json(),
     }
 

@@ -1,23 +1,27 @@
-"""A cache of large texts; a text never changes under its hash (SES-15)."""
+"""A cache of large texts and of attachments; nothing ever changes under its hash (SES-15)."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+Content = TypeVar("Content", str, bytes)
 
 
-class RecentTexts:
-    """Texts by owner and hash, with at most `max_chars` together; the oldest are dropped first."""
+class RecentTexts(Generic[Content]):
+    """Texts or contents by owner and hash, of at most `max_chars` together; the oldest are dropped first."""
 
     def __init__(self, *, max_chars: int) -> None:
         self._max_chars = max_chars
-        self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, str], Content] = OrderedDict()
         self._chars = 0
 
-    def find(self, owner: str, hashes: Iterable[str]) -> dict[str, str]:
+    def find(self, owner: str, hashes: Iterable[str]) -> dict[str, Content]:
         return {name: self._texts[owner, name] for name in hashes if (owner, name) in self._texts}
 
-    def remember(self, owner: str, texts: dict[str, str]) -> None:
+    def remember(self, owner: str, texts: dict[str, Content]) -> None:
         for name, text in texts.items():
-            self._chars += len(text) - len(self._texts.pop((owner, name), ""))
+            earlier = self._texts.pop((owner, name), None)
+            self._chars += len(text) - (len(earlier) if earlier else 0)
             self._texts[owner, name] = text
         while self._chars > self._max_chars:
             _, forgotten = self._texts.popitem(last=False)

@@ -20,7 +20,7 @@ from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
-from turnkeeper.stores.database.rows import INSERTS, delete_rows, insert_missing
+from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing
 from turnkeeper.stores.database.tables import INDEX_REPAIRS, MAX_ID_CHARS, SESSIONS
 
 
@@ -194,7 +194,7 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
 
 
 def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
-    insert = INSERTS[connection.dialect.name](SESSIONS)
+    insert = insert_into(connection, SESSIONS)
     new, stored = insert.excluded, SESSIONS.c
     is_same_session = new.started_at == stored.started_at
     is_later = or_(
@@ -239,7 +239,7 @@ def _configure(connection: Connection, session_id: WorkflowId, values: dict[str,
 
 
 def _note_compared(connection: Connection, row: dict[str, object]) -> None:
-    insert = INSERTS[connection.dialect.name](INDEX_REPAIRS)
+    insert = insert_into(connection, INDEX_REPAIRS)
     new = insert.excluded.compared_until
     is_later = new > INDEX_REPAIRS.c.compared_until
     values = {"compared_until": new}

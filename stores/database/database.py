@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.database.backend import Backend, NewerTablesError
 from turnkeeper.stores.database.postgresql import postgresql_backend
+from turnkeeper.stores.database.revision import is_current
 from turnkeeper.stores.database.sqlite import sqlite_backend
 from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
@@ -129,10 +130,10 @@ class Database:
         async with _migrating:
             if self._has_tables:
                 return
-            schema = await asyncio.to_thread(import_module, ".schema", __package__)
             await asyncio.to_thread(self._backend.create)
             # Most often nothing is to do: then no lock is taken, and a file that can't be written can be read.
-            if not await self._run(schema.is_current, self._backend.begin_reading, caller):
+            if not await self._run(is_current, self._backend.begin_reading, caller):
+                schema = await asyncio.to_thread(import_module, ".schema", __package__)
                 await self._run(schema.migrate, self._backend.begin_migrating, caller)
             self._has_tables = caller.waits
 

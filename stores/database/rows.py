@@ -1,21 +1,26 @@
 """Writes rows so that a second attempt does no harm, and deletes rows by session, in any table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from turnkeeper.stores.database.database import Database
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 DELETE_BATCH_ROWS = 100
 """Rows deleted in one transaction, which overwrites them and must stay short for every session."""
 
-INSERTS: dict[str, Callable[[Table], postgresql.Insert | sqlite.Insert]] = {
-    "postgresql": postgresql.insert,
-    "sqlite": sqlite.insert,
-}
-"""By dialect: `insert` with `on_conflict_do_update`."""
+
+def insert_into(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    """Return an insert with `on_conflict_do_update`, of the connection's dialect; other dialects stay unloaded."""
+    dialect: Any = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+    insert: postgresql.Insert | sqlite.Insert = dialect.insert(table)
+    return insert
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, object]]) -> None:
@@ -23,8 +28,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str
 
     A check before the insert would not be enough: two attempts of one activity may write at the same time.
     """
-    insert = INSERTS[connection.dialect.name]
-    connection.execute(insert(table).on_conflict_do_nothing(), rows)
+    connection.execute(insert_into(connection, table).on_conflict_do_nothing(), rows)
 
 
 def put_rows(
@@ -34,7 +38,7 @@ def put_rows(
 
     With `newest_by`, a row with a greater value in that column stays, so a late second attempt undoes nothing.
     """
-    insert = INSERTS[connection.dialect.name](table)
+    insert = insert_into(connection, table)
     keys = [column.name for column in table.primary_key]
     values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
     where = None if newest_by is None else insert.excluded[newest_by] >= table.c[newest_by]
@@ -42,23 +46,30 @@ def put_rows(
 
 
 async def delete_rows(
-    database: Database, table: Table, session_id: str, *, where: ColumnElement[bool] | None = None
+    database: Database,
+    table: Table,
+    session_id: str,
+    *,
+    where: ColumnElement[bool] | None = None,
+    batch_rows: int | None = None,
 ) -> int:
     """Delete the session's rows in `table`; return how many were deleted. Raises `StoreUnavailableError`.
 
-    With `where`, only matching rows are deleted. After a failure half-way, the rows with the smallest keys are left, so
-    turns have no gaps.
+    `batch_rows` are deleted in one transaction, by default `DELETE_BATCH_ROWS`. With `where`, only matching rows are
+    deleted. After a failure half-way, the rows with the smallest keys are left, so turns have no gaps.
     """
     matches = table.c.session_id == session_id
     if where is not None:
         matches &= where
     deleted = 0
-    while count := await database.write(partial(_delete_last, table=table, matches=matches)):
+    while count := await database.write(
+        partial(_delete_last, table=table, matches=matches, rows=batch_rows or DELETE_BATCH_ROWS)
+    ):
         deleted += count
     return deleted
 
 
-def _delete_last(connection: Connection, *, table: Table, matches: ColumnElement[bool]) -> int:
+def _delete_last(connection: Connection, *, table: Table, matches: ColumnElement[bool], rows: int) -> int:
     keys = list(table.primary_key)
-    last = select(*keys).where(matches).order_by(*(key.desc() for key in keys)).limit(DELETE_BATCH_ROWS)
+    last = select(*keys).where(matches).order_by(*(key.desc() for key in keys)).limit(rows)
     return connection.execute(delete(table).where(matches, tuple_(*keys).in_(last))).rowcount

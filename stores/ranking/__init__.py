@@ -1,0 +1,1 @@
+"""Ranking texts by their relevance to others, offline."""

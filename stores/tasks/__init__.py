@@ -1,0 +1,1 @@
+"""What the store has for tasks: the handles of MCP tasks, and what a hand-off refers to."""
