@@ -29,6 +29,7 @@ from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
 
 if TYPE_CHECKING:
+    from turnkeeper.clients.terminal.copies import CopyCommands
     from turnkeeper.clients.terminal.tasks import TaskCommands
     from turnkeeper.ops.checks.doctor import Finding
 
@@ -122,6 +123,10 @@ def chat(
         typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Send this file with the first prompt. Can be repeated."),
+    ] = None,
 ) -> None:
     """Chat with a session in the terminal.
 
@@ -143,7 +148,9 @@ def chat(
     if url is not None and not url.strip():
         _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
     address = url or Gateway.find(_settings()).url
-    options = ChatOptions(url=address, message=message, session=session, url_option=url, as_json=as_json)
+    options = ChatOptions(
+        url=address, message=message, session=session, url_option=url, as_json=as_json, attach=attach or ()
+    )
     raise typer.Exit(run_chat(options))
 
 
@@ -160,6 +167,7 @@ UrlOption = Annotated[
     typer.Option(metavar="URL", help="The gateway's address; by default that of the stack in this folder."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
 ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
 
 
@@ -325,6 +333,53 @@ def _exit_on_key_errors() -> Iterator[None]:
 
 
 @commands.command()
+def export(
+    session: SessionArgument,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A text for people, which can't be imported.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it. Default: stdout.")
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Write a whole session as one JSON document, which `import` and any later release reads."""
+    raise typer.Exit(_copy_commands(url).export(_session_id(session), markdown=markdown, output=output))
+
+
+@commands.command("import")
+def import_session(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written; - for stdin.")],
+    session_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
+    ] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a session from an exported one: the same conversation, which goes on."""
+    new_id = None if session_id is None else _session_id(session_id)
+    raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
+
+
+@commands.command()
+def fork(
+    session: SessionArgument,
+    turn: Annotated[
+        str | None,
+        typer.Option(metavar="TURN", help="The last turn that it has: a number from 1, or an id. Default: the last."),
+    ] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title.")] = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a session with the turns of another one, up to one of them."""
+    new_id = None if session_id is None else _session_id(session_id)
+    commands_of = _copy_commands(url, as_json)
+    raise typer.Exit(commands_of.fork(_session_id(session), turn=turn, new_id=new_id, title=title))
+
+
+@commands.command()
 def audit(
     session: Annotated[str | None, typer.Option(metavar="ID", help="Only changes of this session.")] = None,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this user asked for.")] = None,
@@ -434,6 +489,18 @@ def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":
     from turnkeeper.clients.terminal.tasks import TaskCommands
 
     return TaskCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
+
+
+def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
+    from turnkeeper.clients.terminal.copies import CopyCommands
+
+    return CopyCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
+
+
+def _session_id(text: str) -> str:
+    if not is_id(text):
+        _exit_with(f"{text!r} is not a session id. An id has {ID_RULE}.")
+    return text
 
 
 def _gateway_url(url: str | None) -> str:

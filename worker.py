@@ -18,6 +18,7 @@ from temporalio.worker import Interceptor, Worker
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
+from turnkeeper.activities.hand_off import HandOffActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
@@ -43,12 +44,15 @@ from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, prepare
+from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare_in_time
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
+
+PREPARE_SECONDS = 5.0
+"""How long the embedded server may refuse to prepare its namespace."""
 
 DEADLOCK_TIMEOUT = "_deadlock_timeout_seconds"
 SDK_DEADLOCK_SECONDS = 2
@@ -72,6 +76,7 @@ def build_worker(
     summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)
+    hand_off = HandOffActivities(model_client, texts, stores.blobs, client)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
@@ -88,6 +93,8 @@ def build_worker(
             tooling.call_tool,
             task_texts.read_large_text,
             task_texts.keep_large_result,
+            hand_off.condense_history,
+            hand_off.prepare_sub_task,
             archiving.move_to_archive,
             archiving.unpark,
             deletion.stop_session,
@@ -169,6 +176,7 @@ def build_providers(settings: Settings) -> ProviderRegistry:
             base_url=endpoint.base_url,
             api_key=key.get_secret_value() if key else None,
             protocol=endpoint.protocol,
+            images=endpoint.images,
         )
 
     return ProviderRegistry({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
@@ -189,7 +197,9 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     `activity_reports` is the descriptor of the pipe to `turnkeeper up`, which reports running activities.
     """
     interceptors = [] if activity_reports is None else [RunningReporter(activity_reports)]
-    await prepare(client)
+    # The embedded server may still be starting.
+    patience = PREPARE_SECONDS if find_endpoint(settings).embedded else 0.0
+    await prepare_in_time(client, patience=patience)
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
@@ -213,7 +223,6 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
 
 async def main() -> None:
     settings = load_settings()
-    # Before any tool server is built: its own logging uses rich, which breaks in the workflow sandbox.
     set_up_logging(settings)
     await run_worker(settings, await connect(settings))
 

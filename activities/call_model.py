@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import MAX_ATTEMPTS, judge
+from turnkeeper.activities.failures import MAX_ATTEMPTS, MAX_RETRY_DELAY, judge, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.model_request.index_notes import IndexNotes
@@ -24,6 +24,7 @@ from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_res
 from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.models.transcript.unfinished import unfinished_answer
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 ATTEMPTS_PER_WAIT = 1_000_000
@@ -33,6 +34,8 @@ SILENCE_SECONDS = 1.0
 """Pause after the session did not answer a query."""
 
 SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
+
+ATTACHMENTS_REASON = "The attachments of the conversation can't be read now. {reason}"
 
 MAX_CALL_NAME_CHARS = 256
 """Maximum characters of a call's name: four times the longest name of a tool."""
@@ -113,6 +116,11 @@ class ModelActivities:
             return ModelCallOutcome(wait_seconds=SILENCE_SECONDS, wait_reason=SILENCE_REASON)
         if request is None:
             return ModelCallOutcome(repeat="digest_mismatch")
+        try:
+            request = await self._texts.with_attachments(current_session_id(), request)
+        except StoreUnavailableError as error:
+            # As for a silent session: nothing was asked, and the turn goes on as soon as the store answers.
+            return ModelCallOutcome(wait_seconds=MAX_RETRY_DELAY, wait_reason=ATTACHMENTS_REASON.format(reason=error))
         self._index_notes.note_begin(call)
         response: ModelResponse | None = None
         try:
@@ -174,15 +182,7 @@ class ModelActivities:
         max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
         unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=max_bytes)
         details = spending.heartbeat_details(() if unfinished is None else (unfinished,))
-        if not details:
-            return failure
-        return ApplicationError(
-            failure.message,
-            *details,
-            type=failure.type,
-            non_retryable=failure.non_retryable,
-            next_retry_delay=failure.next_retry_delay,
-        )
+        return with_details(failure, details)
 
     async def _unfinished_answer(
         self, answer_so_far: PartialOutput | None, call: ModelCall, *, max_bytes: int

@@ -6,6 +6,7 @@ change and retry       `repeat`: the workflow changes the request and sends it a
 give up                a non-retryable `ApplicationError`; the turn ends with its `type`
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypeGuard, get_args
 
@@ -140,3 +141,16 @@ def describe_failure(error: ActivityError) -> tuple[ErrorType, str]:
         return error_type, _sentence(error_type, cause.message)
     kind = cause.type if isinstance(cause, ApplicationError) else type(cause).__name__
     return "internal", f"An internal error ended the turn ({kind}). It is in the worker's log and in Temporal."
+
+
+def with_details(failure: ApplicationError, details: Sequence[object]) -> ApplicationError:
+    """Return the same failure with these details, in which the workflow finds what its attempts have cost."""
+    if not details:
+        return failure
+    return ApplicationError(
+        failure.message,
+        *details,
+        type=failure.type,
+        non_retryable=failure.non_retryable,
+        next_retry_delay=failure.next_retry_delay,
+    )

@@ -1,11 +1,9 @@
 """Summaries of what the model no longer sees: the activity `summarise` (CTX-5)."""
 
-from collections.abc import Sequence
-
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import judge
+from turnkeeper.activities.failures import judge, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
@@ -48,7 +46,7 @@ class SummaryActivities:
                 response = await self._ask_model(call, evicted, spending)
             except ApplicationError as failure:
                 activity.heartbeat(*spending.heartbeat_details(()))
-                raise _with_details(failure, spending.heartbeat_details(())) from None
+                raise with_details(failure, spending.heartbeat_details(())) from None
         return _outcome_of(response, evicted).model_copy(update={"spent": spending.total})
 
     async def _ask_model(self, call: SummaryCall, evicted: ModelRequest, spending: Spending) -> ModelResponse:
@@ -65,16 +63,6 @@ class SummaryActivities:
         judge(failure, attempt=activity.info().attempt, vendor_waits=0, unclear=spending.unclear_answers)
         # Unlike the turn's own calls, a summary is not worth a long wait.
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
-
-
-def _with_details(failure: ApplicationError, details: Sequence[object]) -> ApplicationError:
-    return ApplicationError(
-        failure.message,
-        *details,
-        type=failure.type,
-        non_retryable=failure.non_retryable,
-        next_retry_delay=failure.next_retry_delay,
-    )
 
 
 def _outcome_of(response: ModelResponse, evicted: ModelRequest) -> SummaryOutcome:

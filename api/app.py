@@ -27,9 +27,9 @@ from turnkeeper.api.routes import (
     api_docs,
     approvals,
     audit,
-    blobs,
     context,
     conversation,
+    copies,
     events,
     health,
     login,
@@ -38,6 +38,7 @@ from turnkeeper.api.routes import (
     sessions,
     tasks,
 )
+from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -52,7 +53,19 @@ DRAIN_SECONDS = 5.0
 
 def _routes_of_the_api() -> APIRouter:
     router = APIRouter(dependencies=[Depends(reject_unknown_parameters), Depends(record_request)])
-    of_sessions = (sessions, conversation, events, approvals, context, tasks, blobs, markdown, ai_sdk)
+    of_sessions = (
+        copies,
+        sessions,
+        conversation,
+        events,
+        approvals,
+        context,
+        tasks,
+        blobs,
+        attachments,
+        markdown,
+        ai_sdk,
+    )
     for routes in (*of_sessions, audit, login, health):
         router.include_router(routes.router)
     return router
@@ -101,7 +114,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     api_docs.install(app)
     app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
-    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
     app.add_middleware(StalledStreamMiddleware)
     app.add_middleware(RateLimitMiddleware, settings=settings, rates=rates)
     # The middleware that is added last runs first: a foreign request must not cost anything.
@@ -122,14 +135,15 @@ class BodyLimitMiddleware:
     FastAPI's own limit has the same value, but responds in plain text.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, max_import_bytes: int) -> None:
         self._app = app
+        self._max_import_bytes = max_import_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        max_bytes = max_body_bytes(scope["path"])
+        max_bytes = max_body_bytes(scope["path"], max_import_bytes=self._max_import_bytes)
         if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
             await problems.response(problems.too_large(max_bytes).problem)(scope, receive, send)

@@ -8,6 +8,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictBool,
+    StrictInt,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -15,6 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
+from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
@@ -24,6 +26,7 @@ from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
+from turnkeeper.models.tasks.relevance import ExchangeRelevance
 from turnkeeper.models.tasks.stored_history import ConversationHistory
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict
 
@@ -42,6 +45,9 @@ PromptText = Annotated[
     ),
 ]
 
+
+MaybeBlank = Annotated[str, Field(max_length=100_000, examples=["write hello to greeting.txt"])]
+"""A prompt's text, which may be blank if there are attachments."""
 
 MAX_CREDENTIAL_CHARS = 3_500
 """Of what is logged in with: browsers keep cookies of up to 4 KB."""
@@ -135,22 +141,47 @@ class StartSession(Strict):
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
     workspace: Folder = ""
-    prompt: PromptText | None = None
+    prompt: MaybeBlank | None = None
+    attachments: AttachmentBodies = []
+    """Of the first prompt; with them it may be blank or absent."""
+
+
+class Fork(Strict):
+    """A new session with the turns up to `turn`: a turn's id, or its number from 1; by default the last completed one.
+
+    Without an `id` the new session gets one, and without a `title` that of the original, marked as a fork.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"turn": 12, "id": "support-42b"}]})
+
+    turn: Annotated[StrictInt, Field(ge=1, le=2**31)] | Id | None = None
+    id: Id | None = None
+    title: Title | None = None
 
 
 class SendPrompt(Strict):
-    """A prompt. Sending the same `id` twice makes one turn; the `Idempotency-Key` header does the same."""
+    """A prompt. Sending the same `id` twice makes one turn; the `Idempotency-Key` header does the same.
+
+    With attachments its text may be blank.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"message": "what time is it?"},
                 {"message": "only the Python files", "id": "m-42", "mode": "steer"},
+                {
+                    "message": "what does it print?",
+                    "attachments": [
+                        {"type": "code", "name": "add.py", "language": "python", "content": "print(1 + 1)"}
+                    ],
+                },
             ]
         }
     )
 
-    message: PromptText
+    message: MaybeBlank
+    attachments: AttachmentBodies = []
     id: Id | None = None
     mode: PromptMode = "enqueue"
 
@@ -174,7 +205,8 @@ class CancelTask(Strict):
 class Chat(Strict):
     """Start or continue a session in one call. `user_name` is used only if the call starts a session.
 
-    Without it, a new session is the caller's: the person of the key or token, if that has one.
+    Without it, a new session is the caller's: the person of the key or token, if that has one. With attachments the
+    text may be blank.
 
     Sending the same `id` twice makes one prompt; the `Idempotency-Key` header does the same.
     """
@@ -188,7 +220,8 @@ class Chat(Strict):
         }
     )
 
-    message: PromptText
+    message: MaybeBlank
+    attachments: AttachmentBodies = []
     id: Id | None = None
     workflow_id: Id | None = None
     user_name: UserName | None = None
@@ -220,6 +253,8 @@ class TaskPreview(BaseModel):
     warnings: list[TaskValidationWarning]
     conversation_history: ConversationHistory | None
     prompt: str
+    relevance: list[ExchangeRelevance] = []
+    """Of each exchange, and why it stayed or was left out; empty if the policy has no `relevant_to` (CTX-15)."""
 
 
 class Login(Strict):

@@ -65,7 +65,7 @@ class MarkdownRenderer:
     """Renders texts in a thread, one at a time."""
 
     def __init__(self, *, cached_chars: int = CACHED_CHARS) -> None:
-        self._cache = RecentTexts(max_chars=cached_chars)
+        self._cache = RecentTexts[str](max_chars=cached_chars)
         self._rendering = asyncio.Lock()
         # A thread of its own: a store that hangs in the loop's default threads must not delay rendering.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="markdown")

@@ -108,7 +108,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "not-awaiting-approval": (409, "the call no longer waits for a decision"),
     "other-arguments": (409, "the call has other arguments than those that were decided on"),
     "idempotency-key-reused": (409, "the key was used for another task"),
-    "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history is sent"),
+    "too-large": (413, "the body is over 1 MiB, or over 10 MiB where a history or attachments are sent"),
     "invalid": (422, "a parameter or field is invalid; `errors` names each"),
     "queue-full": (429, "the session's queue is full; see `Retry-After`"),
     "rate-limited": (429, "too many requests right now; see `Retry-After`"),
@@ -182,6 +182,12 @@ IDEMPOTENCY_KEY_REUSED = (
     "The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key."
 )
 ID_WAS_USED = "The id {session_id!r} was used before. Choose another."
+IMPORTS_BUSY = "Other documents are being imported. Try again in a moment."
+COPY_LOST_TURNS = "Turns of the copy were deleted while it was made. Send the request again."
+COPY_UNFINISHED = (
+    "Another copy was begun under the id {session_id!r} and not finished. Repeat it, delete the session, or choose "
+    "another id."
+)
 NO_LONGER_RETAINED = "Session {session_id!r} has ended, and its turns are no longer retained."
 SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
 SESSION_ENDING = "The session is ending and takes no more prompts."
@@ -214,6 +220,8 @@ NOT_WAITING = "Prompt {message_id!r} was {fate}. Send it with a new id."
 NOT_RUNNING = "No turn is running."
 NOT_FAILED = "Turn {turn_id!r} did not fail."
 NO_FAILED_TURN = "The session has no failed turn."
+NO_COMPLETED_TURN = "the session has no completed turn"
+TURN_IS_RUNNING = "has not ended yet"
 
 # ---- archive and deletion
 
@@ -221,6 +229,12 @@ STORE_TIMEOUT = "The store did not answer in time."
 ARCHIVE_INCOMPLETE = "The archive lacks turns that the session has moved to it."
 ARCHIVE_DOWN = "{reason} Nothing is lost; the session itself continues."
 AUDIT_DOWN = "{reason} The audit can't record the change, so nothing was done. Try again."
+ATTACHMENTS_NOT_STORED = "{reason} The attachments can't be stored, so nothing was sent. Try again."
+LONG_ATTACHMENTS = "names and addresses are too long: without contents, {limit:,} bytes of JSON are allowed"
+UNKNOWN_UPLOAD = "no content with this hash was uploaded to this session"
+UNNAMED_FILE = "file"
+ONLY_DATA_URLS = "must be a data: URL in base64; only images may be at an http or https address"
+CONTENT_TOO_LARGE = "An attachment may have at most {limit:,} bytes."
 NOTHING_DELETED = "{reason} Nothing was deleted. Try again."
 DELETION_WAITS = (
     "{reason} The session is stopped but not deleted yet. The deletion finishes when the archive is back; ask again."

@@ -216,6 +216,11 @@ def id_was_used(workflow_id: WorkflowId) -> ProblemError:
     return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id_of(workflow_id)))
 
 
+def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
+    """409: a copy of something else was begun with the id."""
+    return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
+
+
 def temporal_unreachable() -> ProblemError:
     """503: the state of sessions is unknown."""
     return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)
@@ -266,6 +271,11 @@ def temporal_rate_limit() -> ProblemError:
 def renderer_busy() -> ProblemError:
     """429: the renderer is busy. The text can be shown as it is."""
     return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
+
+
+def imports_busy() -> ProblemError:
+    """429: other documents are being imported. Nothing was imported."""
+    return ProblemError(429, "rate-limited", texts.IMPORTS_BUSY, retry_after=5)
 
 
 def over_limit(name: LimitName, limit: float, *, retry_after: int) -> ProblemError:
@@ -418,3 +428,8 @@ async def _on_other_method(request: Request) -> Response:
 def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:
     """413: the body is over the route's limit. It was not read completely."""
     return ProblemError(413, "too-large", texts.TOO_LARGE.format(mib=max_bytes // 1024**2))
+
+
+def content_too_large(max_bytes: int) -> ProblemError:
+    """413: one attachment is over the limit."""
+    return ProblemError(413, "too-large", texts.CONTENT_TOO_LARGE.format(limit=max_bytes))

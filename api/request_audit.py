@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api import problems
-from turnkeeper.api.audit.actions import OPERATIONS, UNCHANGING, Change, RequestParts
+from turnkeeper.api.audit.actions import OPERATIONS, UNCHANGING, UNREAD, Change, RequestParts
 from turnkeeper.api.audit.recorder import Recording
 from turnkeeper.api.auth.open_requests import let_change_finish
 from turnkeeper.api.callers import Caller
@@ -43,7 +43,7 @@ async def record_request(request: Request) -> None:
     if operation in UNCHANGING:
         return
     services, caller = await get_services(request), await get_caller(request)
-    changes = OPERATIONS[operation](await _parts_of(request))
+    changes = OPERATIONS[operation](await _parts_of(request, reads_body=operation not in UNREAD))
     if changes:
         request.scope["state"][_STATE] = await begin_changes(services, caller, changes, operation=operation)
         let_change_finish(request.scope)
@@ -86,10 +86,10 @@ async def recorded(
     recording.finish(200)
 
 
-async def _parts_of(request: Request) -> RequestParts:
+async def _parts_of(request: Request, *, reads_body: bool) -> RequestParts:
     # FastAPI has read the body before its dependencies; one that is no JSON object is rejected after them.
     try:
-        body = await request.json() if await request.body() else {}
+        body = await request.json() if reads_body and await request.body() else {}
     except ValueError:
         body = {}
     return RequestParts(

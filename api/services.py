@@ -6,6 +6,10 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.audit.recorder import AuditRecorder
+from turnkeeper.api.copies.copying import SessionCopies
+from turnkeeper.api.copies.exporting import SessionExporter
+from turnkeeper.api.copies.forking import SessionForker
+from turnkeeper.api.copies.importing import SessionImporter
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -17,6 +21,7 @@ from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.live.poller import Poller
 from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
+from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
@@ -52,6 +57,7 @@ class Services:
 
     # Sending prompts
     fates: FateReader
+    attachments: AttachmentKeeper
     sender: PromptSender
 
     # Reading over both session and stores, and deleting from both
@@ -61,6 +67,11 @@ class Services:
     transcripts: TranscriptReader
     replays: ReplayTextReader
     deleter: SessionDeleter
+
+    # Copies of sessions
+    exporter: SessionExporter
+    importer: SessionImporter
+    forker: SessionForker
 
     # Tasks
     approvals: TaskApprovals
@@ -82,11 +93,16 @@ class Services:
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores, texts)
-        sender = PromptSender(sessions, reader, fates)
+        copies = SessionCopies(reader, sessions, transcripts, stores)
+        attachments = AttachmentKeeper(
+            reader, stores, sweep=copies.sweep, inline_bytes=settings.limits.attachments_bytes
+        )
+        sender = PromptSender(sessions, reader, fates, attachments)
+        exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader)
         task_reader = TaskReader(settings, reader, texts, approvals)
         forgotten_tasks = ForgottenTasks(client, stores.index)
-        preparer = TaskPreparer(reader, transcripts)
+        preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
@@ -98,6 +114,7 @@ class Services:
             reader=reader,
             sessions=sessions,
             fates=fates,
+            attachments=attachments,
             sender=sender,
             repair=repair,
             lists=SessionLists(client, stores, repair),
@@ -105,6 +122,9 @@ class Services:
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
+            exporter=exporter,
+            importer=SessionImporter(settings, copies, stores),
+            forker=SessionForker(settings, reader, exporter, copies, stores),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,

@@ -1,9 +1,14 @@
 """What a new session is started with by default, and where it can be seen."""
 
+from typing import Any
+
+from turnkeeper.api.bodies import StartSession
+from turnkeeper.api.callers import Caller
 from turnkeeper.models.http_responses import SessionLinks
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.workflows.hosting.connection import EmbeddedServer
 
 
@@ -41,8 +46,28 @@ def default_input(settings: Settings, workflow_id: WorkflowId, *, user: str | No
         system_prompt=settings.system_prompt,
         limits=settings.limits,
         history=settings.history,
+        hand_off=None if settings.hand_off == HandOffPresets() else settings.hand_off,
         chat_url=chat_url(settings, workflow_id),
     )
+
+
+def requested_input(options: StartSession, settings: Settings, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
+    """Return what a session is started with that a caller has described. Raises `RejectedError`."""
+    base = default_input(settings, workflow_id, user=options.user or caller.user)
+    change = Configure(
+        title=options.title,
+        model=options.model,
+        limits=options.limits,
+        history=options.history,
+        tool_policy=options.tool_policy,
+    )
+    fields: dict[str, Any] = {
+        "workspace": options.workspace,
+        "unattended": options.unattended,
+    }
+    if options.system_prompt is not None:
+        fields["system_prompt"] = options.system_prompt
+    return configured(base, change).model_copy(update=fields)
 
 
 def session_links(settings: Settings, workflow_id: WorkflowId, *, namespace: str) -> SessionLinks:

@@ -11,6 +11,9 @@ from pydantic.json_schema import SkipJsonSchema
 
 from turnkeeper.models.wire import Frozen, UtcDatetime
 
+FORGET_QUERY = "forget_session"
+"""The query that makes a worker evict a session whose state depends on a task that was undone."""
+
 
 class WorkflowTaskStart(Frozen):
     """A workflow task, by the time of the event that started it, to the microsecond.

@@ -15,11 +15,12 @@ from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.transcript.conversation import (
     ArchiveReport,
+    ContextSize,
     ConversationState,
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
+from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, TaskStatus
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 
@@ -37,6 +38,24 @@ class SessionStarted(Frozen):
 
     workflow_id: PublicId
     message_id: str | None = None
+
+
+class SessionForked(Frozen):
+    """A session exists that has the turns of another up to one of them."""
+
+    workflow_id: PublicId
+    forked_from: PublicId
+    turn: int
+    """The number of its last turn, from 1."""
+    message_id: str
+    """The id of that turn."""
+
+
+class SessionImported(Frozen):
+    """A session exists that was imported."""
+
+    workflow_id: PublicId
+    turn_count: int
 
 
 class SessionChanged(Frozen):
@@ -128,6 +147,8 @@ class SessionDescription(Frozen):
     """How many of the oldest turns are in the archive only."""
     archive: ArchiveReport | None = None
     """The archive's health for this session; null while the session is `stuck`."""
+    conversation_metrics: ContextSize | None = None
+    """What the model would see now, of how much; null while the session is `stuck`, or only the archive has it."""
     links: SessionLinks
 
 
@@ -235,6 +256,8 @@ class Task(Frozen):
     temporal_url: str | None = None
     approvals: int = 0
     """How many tool calls wait for a person, those of tasks below it included."""
+    condensed: CondensedTexts | None = None
+    """What became of the long texts of its history that the model was to condense; null if there were none."""
     result: TaskResult | None = None
     error: str | None = None
     error_type: ErrorType | None = None
@@ -275,6 +298,7 @@ AuditAction = Literal[
     "configure",
     "prompt",
     "retry",
+    "upload",
     "withdraw",
     "cancel",
     "approve",
@@ -282,6 +306,8 @@ AuditAction = Literal[
     "reject",
     "end",
     "delete",
+    "import",
+    "fork",
     "create_task",
     "message_task",
     "cancel_task",
@@ -292,8 +318,9 @@ AuditAction = Literal[
     "export",
     "request",
 ]
-"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `export` reads the
-audit as JSON lines; `request` was refused before it was read, for its key (401), its role (403) or a limit (429)."""
+"""What a request asks for. `cancel` stops a turn; `allow` approves all further calls of a tool too; `upload` stores
+a content for a prompt; `export` reads the audit as JSON lines, or a whole session; `request` was refused before it was
+read, for its key (401), its role (403) or a limit (429)."""
 
 
 class AuditEntry(Frozen):

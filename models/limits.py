@@ -114,6 +114,11 @@ class Limits(Strict):
         return min(PROMPT_BYTES, self.max_state_bytes // 7)
 
     @property
+    def attachments_bytes(self) -> int:
+        """Maximum of a prompt's attachments, as JSON: larger contents go by reference (CTX-16)."""
+        return min(LARGE_TEXT_BYTES, self.max_state_bytes // 14)
+
+    @property
     def queued_bytes(self) -> int:
         """Maximum of all waiting prompts' texts, as JSON (SES-6)."""
         return min(self.max_queued_bytes, self.max_state_bytes * 27 // 100)

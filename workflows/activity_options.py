@@ -26,6 +26,15 @@ SUMMARY_PATIENCE = timedelta(seconds=120)
 SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3)
 """The turn waits for a summary, but can continue without one (CTX-5)."""
 
+CONDENSE_TIMEOUT = timedelta(seconds=180)
+CONDENSE_PATIENCE = timedelta(seconds=300)
+"""For the long texts of a task's history; with retries like a summary's (CTX-15)."""
+
+HAND_OFF_TIMEOUT = timedelta(seconds=20)
+HAND_OFF_PATIENCE = timedelta(seconds=40)
+HAND_OFF_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3)
+"""For reading and ranking the conversation that a task inherits (CTX-15)."""
+
 REPEATABLE_TOOL_RETRIES = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5), maximum_attempts=3
 )

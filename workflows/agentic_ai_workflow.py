@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.replay_text.turns import ReplayTurns
     from turnkeeper.models.session.approvals import ApprovalReceipt, PendingApprovals, ResolveApproval, check_decision
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveMoveQuery
+    from turnkeeper.models.session.copies.snapshot import SessionSnapshot, snapshot_of
     from turnkeeper.models.session.messages import (
         CancelReceipt,
         CancelTurn,
@@ -45,10 +46,11 @@ with workflow.unsafe.imports_passed_through():
         read_start,
     )
     from turnkeeper.models.session.outside_start import check_outside_start
-    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
+    from turnkeeper.models.session.queue.prompts import Prompt, QueueView, has_attachments
     from turnkeeper.models.session.rules import CURRENT_RULES, Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.outcome import result_prompt
+    from turnkeeper.models.session.tasks.task_prompt import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
         approvals_of,
@@ -58,7 +60,6 @@ with workflow.unsafe.imports_passed_through():
         state_of,
         updates_of,
     )
-    from turnkeeper.models.tasks.enrichment import first_prompt
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
@@ -102,10 +103,12 @@ class AgenticAIWorkflow:
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
-        if first is None and start.task and start.task.context:
-            first = first_prompt(start.task.context)
+        if first is None and start.task:
+            first = task_prompt(start.task, limits=start.limits)
+        is_from_context = start.first_prompt is None
         if first is not None:
-            self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
+            prompt = self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
+            session.note_task_prompt(prompt.id if prompt and is_from_context else None)
         self._web_ui.update()
 
     @workflow.run
@@ -217,7 +220,7 @@ class AgenticAIWorkflow:
 
     # ---- signals and updates
 
-    @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, sent_at?, mode?}.")
+    @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, attachments?, sent_at?, mode?}.")
     def prompt(self, p: Any = None, *rest: Any) -> None:
         """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
@@ -228,7 +231,12 @@ class AgenticAIWorkflow:
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
         return self._session.receive(
-            raw, extra_arguments=extra_arguments, new_id=str(workflow.uuid4()), now=workflow.now()
+            raw,
+            extra_arguments=extra_arguments,
+            new_id=str(workflow.uuid4()),
+            now=workflow.now(),
+            # Runs of earlier releases have rejected attachments. The marker is only in histories that have some.
+            takes_attachments=not has_attachments(raw) or workflow.patched("attachments"),
         )
 
     @workflow.signal(description="The progress of a task of this session. For our own sub-tasks.")
@@ -390,6 +398,13 @@ class AgenticAIWorkflow:
         with self._answering_query():
             max_history = parse_replay_request(request).max_history
         return self._last_change.stamp(replay_turns_of(self._session, max_history))
+
+    @workflow.query(description="What a copy of the session is made of, about 1 MB at most. For our own gateway.")
+    def get_session_snapshot(self, request: Any = None) -> SessionSnapshot:
+        """Return the configuration, the turns in the session and the model's context (SES-18)."""
+        with self._answering_query():
+            parse(NoArgument, request)
+        return self._last_change.stamp(snapshot_of(self._session))
 
     @workflow.query(description="The open model request, a page at a time: {request, offset?}. For our own activities.")
     def get_model_request(self, request: Any = None) -> ModelRequestPage:

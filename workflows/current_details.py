@@ -3,6 +3,7 @@
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
@@ -94,7 +95,8 @@ def _running(session: Session) -> list[str]:
     turn = session.turn.message
     lines = [
         "",
-        f"**Turn {session.turn_count}** · step {turn.steps_omitted + len(turn.steps) + 1}: {_plain(turn.user_message)}",
+        f"**Turn {session.turn_count}** · step {turn.steps_omitted + len(turn.steps) + 1}: "
+        + _plain(turn.user_message or with_names("", turn.attachments)),
     ]
     for step in turn.steps[-1:]:
         if step.kind == "model":

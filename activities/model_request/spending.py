@@ -70,9 +70,9 @@ class Spending:
         """The sum so far, with its cost if the price is known; `None` if there is none."""
         return _add_usage(self._earlier, self._measure(self._meter))
 
-    def is_over(self, *, tokens_left: int | None, cost_left: float | None) -> bool:
-        """Return whether the sum exceeds what is left of the turn's budget."""
-        total = self.total or Usage()
+    def is_over(self, *, tokens_left: int | None, cost_left: float | None, besides: Usage | None = None) -> bool:
+        """Return whether the sum, with the usage of complete answers `besides`, exceeds what the turn may still use."""
+        total = _add_usage(self.total, besides) or Usage()
         if tokens_left is not None and total.tokens > tokens_left:
             return True
         return cost_left is not None and (total.cost or 0) > cost_left

@@ -15,6 +15,21 @@ from turnkeeper.activities.providers.meter import Meter
 from turnkeeper.models.errors import ErrorType, TurnkeeperError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
+AttachmentProblem = Literal["no_images", "no_pdfs", "no_media", "unreadable", "too_large", "too_many"]
+"""What a vendor refuses about a request's images and PDFs: a kind that the model does not read, `no_media` both kinds;
+a content that the vendor can't read; their size together; their number."""
+
+
+@dataclass(frozen=True)
+class AttachmentRefusal:
+    """A vendor's refusal of a request's images or PDFs."""
+
+    problem: AttachmentProblem
+    limit: int | None = None
+    """How many are allowed, if the vendor says it."""
+    place: str = ""
+    """The path of the refused one in the request's body, if the vendor says it: `messages.0.content.1.image`."""
+
 
 @dataclass(frozen=True)
 class Delta:
@@ -53,12 +68,14 @@ class ModelError(TurnkeeperError):
         parameter: str | None = None,
         vendor: str = "",
         max_attempts: int | None = None,
+        attachment_refusal: AttachmentRefusal | None = None,
     ) -> None:
         """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
         `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
         vendor's name for sentences. `max_attempts` marks an unclear answer, which is unreadable or maybe incomplete:
-        the failure is final after this many of them. `None`: the limits of its type apply.
+        the failure is final after this many of them. `None`: the limits of its type apply. `attachment_refusal`
+        is what the vendor refuses if the request has images or PDFs.
         """
         super().__init__(message)
         self.error_type = error_type
@@ -68,6 +85,7 @@ class ModelError(TurnkeeperError):
         self.parameter = parameter
         self.vendor = vendor
         self.max_attempts = max_attempts
+        self.attachment_refusal = attachment_refusal
 
 
 class Provider(Protocol):

@@ -96,10 +96,17 @@ def _request_text(request_body: Mapping[str, object]) -> str:
     return "".join(f"\n {' '.join(_WORD.findall(text))} \n" for text in texts)
 
 
+_DATA_URL = re.compile(r"data:[^,\s]{0,200};base64,[A-Za-z0-9+/=]*", re.ASCII)
+
+
 def _texts_in(value: object) -> Iterator[str]:
+    """Yield all texts in a value, except the data of images and documents."""
     if isinstance(value, str):
-        yield value
+        if not _DATA_URL.fullmatch(value):
+            yield value
     elif isinstance(value, Mapping):
+        if value.get("type") == "base64":
+            return
         for key, inner in value.items():
             if key not in _NAMES:
                 yield from _texts_in(inner)

@@ -1,41 +1,51 @@
-"""The built-in tools: an MCP server in the worker, over the sessions' workspaces (AGT-6).
+"""The built-in tools, over the sessions' workspaces (AGT-6).
 
-One server serves every session: `_meta` of a request, which only the toolbox writes, names the session's folder.
+They are described as an MCP server would list them, and called directly: their results are those of a server in this
+process, at a fifth of its CPU time, and the SDK stays unloaded where no other server is configured.
 
-A result is a line with the outcome, then the content, as two text blocks. If the content is too long it is cut between
-whole lines, entries or hits, with a mark that says with which argument to continue (CTX-14).
+A result is a line with the outcome, then the content. If the content is too long it is cut between whole lines, entries
+or hits, with a mark that says with which argument to continue (CTX-14).
 
-The SDK runs synchronous tools in a worker thread, so files never block the event loop.
+A tool runs in a thread, so files never block the event loop.
 """
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from base64 import b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
-from functools import wraps
 from itertools import accumulate, islice
 from operator import or_
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.tools import Tool
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from pydantic import BaseModel, Field, JsonValue, ValidationError, create_model
 
+from turnkeeper.activities.toolbox.tool_server import ToolHints, ToolServer
 from turnkeeper.activities.toolbox.workspace import Entry, Workspace, WorkspaceError
 from turnkeeper.models.bounds import head_within
+from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.transcript.attachment_rules import image_type_of
+from turnkeeper.models.transcript.attachments import (
+    MAX_ATTACHMENT_BYTES,
+    MAX_NAME_CHARS,
+    PDF,
+    FileAttachment,
+    ImageAttachment,
+)
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
 
-WORKSPACE_KEY = "turnkeeper/workspace"
-TENANT_KEY = "turnkeeper/tenant"
-"""Key in a request's `_meta`: the session's folder below the root; without it, the root itself."""
+MAX_THREADS = 40
+"""Calls that run at once; others wait. A call that hangs on a dead disk keeps its thread."""
 
-ROOM_KEY = "turnkeeper/max-bytes"
-"""Key in a request's `_meta`: how many bytes of content the session can accept."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,41 +64,91 @@ class ResultLimits:
     searched_bytes: int = 100_000_000
 
 
-def built_in_server(
+@dataclass(frozen=True)
+class BuiltInTool:
+    """A tool as an MCP server lists it, the function that runs it, and the model of its arguments."""
+
+    name: str
+    description: str
+    input_schema: dict[str, JsonValue]
+    annotations: ToolHints
+    function: Callable[..., ToolResult]
+    arguments: type[BaseModel]
+
+    @classmethod
+    def of(cls, function: Callable[..., ToolResult], annotations: ToolHints) -> "BuiltInTool":
+        """Return the tool of a function, whose first parameter is the call and whose docstring the model reads."""
+        name, (_, *parameters) = function.__name__, inspect.signature(function).parameters.values()
+        fields: dict[str, Any] = {
+            parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+            for parameter in parameters
+        }
+        arguments = create_model(f"{name}Arguments", **fields)
+        schema = arguments.model_json_schema()
+        # Without titles, to save tokens; and unknown arguments are an error and not silently ignored.
+        properties = {name: _drop_title(schema) for name, schema in schema["properties"].items()}
+        # In this order: sessions hold these schemas as they are, and so do the vendors' caches.
+        schema = {"type": "object", **_drop_title(schema), "properties": properties, "additionalProperties": False}
+        return cls(name, inspect.getdoc(function) or "", schema, annotations, function, arguments)
+
+    def run(self, invocation: ToolInvocation) -> ToolResult:
+        """Run a call, in this thread, and return its result. Every failure is one."""
+        try:
+            arguments = self.arguments.model_validate(invocation.args)
+            return self.function(invocation, **dict(arguments))
+        except WorkspaceError as error:
+            return ToolResult(outcome=str(error), status="error")
+        except ValidationError as error:
+            return ToolResult(outcome=f"Error executing tool {self.name}: {error}", status="error")
+        except Exception:  # noqa: BLE001  # whatever it is, the model reads a result
+            _log.exception("the built-in tool %r failed", self.name)
+            return ToolResult(outcome=f"Error executing tool {self.name}", status="error")
+
+
+def built_in_tools(
     root: Path, *, now: Callable[[], datetime], cut_at: ResultLimits | None = None, off_limits: Collection[Path] = ()
-) -> MCPServer:
-    """Return the server of the built-in tools, over the folders below `root`, without access to `off_limits`.
+) -> list[BuiltInTool]:
+    """Return the built-in tools, over the folders below `root`, without access to `off_limits`.
 
     `now` returns the time with a time zone.
     """
     files = _FileTools(root, cut_at or ResultLimits(), off_limits)
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    replaces = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    tools = [
-        _tool(files.file_read, reads),
-        _tool(files.file_list, reads),
-        _tool(files.file_search, reads),
-        _tool(files.file_write, replaces),
-        _tool(_Clock(now).now, reads),
+    reads = ToolHints(read_only_hint=True, open_world_hint=False)
+    replaces = ToolHints(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    return [
+        BuiltInTool.of(files.file_read, reads),
+        BuiltInTool.of(files.file_list, reads),
+        BuiltInTool.of(files.file_search, reads),
+        BuiltInTool.of(files.file_write, replaces),
+        BuiltInTool.of(_Clock(now).now, reads),
     ]
-    with _root_logger_unchanged():
-        return MCPServer("turnkeeper", tools=tools)
 
 
-@contextmanager
-def _root_logger_unchanged() -> Iterator[None]:
-    """Prevent `logging.basicConfig` from changing the root logger, by giving that a handler during the block.
+class BuiltInConnection:
+    """The built-in tools as the toolbox uses a server. They are always known and never change."""
 
-    `MCPServer` calls it in its constructor, and would set a Rich handler and a level. Logging is configured by the main
-    program. And Rich imports parts of itself when it first formats a record, which fails the workflow task if that
-    record was logged inside Temporal's sandbox.
-    """
-    root, placeholder = logging.getLogger(), logging.NullHandler()
-    root.addHandler(placeholder)
-    try:
-        yield
-    finally:
-        root.removeHandler(placeholder)
+    is_known = True
+
+    def __init__(self, server: ToolServer, tools: Iterable[BuiltInTool]) -> None:
+        self.server = server
+        self.tools = list(tools)
+        self._by_name = {tool.name: tool for tool in self.tools}
+        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="built-in-tool")
+
+    def begin_to_read(self) -> None:
+        """Do nothing: there is nothing to read."""
+
+    async def refresh(self) -> None:
+        """Do nothing: the tools are those of this release."""
+
+    async def call(self, name: str, invocation: ToolInvocation) -> ToolResult:
+        """Run the tool `name` in a thread. If the caller is cancelled, it does not wait for the thread."""
+        run = copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run, self._by_name[name].run, invocation)
+
+    async def aclose(self) -> None:
+        """End the threads that have nothing to do, and the others after their calls."""
+        self._threads.shutdown(wait=False)
 
 
 PathArgument = Annotated[str, Field(description="Relative to the workspace, such as src/main.py")]
@@ -114,32 +174,39 @@ class _FileTools:
 
     def file_read(
         self,
-        ctx: Context,
+        call: ToolInvocation,
         path: PathArgument,
         first_line: CountArgument = 1,
         last_line: CountArgument | None = None,
         first_column: CountArgument = 1,
-    ) -> CallToolResult:
+    ) -> ToolResult:
         """Read a text file, or its lines from first_line to last_line; the first of them from first_column on.
 
-        A second run reads the file again, as it is then.
+        Images and PDFs can be read as a whole. A second run reads the file again, as it is then.
         """
-        text = _text_in(self._workspace(ctx).read(path))
+        content = self._workspace(call).read(path)
+        if medium := _medium_in(path, content):
+            return medium
+        text = _text_in(content)
         if text is None:
-            raise WorkspaceError(f"{path!r} is binary; only UTF-8 text can be read.")
+            raise WorkspaceError(f"{path!r} is binary; only UTF-8 text, images and PDFs can be read.")
         if last_line is not None and last_line < first_line:
             raise WorkspaceError(f"last_line={last_line} lies before first_line={first_line}.")
         excerpt = _Excerpt(path, _lines_of(text), first_line, last_line, first_column)
-        return excerpt.result(self._cut_at.lines, self._room(ctx))
+        return excerpt.result(self._cut_at.lines, self._room(call))
 
     def file_list(
-        self, ctx: Context, path: PathArgument = ".", pattern: PatternArgument = None, first_entry: CountArgument = 1
-    ) -> CallToolResult:
+        self,
+        call: ToolInvocation,
+        path: PathArgument = ".",
+        pattern: PatternArgument = None,
+        first_entry: CountArgument = 1,
+    ) -> ToolResult:
         """List a folder; with a pattern, the files that fit in it and in all folders below it.
 
         A second run lists again what is there then.
         """
-        workspace = self._workspace(ctx)
+        workspace = self._workspace(call)
         notes: list[str] = []
         if pattern is None:
             entries = workspace.entries(path)
@@ -147,48 +214,49 @@ class _FileTools:
             entries, notes = self._files(workspace, path, pattern)
         lines_on_page = [_entry_line(entry) for entry in entries[first_entry - 1 :][: self._cut_at.entries]]
         part = _Part("entry", lines_on_page, first_entry, len(entries))
-        return part.result(f"Listed {_display_path(path)}", notes, self._room(ctx))
+        return part.result(f"Listed {_display_path(path)}", notes, self._room(call))
 
     def file_search(
         self,
-        ctx: Context,
+        call: ToolInvocation,
         query: QueryArgument,
         path: PathArgument = ".",
         pattern: PatternArgument = None,
         ignore_case: bool = False,
         first_hit: CountArgument = 1,
-    ) -> CallToolResult:
+    ) -> ToolResult:
         """Find the lines that hold a text, in a file or in the files of a folder and of all folders below it.
 
         A second run searches again what is there then.
         """
         if "\n" in query:
             raise WorkspaceError("The query holds a line break; a text within one line is allowed.")
-        workspace = self._workspace(ctx)
+        workspace = self._workspace(call)
         files, notes = self._files(workspace, path, pattern or "*")
         search = _Search(query, ignore_case=ignore_case, first=first_hit, cut_at=self._cut_at)
         for file in files:
             search.look_into(workspace, file)
         part = _Part("hit", search.lines_on_page, first_hit, search.total)
-        return part.result(f"Searched {_display_path(path)} for {query!r}", [*notes, *search.notes()], self._room(ctx))
+        return part.result(f"Searched {_display_path(path)} for {query!r}", [*notes, *search.notes()], self._room(call))
 
-    def file_write(self, ctx: Context, path: PathArgument, content: ContentArgument) -> CallToolResult:
+    def file_write(self, call: ToolInvocation, path: PathArgument, content: ContentArgument) -> ToolResult:
         """Create a text file, or replace all of its content. Missing folders are made.
 
         A second run with the same arguments has no further effect.
         """
         encoded = content.encode()
-        self._workspace(ctx).write(path, encoded)
+        self._workspace(call).write(path, encoded)
         return _result(f"Wrote {path} ({_count(len(encoded), 'byte')})")
 
-    def _workspace(self, ctx: Context) -> Workspace:
-        meta = _meta_of(ctx)
-        folder, tenant = meta.get(WORKSPACE_KEY, ""), meta.get(TENANT_KEY, "")
-        return Workspace.at(self._root, folder, tenant=tenant, off_limits=self._off_limits)
+    def _workspace(self, call: ToolInvocation) -> Workspace:
+        # By the activity's own workflow id: no input of a session decides whose files it reads.
+        tenant = tenant_of(WorkflowId(call.session_id))
+        return Workspace.at(self._root, call.workspace, tenant=tenant, off_limits=self._off_limits)
 
-    def _room(self, ctx: Context) -> int:
+    def _room(self, call: ToolInvocation) -> int:
         """Return how many bytes of lines a result may contain; the rest is for notes."""
-        room: int = min(self._cut_at.content_bytes, _meta_of(ctx).get(ROOM_KEY, self._cut_at.content_bytes))
+        # The smaller of both limits in bytes satisfies both: a character has at least one byte.
+        room = min(self._cut_at.content_bytes, call.max_chars, call.max_bytes)
         return max(room // 2, room - 400)
 
     def _files(self, workspace: Workspace, path: str, pattern: str) -> tuple[list[Entry], list[str]]:
@@ -211,7 +279,7 @@ class _Clock:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
 
-    def now(self, timezone: ZoneArgument = "UTC") -> CallToolResult:
+    def now(self, call: ToolInvocation, timezone: ZoneArgument = "UTC") -> ToolResult:
         """Tell the date and the time.
 
         A second run tells a later time.
@@ -241,7 +309,7 @@ class _Excerpt:
     last: int | None
     column: int
 
-    def result(self, most_lines: int, room: int) -> CallToolResult:
+    def result(self, most_lines: int, room: int) -> ToolResult:
         """Return as many whole lines as fit, or else a piece of the first one."""
         total = len(self.lines)
         _check_first(self.first, total, "line")
@@ -258,7 +326,7 @@ class _Excerpt:
         span = "" if is_whole else f": {_span(self.first, last, total, 'line')}"
         return _result(f"Read {self.path}{span}", lines_shown, notes)
 
-    def _within_one_line(self, piece: str) -> CallToolResult:
+    def _within_one_line(self, piece: str) -> ToolResult:
         continue_note = (
             f"cut within the line; read on with first_line={self.first}, first_column={self.column + len(piece)}"
         )
@@ -274,7 +342,7 @@ class _Part:
     first: int
     total: int
 
-    def result(self, subject: str, notes: Sequence[str], room: int) -> CallToolResult:
+    def result(self, subject: str, notes: Sequence[str], room: int) -> ToolResult:
         """Return as many whole lines as fit, and `notes` about what is not in the `total`."""
         _check_first(self.first, self.total, self.unit)
         lines_shown = _whole_lines(self.lines_on_page, room) or self.lines_on_page[:1]
@@ -355,6 +423,24 @@ def _text_in(content: bytes) -> str | None:
         return None
 
 
+def _medium_in(path: str, content: bytes) -> ToolResult | None:
+    """Return the result of reading an image or a PDF; `None` if the content is neither."""
+    media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else None)
+    if media_type is None:
+        return None
+    kind = "a PDF" if media_type == PDF else f"an image ({media_type})"
+    if len(content) > MAX_ATTACHMENT_BYTES:
+        raise WorkspaceError(f"{path!r} is {kind} of {len(content):,} bytes; {MAX_ATTACHMENT_BYTES:,} are allowed.")
+    name = "".join(filter(str.isprintable, PurePosixPath(path).name))[:MAX_NAME_CHARS]
+    fields = {"name": name, "media_type": media_type, "data": b64encode(content).decode()}
+    attachment = (
+        FileAttachment.model_validate({"type": "file", **fields})
+        if media_type == PDF
+        else ImageAttachment.model_validate({"type": "image", **fields})
+    )
+    return ToolResult(outcome=f"Read {path}: {kind}, {_count(len(content), 'byte')}", attachments=[attachment])
+
+
 def _lines_of(text: str) -> list[str]:
     # Only "\n" ends a line: `splitlines` would also count form feeds and other characters that editors don't.
     lines = text.split("\n")
@@ -400,44 +486,10 @@ def _plural(unit: str) -> str:
     return f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}s"
 
 
-def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> CallToolResult:
+def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> ToolResult:
     """Return a result: its outcome, then the lines and notes."""
-    content = "\n".join([*lines, *(f"[{note}]" for note in notes)])
-    return CallToolResult(content=[TextContent(text=text) for text in (outcome, content) if text])
-
-
-_Parameters = ParamSpec("_Parameters")
-
-
-def _errors_as_results(tool: Callable[_Parameters, CallToolResult]) -> Callable[_Parameters, CallToolResult]:
-    """Convert a `WorkspaceError` to a result, since the SDK would add text of its own to a raised error."""
-
-    @wraps(tool)
-    def wrapped(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> CallToolResult:
-        try:
-            return tool(*args, **kwargs)
-        except WorkspaceError as error:
-            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
-
-    return wrapped
-
-
-def _tool(function: Callable[..., CallToolResult], annotations: ToolAnnotations) -> Tool:
-    tool = Tool.from_function(
-        _errors_as_results(function),
-        description=inspect.getdoc(function),
-        annotations=annotations,
-        structured_output=False,
-    )
-    # Without titles, to save tokens; and unknown arguments are an error and not silently ignored.
-    properties = {name: _drop_title(schema) for name, schema in tool.parameters["properties"].items()}
-    tool.parameters = {**_drop_title(tool.parameters), "properties": properties, "additionalProperties": False}
-    return tool
+    return ToolResult(outcome=outcome, content="\n".join([*lines, *(f"[{note}]" for note in notes)]))
 
 
 def _drop_title(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "title"}
-
-
-def _meta_of(ctx: Context) -> Mapping[str, Any]:
-    return ctx.request_context.meta or {}

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from turnkeeper.activities.toolbox.built_in import built_in_server
-from turnkeeper.activities.toolbox.http_server import HttpServer
-from turnkeeper.activities.toolbox.server_connection import Remote, ToolServer
-from turnkeeper.activities.toolbox.stdio_server import StdioServer
+from turnkeeper.activities.toolbox.built_in import built_in_tools
+from turnkeeper.activities.toolbox.tool_server import Remote, ToolServer
 from turnkeeper.models.settings.mcp_config import OUR_OWN, ForeignServer, configuration, load_foreign_servers
 from turnkeeper.models.settings.settings import Settings
 
@@ -23,8 +21,8 @@ def configured_servers(settings: Settings) -> list[ToolServer]:
 def own_tool_server(settings: Settings) -> ToolServer:
     """Return the server of the built-in tools in `workspace_root`, without access to the worker's configuration."""
     off_limits = configuration(settings)
-    server = built_in_server(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
-    return ToolServer(OUR_OWN, server, trusted=True, built_in=True)
+    tools = built_in_tools(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
+    return ToolServer(OUR_OWN, tools, trusted=True)
 
 
 def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
@@ -39,6 +37,10 @@ def foreign_tool_servers(settings: Settings) -> Iterator[ToolServer]:
 
 
 def _target(name: str, server: ForeignServer, settings: Settings) -> Remote:
+    # Imported here, since they load the MCP SDK: most workers have only the built-in tools.
+    from turnkeeper.activities.toolbox.http_server import HttpServer
+    from turnkeeper.activities.toolbox.stdio_server import StdioServer
+
     if server.command is None:
         return HttpServer(server.url or "", server.headers)
     log = settings.state_dir / "logs" / f"mcp-{name}.log"

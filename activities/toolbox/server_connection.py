@@ -20,9 +20,8 @@ with its call; and an error in a link must not reach the caller that happened to
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
@@ -32,7 +31,7 @@ from pydantic import JsonValue
 
 from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
 from turnkeeper.activities.toolbox.sanitize import sanitized
-from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
 
 LISTING_SECONDS = 10.0
 """How long callers wait for one server's list of tools, which must not delay those of others."""
@@ -69,37 +68,6 @@ MAX_TOOLS = 1_000
 MAX_PAGES = 100
 
 _log = logging.getLogger(__name__)
-
-
-class Remote(Protocol):
-    """How a server outside this process is reached: `StdioServer` or `HttpServer`."""
-
-    def connected(self, stopping: asyncio.Event) -> AbstractAsyncContextManager[Any]:
-        """Yield the SDK's two streams; `stopping` is set once they are closed."""
-        ...
-
-
-@dataclass(frozen=True)
-class ToolServer:
-    """An MCP server and its configuration.
-
-    `trusted`: its annotations are used. `built_in`: it is our own, gets the session's workspace with each call, and
-    begins its results with their outcome. `timeout` limits one call, in seconds; `None`: only the caller does.
-    """
-
-    name: str
-    target: MCPServer | Server[Any] | Remote
-    trusted: bool = False
-    built_in: bool = False
-    timeout: float | None = None
-
-
-class UnreachableError(TurnkeeperError):
-    """A server could not be reached, so nothing was called. The message is for the operator."""
-
-
-class ToolChangedError(TurnkeeperError):
-    """A server no longer offers the tool as it was listed, so nothing was called."""
 
 
 class ServerConnection:
@@ -234,7 +202,7 @@ class ServerConnection:
                 *(len(tools), self.server.name, len(tools) - len(tools_within_limit)),
             )
         # Foreign servers guarantee no order, but the model's cached context needs one.
-        return tools_within_limit if self.server.built_in else sorted(tools_within_limit, key=lambda tool: tool.name)
+        return sorted(tools_within_limit, key=lambda tool: tool.name)
 
     async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
         call_task = link.track(call)
@@ -377,7 +345,7 @@ class Link:
         target = self._server.target
         if isinstance(target, MCPServer | Server):
             return target
-        return sanitized(target.connected(self.stopping), server=self._server.name)
+        return sanitized(cast(Remote, target).connected(self.stopping), server=self._server.name)
 
     def _fail(self, error: Exception) -> None:
         if self._client.done():

@@ -2,6 +2,8 @@
 
 A tool keeps its own name unless several servers offer the same, in which case it is `server__tool`. Sessions keep names
 for months, so a name is never reassigned to another tool while this process runs.
+
+The MCP SDK is loaded only for results of foreign servers.
 """
 
 import hashlib
@@ -13,32 +15,24 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from jsonschema import ValidationError
-from mcp import MCPError
-from mcp_types import (
-    AudioContent,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-    Tool,
-    ToolAnnotations,
-)
 from pydantic import JsonValue
 from pydantic_core import to_json
 
-from turnkeeper.activities.toolbox.lenient_parser import LOST
+from turnkeeper.activities.toolbox.built_in import BuiltInConnection, BuiltInTool
 from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, schema_problem
-from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
+from turnkeeper.activities.toolbox.tool_server import ToolHints, UnreachableError
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_text, encodable, encodable_text
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult, Tool, ToolAnnotations
+
+    from turnkeeper.activities.toolbox.server_connection import ServerConnection
 
 MAX_NAME_CHARS = 64
 """Every vendor's API accepts a tool name of this length."""
@@ -54,8 +48,8 @@ class NamedTool:
     """A tool of a server with its unique name."""
 
     name: str
-    connection: ServerConnection
-    tool: Tool
+    connection: "BuiltInConnection | ServerConnection"
+    tool: "BuiltInTool | Tool"
 
     @property
     def qualified_name(self) -> str:
@@ -80,8 +74,9 @@ class NamedTool:
         Built-in tools always count as unchanged: a release may add arguments, but not change what they do. Sessions of
         earlier releases have no digest.
         """
-        spec = self.spec.model_copy(update={"name": invocation.name})
-        return not invocation.tool_digest or invocation.tool_digest == spec.digest
+        if not invocation.tool_digest:
+            return True
+        return self.spec.model_copy(update={"name": invocation.name}).digest == invocation.tool_digest
 
     @cached_property
     def schema_problem(self) -> str | None:
@@ -116,25 +111,29 @@ class NamedTool:
         """Return what is wrong with the arguments; empty if they fit, or if only the server can check them."""
         return [_complaint(error) for error in argument_errors(self._schema_json, args)]
 
-    def result_of(self, answer: CallToolResult) -> ToolResult:
-        """Return the server's result as an outcome and its content."""
-        texts = [_text_of(block) for block in answer.content]
-        if not texts and answer.structured_content is not None:
+    def result_of(self, answer: "CallToolResult") -> ToolResult:
+        """Return the result of a foreign server as an outcome, its content, and its images and files."""
+        from turnkeeper.activities.toolbox.result_attachments import contents_of
+
+        texts, attachments = contents_of(answer.content)
+        if not texts and not attachments and answer.structured_content is not None:
             texts = [json.dumps(answer.structured_content, ensure_ascii=False)]
         status: ToolStatus = "error" if answer.is_error else "ok"
-        if self.connection.server.built_in:
-            return ToolResult(outcome="".join(texts[:1]), content="\n".join(texts[1:]), status=status)
         content = "\n".join(texts)
         if content.strip() and "\n" not in content.strip() and len(content) <= OUTCOME_CHARS:
-            return ToolResult(outcome=content, status=status)
+            return ToolResult(outcome=content, status=status, attachments=attachments)
         outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
-        return ToolResult(outcome=outcome, content=content, status=status)
+        return ToolResult(outcome=outcome, content=content, status=status, attachments=attachments)
 
     def failure_result(self, error: Exception) -> ToolResult:
-        """Return the result after `error`: an error, or outcome unknown if the tool must not be repeated.
+        """Return the result after a foreign server's `error`: an error, or outcome unknown if it must not be repeated.
 
         Raises `ServerLostError` if a repeated call is safe and may help.
         """
+        from mcp import MCPError
+
+        from turnkeeper.activities.toolbox.lenient_parser import LOST
+
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)
         # The error's text may contain addresses and credentials, so it goes to the log and not to the model.
@@ -143,20 +142,21 @@ class NamedTool:
         if isinstance(error, UnreachableError):
             result = error_result(f"{self.name} was not called", "Its server can't be reached now.")
             return _raise_server_lost(result) if is_repeatable else result
-        why = self._failure_reason(error)
+        is_lost = isinstance(error, MCPError)
+        why = self._failure_reason(error, is_lost=is_lost)
         if is_repeatable:
             result = error_result(f"{self.name} failed", why)
-            return _raise_server_lost(result) if isinstance(error, MCPError) else result
+            return _raise_server_lost(result) if is_lost else result
         return ToolResult(
             outcome=f"Outcome unknown: {self.name} was started, but returned no result",
             content=f"{why} The call may have taken effect, so it was not repeated.",
             status="outcome_unknown",
         )
 
-    def _failure_reason(self, error: Exception) -> str:
+    def _failure_reason(self, error: Exception, *, is_lost: bool) -> str:
         if isinstance(error, TimeoutError):
             return f"No answer came within {self.connection.server.timeout:g} s."
-        if isinstance(error, MCPError):
+        if is_lost:
             return "The tool server disconnected before answering, or its answer was not valid."
         return "Its answer could not be read."
 
@@ -165,12 +165,12 @@ def _raise_server_lost(result: ToolResult) -> NoReturn:
     raise ServerLostError(result)
 
 
-def effect_of(annotations: ToolAnnotations | None, *, trusted: bool) -> ToolEffect:
+def effect_of(annotations: "ToolHints | ToolAnnotations | None", *, trusted: bool) -> ToolEffect:
     """Return what a repeated call may do. Annotations count only if the server is trusted (AGT-7).
 
-    >>> effect_of(ToolAnnotations(read_only_hint=True), trusted=True)
+    >>> effect_of(ToolHints(read_only_hint=True), trusted=True)
     'read'
-    >>> effect_of(ToolAnnotations(read_only_hint=True), trusted=False)
+    >>> effect_of(ToolHints(read_only_hint=True), trusted=False)
     'at_most_once'
     """
     if annotations is None or not trusted:
@@ -187,7 +187,7 @@ class ToolNames:
         self._reserved = frozenset(reserved)
         self._owners: dict[str, tuple[str, str]] = {}
 
-    def assign(self, connections: Iterable[ServerConnection]) -> dict[str, NamedTool]:
+    def assign(self, connections: "Iterable[BuiltInConnection | ServerConnection]") -> dict[str, NamedTool]:
         """Return all tools by their names, with the server's name if several servers offer the same.
 
         Built-in tools always keep their names, since prompts and policies refer to them.
@@ -233,21 +233,6 @@ def _complaint(error: ValidationError) -> str:
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
         rule = f"allowed: {', '.join(error.schema.get('properties', {}))}"
     return one_line(f"{field}: {error.message} ({rule})")
-
-
-def _text_of(block: ContentBlock) -> str:
-    """Return the text of a block, or a placeholder for other content."""
-    match block:
-        case TextContent():
-            return block.text
-        case ImageContent() | AudioContent():
-            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4:,} bytes: not shown]"
-        case ResourceLink():
-            return f"[link to {block.name}: {block.uri}]"
-        case EmbeddedResource(resource=TextResourceContents() as resource):
-            return f"[{resource.uri}]\n{resource.text}"
-        case EmbeddedResource():
-            return f"[{block.resource.uri}, {block.resource.mime_type or 'of unknown type'}: not shown]"
 
 
 def error_result(outcome: str, content: str) -> ToolResult:

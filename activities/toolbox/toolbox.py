@@ -3,8 +3,8 @@
     list_tools   tools of each server  ->  unique names, and the effect of each tool
     call         name  ->  server and tool  ->  validate arguments  ->  call  ->  outcome and content
 
-`tool_names.py` finds the tool of a name; `server_connection.py` handles servers, which may die, hang or be slow. Every
-server is called through the SDK's `Client`, the built-in one directly in this process (about 0.15 ms).
+`tool_names.py` finds the tool of a name; `server_connection.py` handles foreign servers, which may die, hang or be
+slow, through the SDK's `Client`. The built-in tools are called directly.
 
 Every failure is a result for the model to read, except for a cancellation, and for a server that was lost during a call
 that may be repeated.
@@ -14,19 +14,20 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from time import perf_counter
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
-from mcp_types import RequestParamsMeta
-from pydantic import JsonValue
-
-from turnkeeper.activities.toolbox.built_in import ROOM_KEY, TENANT_KEY, WORKSPACE_KEY
-from turnkeeper.activities.toolbox.server_connection import ServerConnection, ToolChangedError, ToolServer
+from turnkeeper.activities.toolbox.built_in import BuiltInConnection
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
+from turnkeeper.activities.toolbox.tool_server import ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
+
+if TYPE_CHECKING:
+    from mcp_types import RequestParamsMeta, Tool
+
+    from turnkeeper.activities.toolbox.server_connection import ServerConnection
 
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`. Its value is the same for every run of a call, and unique over all sessions."""
@@ -39,7 +40,7 @@ class Toolbox:
 
     def __init__(self, servers: Sequence[ToolServer], *, reserved: Collection[str] = ()) -> None:
         """Offer the tools of `servers`, in this order, without names in `reserved`. Connects to nothing yet."""
-        self._connections = {server.name: ServerConnection(server) for server in servers}
+        self._connections = {server.name: _connection_to(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
         self._names = ToolNames(reserved)
@@ -94,18 +95,17 @@ class Toolbox:
 
     async def _result_of(self, invocation: ToolInvocation) -> ToolResult:
         for _ in range(2):
-            named_tool = await self._find_current(invocation)
+            named_tool, argument_errors = await self._find_current(invocation)
             if named_tool is None:
                 return self._unknown(invocation)
             if not named_tool.is_as_shown(invocation):
                 break
-            if argument_errors := named_tool.argument_errors(invocation.args):
+            if argument_errors:
                 return error_result(
                     f"{invocation.name} was not called: its arguments don't fit", "\n".join(argument_errors)
                 )
             try:
-                meta = _meta_for(named_tool.connection.server, invocation)
-                return named_tool.result_of(await named_tool.connection.call(named_tool.tool, invocation.args, meta))
+                return await _call(named_tool, invocation)
             except ToolChangedError:
                 self._update_tools()
             except Exception as error:  # noqa: BLE001  # a tool's failure is a result and must not fail the turn
@@ -120,7 +120,8 @@ class Toolbox:
             tool_changed=True,
         )
 
-    async def _find_current(self, invocation: ToolInvocation) -> NamedTool | None:
+    async def _find_current(self, invocation: ToolInvocation) -> tuple[NamedTool | None, list[str]]:
+        """Return the tool of a call, and what is wrong with the call's arguments."""
         named_tool = self._find(invocation)
         if named_tool is None:
             # Another worker may have listed it, or it may be new.
@@ -129,8 +130,9 @@ class Toolbox:
             # The server may have changed the tool since it was listed.
             await self._refresh(named_tool.connection)
         else:
-            return named_tool
-        return self._find(invocation)
+            return named_tool, []
+        named_tool = self._find(invocation)
+        return named_tool, named_tool.argument_errors(invocation.args) if named_tool else []
 
     def _find(self, invocation: ToolInvocation) -> NamedTool | None:
         tool = self._tools.get(invocation.name)
@@ -138,7 +140,7 @@ class Toolbox:
             return tool
         return next((named_tool for named_tool in self._tools.values() if named_tool.is_meant_by(invocation)), None)
 
-    async def _refresh(self, *connections: ServerConnection) -> None:
+    async def _refresh(self, *connections: "BuiltInConnection | ServerConnection") -> None:
         await asyncio.gather(*(connection.refresh() for connection in connections))
         self._update_tools()
 
@@ -172,13 +174,19 @@ class Toolbox:
         return nothing.model_copy(update={"tool_changed": is_gone})
 
 
-def _meta_for(server: ToolServer, invocation: ToolInvocation) -> RequestParamsMeta:
+def _connection_to(server: ToolServer) -> "BuiltInConnection | ServerConnection":
+    if isinstance(server.target, list):
+        return BuiltInConnection(server, server.target)
+    # Imported here, since it loads the MCP SDK: most workers have only the built-in tools.
+    from turnkeeper.activities.toolbox.server_connection import ServerConnection
+
+    return ServerConnection(server)
+
+
+async def _call(named_tool: NamedTool, invocation: ToolInvocation) -> ToolResult:
+    connection = named_tool.connection
+    if isinstance(connection, BuiltInConnection):
+        return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
-    meta: dict[str, JsonValue] = {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"}
-    if server.built_in:
-        meta[WORKSPACE_KEY] = invocation.workspace
-        # By the activity's own workflow id: no input of a session decides whose files it reads.
-        meta[TENANT_KEY] = tenant_of(WorkflowId(invocation.session_id))
-        # The smaller of both limits in bytes satisfies both: a character has at least one byte.
-        meta[ROOM_KEY] = min(invocation.max_chars, invocation.max_bytes)
-    return cast(RequestParamsMeta, meta)
+    meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
+    return named_tool.result_of(await connection.call(cast("Tool", named_tool.tool), invocation.args, meta))

@@ -3,6 +3,7 @@
 Each turn becomes the chunks of its stream, which are then assembled as the AI SDK's client does it.
 """
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from typing_extensions import TypedDict
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, answer_id
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, ImageAttachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
@@ -31,10 +33,31 @@ def messages_of(turns: Iterable[ConversationMessage], *, session_id: PublicId) -
             id=turn.id,
             role="user",
             metadata={"createdAt": turn.user_timestamp.isoformat()},
-            parts=[{"type": "text", "text": turn.user_message}],
+            parts=_prompt_parts(turn, session_id),
         )
         if turn.is_complete:
             yield _answer(turn, session_id)
+
+
+def _prompt_parts(turn: ConversationMessage, session_id: PublicId) -> list[dict[str, JsonValue]]:
+    text: list[dict[str, JsonValue]] = [{"type": "text", "text": turn.user_message}]
+    files = [_file_part(attachment, session_id) for attachment in turn.attachments]
+    return [*text, *files] if turn.user_message or not files else files
+
+
+def _file_part(attachment: Attachment, session_id: PublicId) -> dict[str, JsonValue]:
+    """Return the AI SDK's part of an attachment. Stored contents have the address of this server's route."""
+    if isinstance(attachment, CodeAttachment):
+        media_type, data = "text/plain", b64encode(attachment.content.encode()).decode()
+    else:
+        media_type, data = attachment.media_type or "image/*", attachment.data
+    url = f"data:{media_type};base64,{data}"
+    if isinstance(attachment, ImageAttachment) and attachment.url:
+        url = attachment.url
+    elif attachment.hash:
+        url = f"/workflow/{session_id}/attachments/{attachment.hash}"
+    part: dict[str, JsonValue] = {"type": "file", "mediaType": media_type, "url": url}
+    return {**part, "filename": attachment.name} if attachment.name else part
 
 
 def _answer(turn: ConversationMessage, session_id: PublicId) -> UIMessage:

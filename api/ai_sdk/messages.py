@@ -7,7 +7,7 @@ message is read: a prompt, or decisions on the tool calls of the last answer. A 
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
@@ -17,7 +17,11 @@ from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
 from turnkeeper.api.ai_sdk.turn_chunks import ClientState, turn_of_answer
 from turnkeeper.api.bodies import Id
+from turnkeeper.api.prompts.attachment_bodies import MAX_BASE64_CHARS
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import ResolveApproval
+from turnkeeper.models.transcript.attachment_rules import first_problem
+from turnkeeper.models.transcript.attachments import Attachment, FileAttachment, ImageAttachment, ImageMediaType
 from turnkeeper.models.wire import Reason, Strict
 
 Trigger = Literal["submit-message", "regenerate-message"]
@@ -28,17 +32,55 @@ MAX_PARTS = 10_000
 
 
 class UserPart(BaseModel):
-    """A text part of a prompt. Files are not supported."""
+    """A part of a prompt: text, or a file as a `data:` URL. An image may also be at an http(s) address."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "file"]
+    text: str = ""
+    mediaType: str = ""  # noqa: N815  # the AI SDK's spelling
+    filename: str | None = None
+    url: str = Field("", max_length=MAX_BASE64_CHARS + 200)
 
     @model_validator(mode="before")
     @classmethod
-    def _is_text(cls, part: Any) -> Any:
-        if isinstance(part, dict) and part.get("type", "text") != "text":
-            raise ValueError("only text parts are supported")
+    def _is_known(cls, part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        kind = part.get("type", "text")
+        if kind not in _REQUIRED:
+            raise ValueError("only text and file parts are supported")
+        missing = [name for name in _REQUIRED[kind] if part.get(name) is None]
+        if missing:
+            raise ValueError(f"a {kind} part needs {' and '.join(missing)}")
         return part
+
+    def attachment(self, *, field: str, session_id: PublicId) -> Attachment:
+        """Return the file as an attachment. Raises `ProblemError`."""
+        media_type = self.mediaType.partition(";")[0].strip().lower()
+        fields: dict[str, Any] = {"name": self.filename, "media_type": media_type, **self._content(field, session_id)}
+        if media_type in get_args(ImageMediaType):
+            return ImageAttachment(type="image", **fields)
+        if "url" in fields:
+            raise problems.invalid(f"{field}.url", texts.ONLY_DATA_URLS)
+        return FileAttachment(type="file", **{**fields, "name": self.filename or texts.UNNAMED_FILE})
+
+    def _content(self, field: str, session_id: PublicId) -> dict[str, str]:
+        if data := _DATA_URL.match(self.url):
+            return {"data": self.url[data.end() :]}
+        if stored := _STORED.fullmatch(self.url):
+            if stored[1] != session_id:
+                raise problems.invalid(f"{field}.url", texts.UNKNOWN_UPLOAD)
+            return {"hash": stored[2]}
+        if self.url.startswith(("http://", "https://")):
+            return {"url": self.url}
+        raise problems.invalid(f"{field}.url", texts.ONLY_DATA_URLS)
+
+
+_REQUIRED = {"text": ["text"], "file": ["mediaType", "url"]}
+
+_DATA_URL = re.compile(r"data:[^,]{0,200};base64,")
+
+_STORED = re.compile(r"/workflow/([^/]+)/attachments/([0-9a-f]{64})(?:\?.*)?")
+"""The address of a file in the messages of this server."""
 
 
 class UserMessage(BaseModel):
@@ -51,7 +93,22 @@ class UserMessage(BaseModel):
     @property
     def text(self) -> str:
         """All text parts, as paragraphs."""
-        return "\n\n".join(part.text for part in self.parts)
+        return "\n\n".join(part.text for part in self.parts if part.type == "text")
+
+    def attachments(self, *, field: str, session_id: PublicId) -> list[Attachment]:
+        """Return all file parts. Raises `ProblemError` naming the wrong one."""
+        attachments = list[Attachment]()
+        for index, part in enumerate(self.parts):
+            if part.type == "file":
+                place = f"{field}.parts[{index}]"
+                attachment = part.attachment(field=place, session_id=session_id)
+                if problem := first_problem(attachment):
+                    raise problems.invalid(f"{place}.{_PART_FIELDS.get(problem[0], 'url')}", problem[1])
+                attachments.append(attachment)
+        return attachments
+
+
+_PART_FIELDS = {"name": "filename", "media_type": "mediaType"}
 
 
 class AnswerApproval(BaseModel):

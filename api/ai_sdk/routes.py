@@ -197,11 +197,14 @@ async def _send(
     if body.messageId is not None:
         raise problems.invalid("messageId", texts.NO_EDITING)
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
-    check_text(last.text, limits=Limits(), field=f"{body.last_field}.parts")
-    prompt = new_prompt(last.text, message_id=last.id, mode="enqueue")
+    field = f"{body.last_field}.parts"
+    files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
+    check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
+    prepared = await services.attachments.prepare(workflow_id, files, name=field)
+    prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
     await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=caller.user)
-    receipt = await services.sender.send(workflow_id, prompt, start=start)
+    receipt = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
 
 

@@ -38,6 +38,7 @@ from turnkeeper.api.ai_sdk.chunks import (
 from turnkeeper.api.ai_sdk.step_text import StepText, final_text, partial_text
 from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, with_growth
 from turnkeeper.models.transcript.trajectory import ModelStep, Usage, UserStep
@@ -161,7 +162,7 @@ class TurnChunks:
         if step.message_id in self._steering:
             return []
         self._steering.add(step.message_id)
-        parts = [SteeringText(type="text", text=step.content)]
+        parts = [SteeringText(type="text", text=with_names(step.content, step.attachments))]
         # If the step that responds to it is already being shown, that step begins again after it.
         return [*self._close_step(), SteeringMessageChunk(type="steering-message", id=step.message_id, parts=parts)]
 

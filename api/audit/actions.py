@@ -50,7 +50,7 @@ class Change:
 
     @property
     def may_start_session(self) -> bool:
-        return self.action in ("start", "create_task") or START in self.fields
+        return self.action in ("start", "import", "create_task") or START in self.fields
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,9 @@ def _field_names(model: type[BaseModel], body: object, *, without: Sequence[str]
 
 def _start_changes(parts: RequestParts) -> list[Change]:
     session_id = _id(parts.body.get("id"))
-    fields = tuple(_field_names(StartSession, parts.body, without=("id", "prompt")))
-    prompt = [Change("prompt", session_id)] if parts.body.get("prompt") is not None else []
+    fields = tuple(_field_names(StartSession, parts.body, without=("id", "prompt", "attachments")))
+    has_prompt = parts.body.get("prompt") is not None or bool(parts.body.get("attachments"))
+    prompt = [Change("prompt", session_id)] if has_prompt else []
     return [Change("start", session_id, fields=fields), *prompt]
 
 
@@ -121,6 +122,16 @@ def _end_changes(parts: RequestParts) -> list[Change]:
 
 def _configure_changes(parts: RequestParts) -> list[Change]:
     return [Change("configure", parts.session_id, fields=tuple(_field_names(ConfigureBody, parts.body)))]
+
+
+def _import_changes(parts: RequestParts) -> list[Change]:
+    return [Change("import", _id(parts.query.get("id")))]
+
+
+def _fork_changes(parts: RequestParts) -> list[Change]:
+    """Return that the session in the path is forked, and that another one starts."""
+    fork = Change("fork", parts.session_id, _id(parts.body.get("turn")))
+    return [fork, Change("start", _id(parts.body.get("id")))]
 
 
 def _withdraw_changes(parts: RequestParts) -> list[Change]:
@@ -182,7 +193,10 @@ OPERATIONS: dict[str, Callable[[RequestParts], list[Change]]] = {
     "cancel_turn": _on_turn("cancel"),
     "end_session": _end_changes,
     "delete_session": _on_session("delete"),
+    "import_session": _import_changes,
+    "fork_session": _fork_changes,
     "send_prompt": _prompt_changes,
+    "upload_attachment": _on_session("upload"),
     "retry_turn": _on_turn("retry"),
     "chat": _chat_changes,
     "withdraw_prompt": _withdraw_changes,
@@ -193,6 +207,9 @@ OPERATIONS: dict[str, Callable[[RequestParts], list[Change]]] = {
     "ai_sdk_chat": _ai_sdk_changes,
 }
 """What each operation of the API changes, by its id."""
+
+UNREAD = frozenset({"import_session"})
+"""Operations whose bodies are too large to be read for their entry."""
 
 UNCHANGING = frozenset({"preview_task", "render_markdown", "log_in", "log_out"})
 """Operations that change nothing although they are no GET."""

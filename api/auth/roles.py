@@ -41,6 +41,9 @@ ROUTES: dict[str, Access] = {
     "POST /workflow/{id}/cancel": "writer",
     "POST /workflow/{id}/end": "writer",
     "DELETE /workflow/{id}": "admin",
+    "GET /workflow/{id}/export": "reader",
+    "POST /workflow/import": "writer",
+    "POST /workflow/{id}/fork": "writer",
     # Conversation
     "POST /workflow/{id}/prompt": "writer",
     "POST /workflow/{id}/retry": "writer",
@@ -53,6 +56,8 @@ ROUTES: dict[str, Access] = {
     "GET /workflow/{id}/events": "reader",
     "GET /workflow/{id}/context": "reader",
     "GET /workflow/{id}/blobs/{hash}": "reader",
+    "POST /workflow/{id}/attachments": "writer",
+    "GET /workflow/{id}/attachments/{hash}": "reader",
     # Approvals
     "GET /workflow/{id}/approvals": "reader",
     "POST /workflow/{id}/approvals/{call_id}": "approver",
@@ -109,6 +114,13 @@ def require_for_fields(caller: Caller, body: BaseModel) -> None:
     for field in APPROVER_FIELDS:
         if field in body.model_fields_set and not caller.has("approver"):
             raise problems.forbidden("approver", caller, field=field)
+
+
+def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = "") -> None:
+    """Raise `ProblemError` 403 naming a field below `path` that has a value, and that the caller may not set."""
+    for field in APPROVER_FIELDS:
+        if getattr(configuration, field) and not caller.has("approver"):
+            raise problems.forbidden("approver", caller, field=f"{path}{field}")
 
 
 @dataclass(frozen=True)

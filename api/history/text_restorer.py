@@ -38,7 +38,7 @@ class TextRestorer:
 
     def __init__(self, blobs: Blobs, *, cached_chars: int = CACHED_CHARS) -> None:
         self._blobs = blobs
-        self._cached_answers = RecentTexts(max_chars=cached_chars)
+        self._cached_answers = RecentTexts[str](max_chars=cached_chars)
         self._reads = Coalescer[tuple[str, frozenset[str]], dict[str, str]]()
 
     async def restore_answers(

@@ -45,6 +45,7 @@ class TranscriptReader:
         self._reader = reader
         self._archive = stores.archive
         self._index = stores.index
+        self._copies = stores.unfinished_copies
         self._texts = texts
 
     async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
@@ -134,7 +135,9 @@ class TranscriptReader:
                 raise problems.id_was_used(workflow_id) if problem.problem.status == 404 else problem from None
 
     async def _has(self, workflow_id: WorkflowId) -> bool:
-        return bool(await self._archive.count(workflow_id)) or await self._index.find(workflow_id) is not None
+        if await self._archive.count(workflow_id) or await self._index.find(workflow_id) is not None:
+            return True
+        return await self._copies.find(workflow_id) is not None
 
     async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
         receipt = await self._reader.receipt(workflow_id, message_id)

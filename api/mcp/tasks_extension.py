@@ -40,7 +40,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import AuditAction, Task
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import CancelTurn
-from turnkeeper.stores.task_handles import TaskHandle
+from turnkeeper.stores.tasks.task_handles import TaskHandle
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 

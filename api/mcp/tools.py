@@ -13,9 +13,10 @@ from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictBool
 
-from turnkeeper.api.bodies import Id, PromptText, TaskMessage
+from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.prompt_tasks import links_of
+from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies, attachments_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
@@ -25,6 +26,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import PromptMode, check_text
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.settings.roles import Role
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
@@ -119,10 +121,14 @@ class GetConversationArguments(Strict):
 
 
 class SendPromptArguments(Strict):
-    """A prompt to a session; with `start` the session is started if it does not exist. The same `id` twice is one."""
+    """A prompt to a session; with `start` the session is started if it does not exist. The same `id` twice is one.
+
+    With attachments the message may be blank.
+    """
 
     workflow_id: SessionId
-    message: PromptText
+    message: MaybeBlank
+    attachments: AttachmentBodies = []
     id: Id | None = None
     mode: PromptMode = "enqueue"
     start: StrictBool = False
@@ -207,7 +213,7 @@ async def get_conversation(services: Services, caller: Caller, arguments: GetCon
 def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
     return ConversationTurn(
         id=turn.id,
-        user_message=turn.user_message,
+        user_message=with_names(turn.user_message, turn.attachments),
         user_timestamp=turn.user_timestamp,
         status=turn.status,
         agent_message=turn.agent_message,
@@ -219,12 +225,20 @@ def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
 
 async def send_prompt(services: Services, caller: Caller, arguments: SendPromptArguments) -> Work:
     workflow_id = caller.workflow_id(arguments.workflow_id)
-    check_text(arguments.message, limits=Limits(), field="message")
-    prompt = new_prompt(arguments.message, message_id=arguments.id or str(uuid4()), mode=arguments.mode)
+    check_text(arguments.message, limits=Limits(), field="message", may_be_blank=bool(arguments.attachments))
+    prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
+    prompt = new_prompt(
+        arguments.message,
+        message_id=arguments.id or str(uuid4()),
+        mode=arguments.mode,
+        attachments=prepared.attachments,
+    )
     if arguments.start:
         await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=caller.user) if arguments.start else None
-    receipt = await services.sender.send(workflow_id, prompt, start=start, is_new=arguments.id is None)
+    receipt = await services.sender.send(
+        workflow_id, prompt, start=start, is_new=arguments.id is None, contents=prepared.contents
+    )
     accepted = Task(
         task_id=session_id_of(workflow_id),
         workflow_id=session_id_of(workflow_id),

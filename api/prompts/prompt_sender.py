@@ -6,12 +6,13 @@ the end of the history and this gateway's own memory say so. Old rejections and 
 """
 
 import asyncio
-
-from pydantic_core import to_json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, receipt_of
@@ -20,6 +21,7 @@ from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReade
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.queue.prompt_row import text_bytes
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -29,6 +31,8 @@ MAX_QUERIES = 3
 READ_SECONDS = 0.5
 """Time for reading the end of the history before a prompt is sent. After that the gateway uses its own count."""
 
+NO_CONTENTS: Mapping[str, bytes] = MappingProxyType({})
+
 SEND_SECONDS = 2.7
 """After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
 
@@ -36,10 +40,13 @@ SEND_SECONDS = 2.7
 class PromptSender:
     """Sends prompts to sessions. Methods raise `ProblemError`."""
 
-    def __init__(self, sessions: SessionCommands, reader: SessionReader, fates: FateReader) -> None:
+    def __init__(
+        self, sessions: SessionCommands, reader: SessionReader, fates: FateReader, attachments: AttachmentKeeper
+    ) -> None:
         self._sessions = sessions
         self._reader = reader
         self._fates = fates
+        self._attachments = attachments
         self._estimates = reader.estimates
         self._tail_reads = Coalescer[str, None]()
 
@@ -51,10 +58,12 @@ class PromptSender:
         start: SessionInput | None = None,
         is_new: bool = False,
         wants_receipt: bool = True,
+        contents: Mapping[str, bytes] = NO_CONTENTS,
     ) -> Receipt:
         """Signal a prompt, and return its position if a worker answers in time.
 
-        With `start` the session is started if it does not exist. `is_new`: the id is newly generated, so the prompt
+        `contents` of its attachments, by hash, are stored before. With `start` the session is started if it does not
+        exist. `is_new`: the id is newly generated, so the prompt
         can't have been sent before. Without `wants_receipt` it returns as soon as the prompt is safe.
 
         Raises the session's rejection of the prompt, and 429 also before it is sent.
@@ -64,18 +73,33 @@ class PromptSender:
         receipt = await self._admit(workflow_id, prompt, is_new=is_new)
         seconds_spent = clock() - started_at
         if receipt is None:
-            await self._signal(workflow_id, prompt, start)
+            await self._signal(workflow_id, prompt, start, contents)
             receipt = Receipt(message_id)
         seconds = min(RECEIPT_SECONDS - seconds_spent, started_at + SEND_SECONDS - clock())
         if receipt.is_known or not wants_receipt or seconds <= 0:
             return receipt
         return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
 
-    async def _signal(self, workflow_id: WorkflowId, prompt: PromptSignal, start: SessionInput | None) -> None:
+    async def _signal(
+        self,
+        workflow_id: WorkflowId,
+        prompt: PromptSignal,
+        start: SessionInput | None,
+        contents: Mapping[str, bytes],
+    ) -> None:
         estimate, message_id, clock = self._estimates.of(workflow_id), prompt.id or "", asyncio.get_running_loop().time
         try:
             if start:
+                await self._attachments.store_before_start(workflow_id, contents)
+            else:
+                await self._attachments.store(workflow_id, contents)
+        except BaseException:
+            estimate.release(message_id)
+            raise
+        try:
+            if start:
                 await self._sessions.start_or_prompt(workflow_id, start, prompt)
+                await self._attachments.note_started(workflow_id, contents)
             else:
                 await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as problem:
@@ -94,7 +118,7 @@ class PromptSender:
 
     async def _admit(self, workflow_id: WorkflowId, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
         """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
-        estimate, size = self._estimates.of(workflow_id), len(to_json(prompt.text))
+        estimate, size = self._estimates.of(workflow_id), text_bytes(prompt)
         if estimate.is_tail_due(now=_now(), workers_answer=self._estimates.workers_answer(now=_now())):
             await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):

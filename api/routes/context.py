@@ -10,7 +10,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
-from turnkeeper.api.routes.blobs import PLAIN_TEXT_HEADERS
+from turnkeeper.api.routes.contents.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import ContextRequest, ReplayRequest

@@ -1,5 +1,6 @@
 """Sending prompts, and reading the conversation."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -11,11 +12,14 @@ from turnkeeper.api import problems
 from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.delivered_forms import poll_etag
+from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ChatAccepted,
@@ -54,6 +58,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
 @router.post(
     "/workflow/{id}/prompt",
     status_code=202,
+    max_body_size=MAX_HISTORY_BYTES,
     operation_id="send_prompt",
     responses={
         **_APPLIED,
@@ -80,7 +85,7 @@ async def send_prompt(
     429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
     fate.
     """
-    prompt = _prompt_of(body, idempotency_key)
+    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
     if start:
         await services.transcripts.raise_if_id_was_used(workflow_id)
     receipt = await services.sender.send(
@@ -89,6 +94,7 @@ async def send_prompt(
         start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
         is_new=not (body.id or idempotency_key),
         wants_receipt=not (wait or prefers_async),
+        contents=contents,
     )
     if wait and not prefers_async:
         turn: ConversationMessage | None = None
@@ -128,6 +134,7 @@ async def retry_turn(
 @router.post(
     "/chat",
     status_code=202,
+    max_body_size=MAX_HISTORY_BYTES,
     operation_id="chat",
     responses={**_APPLIED, **errors(*PROMPT, "session-exists")},
 )
@@ -143,16 +150,22 @@ async def chat(
     Sending the same `Idempotency-Key` (or `id`) twice makes one prompt. The id of a new session is derived from the key
     and `user_name`, so that a repeated call finds the session.
     """
-    prompt = _prompt_of(SendPrompt(message=body.message, id=body.id), idempotency_key)
-    is_repeatable = bool(body.id or idempotency_key)
+    prompt_id = _prompt_id(body, idempotency_key)
+    is_repeatable = prompt_id is not None
     workflow_id = caller.workflow_id(
-        body.workflow_id or (chat_session_id(prompt.id or "", user=body.user_name) if is_repeatable else str(uuid4()))
+        body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
+    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
     if body.workflow_id or is_repeatable:
         await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
     receipt = await services.sender.send(
-        workflow_id, prompt, start=start, is_new=not is_repeatable, wants_receipt=not prefers_async
+        workflow_id,
+        prompt,
+        start=start,
+        is_new=not is_repeatable,
+        wants_receipt=not prefers_async,
+        contents=contents,
     )
     return ChatAccepted(workflow_id=session_id_of(workflow_id), message_id=receipt.message_id)
 
@@ -252,11 +265,23 @@ async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message
     await services.sessions.withdraw(workflow_id, message_id)
 
 
-def _prompt_of(body: SendPrompt, idempotency_key: str | None) -> PromptSignal:
+def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | None:
+    """Return the id that the caller chose, if it did. Raises 422 for two different ones."""
     if body.id and idempotency_key and body.id != idempotency_key:
         raise problems.invalid("id", texts.TWO_PROMPT_IDS)
-    check_text(body.message, limits=Limits(), field="message")
-    return new_prompt(body.message, message_id=body.id or idempotency_key, mode=body.mode)
+    return body.id or idempotency_key
+
+
+async def _prompt_of(
+    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, idempotency_key: str | None
+) -> tuple[PromptSignal, Mapping[str, bytes]]:
+    """Return the signal, and the contents of its attachments to store before it."""
+    message_id = _prompt_id(body, idempotency_key)
+    check_text(body.message, limits=Limits(), field="message", may_be_blank=bool(body.attachments))
+    prepared = await services.attachments.prepare(workflow_id, attachments_of(body.attachments))
+    mode = body.mode if isinstance(body, SendPrompt) else "enqueue"
+    prompt = new_prompt(body.message, message_id=message_id, mode=mode, attachments=prepared.attachments)
+    return prompt, prepared.contents
 
 
 def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None) -> str | None:

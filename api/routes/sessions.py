@@ -1,6 +1,6 @@
 """Starting, listing, describing, configuring, ending and deleting sessions."""
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Query, Response
@@ -9,11 +9,12 @@ from temporalio.client import WorkflowExecutionDescription
 from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
-from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
-from turnkeeper.api.session_links import default_input, session_links, session_path
+from turnkeeper.api.session_links import requested_input, session_links, session_path
 from turnkeeper.api.temporal.lists.listing import ListedStatus
 from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.models.http_responses import (
@@ -29,14 +30,10 @@ from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import (
     USER_PATTERN,
     CancelTurn,
-    Configure,
     EndSession,
-    SessionInput,
     StateRequest,
-    configured,
 )
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationState
 
 router = APIRouter(tags=["sessions"])
@@ -45,6 +42,7 @@ router = APIRouter(tags=["sessions"])
 @router.post(
     "/workflow",
     status_code=201,
+    max_body_size=MAX_HISTORY_BYTES,
     operation_id="start_session",
     responses=errors(*SERVER, "too-large", "session-exists"),
 )
@@ -58,15 +56,19 @@ async def start_session(
     options = body or StartSession()
     require_for_fields(caller, options)
     workflow_id = caller.workflow_id(options.id or str(uuid4()))
-    start = _input_of(options, services.settings, workflow_id, caller)
+    start = requested_input(options, services.settings, workflow_id, caller)
     message_id = None
-    if options.prompt is not None:
-        check_text(options.prompt, limits=start.limits, field="prompt")
-        first = new_prompt(options.prompt, message_id=None, mode="enqueue")
+    prepared = await services.attachments.prepare(workflow_id, attachments_of(options.attachments), limits=start.limits)
+    if options.prompt is not None or prepared.attachments:
+        text = options.prompt or ""
+        check_text(text, limits=start.limits, field="prompt", may_be_blank=bool(prepared.attachments))
+        first = new_prompt(text, message_id=None, mode="enqueue", attachments=prepared.attachments)
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
     if options.id:
         await services.transcripts.raise_if_id_was_used(workflow_id)
+    await services.attachments.store_before_start(workflow_id, prepared.contents)
     await services.sessions.start(workflow_id, start)
+    await services.attachments.note_started(workflow_id, prepared.contents)
     response.headers["Location"] = session_path(workflow_id)
     return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=message_id)
 
@@ -163,24 +165,6 @@ async def delete_session(services: ServicesDep, workflow_id: SessionId, response
     return receipt
 
 
-def _input_of(options: StartSession, settings: Settings, workflow_id: WorkflowId, caller: Caller) -> SessionInput:
-    base = default_input(settings, workflow_id, user=options.user or caller.user)
-    change = Configure(
-        title=options.title,
-        model=options.model,
-        limits=options.limits,
-        history=options.history,
-        tool_policy=options.tool_policy,
-    )
-    fields: dict[str, Any] = {
-        "workspace": options.workspace,
-        "unattended": options.unattended,
-    }
-    if options.system_prompt is not None:
-        fields["system_prompt"] = options.system_prompt
-    return configured(base, change).model_copy(update=fields)
-
-
 def _description_of(state: ConversationState, workflow_id: WorkflowId, links: SessionLinks) -> SessionDescription:
     session = state.session
     return SessionDescription(
@@ -197,6 +181,7 @@ def _description_of(state: ConversationState, workflow_id: WorkflowId, links: Se
         usage=session.usage,
         archived_count=state.archived_count,
         archive=session.archive,
+        conversation_metrics=session.conversation_metrics,
         links=links,
     )
 

@@ -37,6 +37,7 @@ async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTas
         warnings=prepared.warnings,
         conversation_history=prepared.context.conversation_history,
         prompt=prepared.prompt,
+        relevance=prepared.relevance,
     )
 
 

@@ -21,7 +21,7 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
-from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.wire import Compact
@@ -67,7 +67,14 @@ def request_digest(task: CreateTask) -> str:
 def _digested_history(history: object) -> object:
     if not isinstance(history, list):
         return history if isinstance(history, str) else None
-    return [[_text(message, name) for name in ("role", "content", "timestamp")] for message in history]
+    return [_digested_message(message) for message in history]
+
+
+def _digested_message(message: object) -> list[object]:
+    texts: list[object] = [_text(message, name) for name in ("role", "content", "timestamp")]
+    attachments = message.get("attachments") if isinstance(message, Mapping) else None
+    # Without attachments as in earlier releases, whose digests are in memos.
+    return [*texts, attachments] if attachments else texts
 
 
 def _text(message: object, name: str) -> str | None:
@@ -77,7 +84,13 @@ def _text(message: object, name: str) -> str | None:
 
 
 def task_input(
-    task: CreateTask, prepared: PreparedTask, *, workflow_id: WorkflowId, user: str | None, settings: Settings
+    task: CreateTask,
+    prepared: PreparedTask,
+    *,
+    to_condense: TextsToCondense | None,
+    workflow_id: WorkflowId,
+    user: str | None,
+    settings: Settings,
 ) -> SessionInput:
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
     base = default_input(settings, workflow_id, user=user)
@@ -86,7 +99,13 @@ def task_input(
     if task.timeout is not None:
         start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})
     check_text(prepared.prompt, limits=start.limits, field="description")
-    context = TaskInput(context=prepared.context, parent=task.parent, open_seconds=None)
+    context = TaskInput(
+        context=prepared.context,
+        parent=task.parent,
+        open_seconds=None,
+        attachments=prepared.attachments,
+        to_condense=to_condense,
+    )
     return start.model_copy(update={"task": context})
 
 

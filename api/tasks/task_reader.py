@@ -214,6 +214,7 @@ class TaskReader:
             status=status,
             status_message=_status_message(state, status),
             percent=view and view.percent,
+            condensed=view and view.condensed,
             created_at=session.created_at,
             updated_at=newest and (newest.agent_timestamp or newest.timestamp),
             approvals=approvals,

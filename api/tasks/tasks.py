@@ -32,7 +32,7 @@ from turnkeeper.api.temporal.lists.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
-from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
@@ -94,11 +94,16 @@ class Tasks:
                 return receipt
             await self._transcripts.raise_if_id_was_used(workflow_id)
         prepared = await self.prepare(task, tenant=tenant)
+        parent = sibling_id(task.parent, of=workflow_id) if task.parent else None
+        prepared, to_condense = await self._preparer.store(prepared, workflow_id=workflow_id, parent=parent)
         note = note_of(task, prepared)
+        start = task_input(
+            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=user, settings=self._settings
+        )
         try:
             await self._sessions.start(
                 workflow_id,
-                task_input(task, prepared, workflow_id=workflow_id, user=user, settings=self._settings),
+                start,
                 priority_key=task.priority_key,
                 memo={MEMO_KEY: note.model_dump(mode="json")},
             )

@@ -19,11 +19,10 @@ from temporalio.service import RPCError
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
-from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
+from turnkeeper.models.as_of import FORGET_QUERY, AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.bounded_dict import BoundedDict
-from turnkeeper.workflows.hosting.evicting_runner import FORGET_QUERY
 
 CHECK_SECONDS = 60.0
 """How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""

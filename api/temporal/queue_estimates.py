@@ -23,6 +23,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.queue.prompt_row import text_bytes
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.stores.bounded_dict import BoundedDict
 
@@ -67,11 +68,11 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
 
 def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
     """Return the read of the queue for a session that this gateway has just started."""
-    text = start.first_prompt.text if isinstance(start.first_prompt, PromptSignal) else start.first_prompt or ""
+    first = start.first_prompt
     return QueueRead(
         asked_at,
         length=1 if start.first_prompt else 0,
-        bytes=len(to_json(text)),
+        bytes=text_bytes(first) if isinstance(first, PromptSignal) else len(to_json(first or "")),
         max_prompts=start.limits.max_queued_prompts,
         max_bytes=start.limits.queued_bytes,
     )
@@ -170,7 +171,8 @@ class QueueEstimate:
         """Return whether the history's tail must be read to know how full the queue is.
 
         `workers_answer`: a worker has recently answered for some session. Then the first prompt of an unknown session
-        is sent without reading the tail, since its receipt will say how full the queue is.
+        is sent without reading the tail, since its receipt will say how full the queue is. Nor does the tail matter
+        while even all signals since an answer would leave half of the queue free.
         """
         if self.read is None:
             if workers_answer and self.tail is None and not self._own_signals:
@@ -181,7 +183,8 @@ class QueueEstimate:
             settled_times = [
                 own_signal.settled_at for own_signal in self._own_signals.values() if own_signal.settled_at
             ]
-            if self._has_answered and min(settled_times, default=now) >= now - FRESH_SECONDS:
+            are_recent = min(settled_times, default=now) >= now - FRESH_SECONDS
+            if self._has_answered and (are_recent or not self._is_half_full):
                 return False
         return self.tail is None or self.tail.asked_at < now - TAIL_SECONDS
 
@@ -258,6 +261,12 @@ class QueueEstimate:
             return self.read.max_prompts, self.read.max_bytes
         limits = self.first_limits or Limits()
         return limits.max_queued_prompts, limits.queued_bytes
+
+    @property
+    def _is_half_full(self) -> bool:
+        """Whether at most half of the queue is free, if none of our signals has been processed."""
+        (count, bytes_), (max_prompts, max_bytes) = self._waiting(), self.limits
+        return 2 * count >= max_prompts or 2 * bytes_ >= max_bytes
 
     def _waiting(self) -> tuple[int, int]:
         """Return the number of queued prompts and their JSON bytes, by the higher of the two estimates."""

@@ -59,6 +59,14 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
+def are_accepted(view: QueueView, message_ids: Sequence[str]) -> bool:
+    """Return whether each of these prompts waits or has become part of a turn, and the session accepts more."""
+    turns = {fate.id for fate in view.fates if fate.turn_id is not None}
+    return not view.refusing and all(
+        message_id in turns or position_in(view, message_id) is not None for message_id in message_ids
+    )
+
+
 class ReceiptReader(Generic[Answer]):
     """Queries sessions for the receipts of prompts."""
 

@@ -38,6 +38,7 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import preview_of
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
@@ -114,7 +115,12 @@ class SessionCommands:
 
     def _list(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal | str | None) -> None:
         """Add the session to the index, unless it is there; its first turn completes the row (API-1)."""
-        text = prompt.text if isinstance(prompt, PromptSignal) else prompt
+        attachments = prompt.attachments if isinstance(prompt, PromptSignal) else []
+        text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
+        carried = start.carried
+        if carried and carried.transcript.turns:
+            newest = carried.transcript.turns[-1]
+            text = newest.user_message or with_names("", newest.attachments)
         now = datetime.now(UTC)
         self._stores.index_writer.add_missing(
             IndexedSession(
@@ -124,6 +130,8 @@ class SessionCommands:
                 title=start.title,
                 user=start.user,
                 model=start.model,
+                turn_count=carried.transcript.count if carried else 0,
+                cost=carried.usage.cost if carried else None,
                 preview=preview_of(text) if text else None,
                 parent=task_parent(start.task) if start.task else None,
             )

@@ -35,7 +35,7 @@ from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
-from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, receipt_of
+from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, are_accepted, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.backoff import growing_pauses
@@ -44,6 +44,7 @@ from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals
+from turnkeeper.models.session.copies.snapshot import SessionSnapshot, snapshot_of
 from turnkeeper.models.session.messages import (
     ContextRequest,
     NoArgument,
@@ -97,7 +98,16 @@ _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 
 _CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
 
-View = TypeVar("View", ConversationState, ConversationUpdate, ContextView, PendingApprovals, QueueView, ReplayTurns)
+View = TypeVar(
+    "View",
+    ConversationState,
+    ConversationUpdate,
+    ContextView,
+    PendingApprovals,
+    QueueView,
+    ReplayTurns,
+    SessionSnapshot,
+)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
 
 
@@ -108,6 +118,8 @@ class QueryKey:
     query: str
     argument: str
     view_type: type[BaseModel]
+    for_receipts: bool = False
+    """The result may be of an uncommitted state, if all it says is that the prompts were accepted."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ class SessionReader:
         self.estimates = QueueEstimates()
         self.tails = HistoryTailReader(client)
         self._queries = SessionQueries(client, self.watches)
-        self._receipts = ReceiptReader(self.queue_result)
+        self._receipts = ReceiptReader(partial(self.queue_result, for_receipts=True))
         self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
     # ---- answered by a worker
@@ -195,17 +207,30 @@ class SessionReader:
         read = partial(context_of, request=request)
         return (await self._ask(workflow_id, "get_context_view", request, ContextView, read)).view
 
+    async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
+        """Return what a copy of the session is made of (SES-18)."""
+        result = await self._ask(
+            workflow_id, "get_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
+        )
+        return result.view
+
     async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
         return (await self.queue_result(workflow_id, message_ids)).view
 
-    async def queue_result(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
-        """Return the same, and whether the session is closed. A worker of an earlier release may return all prompts."""
+    async def queue_result(
+        self, workflow_id: WorkflowId, message_ids: Sequence[str] = (), *, for_receipts: bool = False
+    ) -> QueryResult[QueueView]:
+        """Return the same, and whether the session is closed. A worker of an earlier release may return all prompts.
+
+        `for_receipts`: the view may be of an uncommitted state, if all `message_ids` are accepted in it.
+        """
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         try:
             read = partial(_queue_of, message_ids=message_ids)
-            result = await self._ask(workflow_id, "get_queue", _queue_request(message_ids), QueueView, read)
+            request = _queue_request(message_ids)
+            result = await self._ask(workflow_id, "get_queue", request, QueueView, read, for_receipts=for_receipts)
         except ProblemError as problem:
             # A worker of an earlier release rejects several ids; there is no other reason for a 422.
             if len(message_ids) < 2 or problem.problem.status != 422:
@@ -305,10 +330,12 @@ class SessionReader:
         argument: BaseModel,
         view_type: type[View],
         read: Callable[[Session], View],
+        *,
+        for_receipts: bool = False,
     ) -> QueryResult[View]:
         """Return the result of a query; `read` answers for a session that Temporal no longer has."""
         try:
-            return await self._queries.ask(workflow_id, query, argument, view_type)
+            return await self._queries.ask(workflow_id, query, argument, view_type, for_receipts=for_receipts)
         except ProblemError as problem:
             session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
             if session is None:
@@ -336,10 +363,19 @@ class SessionQueries:
         self._calls = SerialCoalescer[QueryKey, QueryResult[Any]]()
 
     async def ask(
-        self, workflow_id: WorkflowId, query: str, argument: BaseModel, view_type: type[View]
+        self,
+        workflow_id: WorkflowId,
+        query: str,
+        argument: BaseModel,
+        view_type: type[View],
+        *,
+        for_receipts: bool = False,
     ) -> QueryResult[View]:
-        """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
-        key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type)
+        """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`.
+
+        `for_receipts`: it is not necessarily committed, if all it says is that the prompts were accepted.
+        """
+        key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type, for_receipts)
         query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
         result = await call_worker(self._client, query_call, workflow_id)
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
@@ -375,7 +411,13 @@ class SessionQueries:
             as_of = result.view.as_of
             if as_of is None:  # from a worker of an earlier release
                 return result
-            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
+            # An accepted prompt is safe by its signal, and its position is that of a moment (decision 22).
+            is_receipt = key.for_receipts and result.closed is None and _accepts(result.view, key.argument)
+            if (
+                is_receipt
+                or result.closed in _CLOSED_WITHOUT_TASK
+                or await self._commits.is_committed(workflow_id, as_of)
+            ):
                 return replace(result, view=result.view.model_copy(update={"as_of": None}))
             await asyncio.sleep(next(pauses))
 
@@ -425,6 +467,10 @@ def _page_of(session: Session, *, request: StateRequest) -> ConversationState:
         raise problems.invalid("before", f"this session has no turn {request.before!r}.") from None
 
 
+def _snapshot_without_context(session: Session) -> SessionSnapshot:
+    return snapshot_of(session).model_copy(update={"context": None})
+
+
 def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
     return queue_of(session, *message_ids)
 
@@ -434,6 +480,11 @@ def _queue_request(message_ids: Sequence[str]) -> QueueRequest:
     if len(message_ids) > 1:
         return QueueRequest(message_ids=list(message_ids))
     return QueueRequest(message_id=next(iter(message_ids), None))
+
+
+def _accepts(view: QueueView, request: str) -> bool:
+    """Return whether all prompts that a request in JSON names are accepted."""
+    return are_accepted(view, QueueRequest.model_validate_json(request).ids or ())
 
 
 def _with_final_status(result: QueryResult[Conversation]) -> Conversation:

@@ -28,7 +28,7 @@ class Page {
   #login;
   #log = new LogView();
   #queuePanel = new QueuePanel({
-    onEdit: (text) => this.#composer.edit(text),
+    onEdit: (text, files) => this.#composer.edit(text, files),
     showEcho: (echo) => this.#log.showEcho(echo),
   });
   #tasksPanel = new TasksPanel();
@@ -39,7 +39,8 @@ class Page {
   #sidebar = new Sidebar();
   #sessions = new SessionsView((id) => this.#navigate(id));
   #composer = new Composer({
-    onSend: (text, mode) => this.#send(text, mode),
+    onSend: (text, mode, files) => this.#send(text, mode, files),
+    onProblem: (words) => this.#notice.show(words),
     onStop: () => void this.#conversation?.stop(),
     lastPrompt: () => this.#conversation?.lastPrompt ?? "",
   });
@@ -103,10 +104,13 @@ class Page {
     else void this.#login.ready.then(() => this.#composer.focus()); // readers have none
   }
 
-  /** @param {string} text @param {import("./conversation/wire.js").PromptMode} mode */
-  #send(text, mode) {
+  /**
+   * @param {string} text @param {import("./conversation/wire.js").PromptMode} mode
+   * @param {import("./conversation/attachments.js").PromptFile[]} [files]
+   */
+  #send(text, mode, files = []) {
     if (!this.#conversation) this.#startSession();
-    this.#conversation?.send(text, mode);
+    this.#conversation?.send(text, mode, files);
     this.#log.jumpToEnd();
     this.#sessions.refreshSoon();
   }
@@ -120,13 +124,14 @@ class Page {
 
   /**
    * Show the start page again, with the draft of a session that could not be started.
-   * @param {{text: string, model: string}} draft @param {string} words
+   * @param {{text: string, model: string, attachments: import("./conversation/attachments.js").PromptFile[]}} draft
+   * @param {string} words
    */
-  #restoreDraft({ text, model }, words) {
+  #restoreDraft({ text, model, attachments }, words) {
     history.replaceState(null, "", "/");
     this.#show(null);
     this.#model.value = model;
-    this.#composer.edit(text);
+    this.#composer.edit(text, attachments);
     this.#notice.show(words);
   }
 

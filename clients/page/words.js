@@ -1,8 +1,9 @@
 /**
  * All texts of the page, except those in `index.html`.
  *
+ * @import {PromptFile} from "./conversation/attachments.js"
  * @import {Waiting} from "./conversation/conversation.js"
- * @import {Approval, Caller, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, Usage}
+ * @import {Approval, Caller, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, TurnMetrics, Usage}
  *   from "./conversation/wire.js"
  */
 
@@ -12,6 +13,8 @@ export const TEXTS = {
   unknownSession: "Session not found",
   thisSession: "this session",
   demoModel: "Built-in demo model, works offline",
+  contextSize: "What the model was sent last",
+  nearLimit: "Soon the model will no longer be sent the oldest messages",
   nextModel: "Model of the next turn",
 
   noSessions: "No sessions yet",
@@ -32,9 +35,13 @@ export const TEXTS = {
   notSentYet: "Not sent yet. Trying again…",
   queued: "Queued",
   retry: "Retry",
+  forkHere: "Fork from here",
   edit: "Edit",
   remove: "Remove",
   rejectedPrompt: "The session rejected this prompt.",
+  attachmentsLost: "Its files were lost when the page was loaded again. Edit it to attach them anew.",
+  emptyFile: "the file is empty.",
+  unnamedFile: "Unnamed",
 
   openTask: "Open this task's session",
   parentSession: "Part of another session",
@@ -125,6 +132,22 @@ export function usageDetails(usage) {
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
 
+/**
+ * How much the model sees, of at most how many messages; empty before the first request.
+ * @param {TurnMetrics | null | undefined} metrics @param {number} cap 0 for none @returns {string}
+ */
+export function contextSizeWords(metrics, cap) {
+  if (!metrics?.message_count) return "";
+  const messages = cap ? `${metrics.message_count} of ${cap} messages` : `${metrics.message_count} messages`;
+  return `${messages}, ~${tokens(metrics.estimated_tokens)}`;
+}
+
+/**
+ * Over 80 % of the cap, older messages are soon no longer sent.
+ * @param {TurnMetrics | null | undefined} metrics @param {number} cap @returns {boolean}
+ */
+export const isNearLimit = (metrics, cap) => cap > 0 && (metrics?.message_count ?? 0) * 5 > cap * 4;
+
 /** The time; of an earlier day, with the date. @param {string} iso @returns {string} */
 export function clock(iso) {
   const at = new Date(iso);
@@ -174,6 +197,33 @@ export function ago(iso) {
   if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h`;
   return `${Math.floor(minutes / (24 * 60))} d`;
 }
+
+// ---- attachments
+
+/** @param {number} bytes @returns {string} empty for 0 */
+export function fileSize(bytes) {
+  if (!bytes) return "";
+  return bytes >= 1_000_000 ? `${(bytes / 1_000_000).toFixed(1)} MB` : `${Math.max(1, Math.round(bytes / 1_000))} KB`;
+}
+
+/** @param {{name?: string | null, url?: string | null}} file @returns {string} */
+export const fileName = ({ name, url }) => name || url || TEXTS.unnamedFile;
+
+/** A prompt in one line: its text, or the names of its files. @param {{text: string, attachments: PromptFile[]}} prompt */
+export const promptWords = ({ text, attachments }) =>
+  [text, attachments.length ? `[${attachments.map(fileName).join(", ")}]` : ""].filter((part) => part.trim()).join(" ");
+
+/** @param {string} name @param {number} limit @returns {string} */
+export const attachmentTooLarge = (name, limit) => `${name} is over ${fileSize(limit)}.`;
+
+/** @param {number} limit @returns {string} */
+export const attachmentsTooLarge = (limit) => `The files of a prompt may have ${fileSize(limit)} together.`;
+
+/** @param {number} limit @returns {string} */
+export const attachmentsTooMany = (limit) => `A prompt may have ${limit} files.`;
+
+/** @param {string} name @returns {string} */
+export const unknownImage = (name) => `${name}: images must be PNG, JPEG, GIF or WebP.`;
 
 // ---- states of sessions and turns
 

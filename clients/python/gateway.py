@@ -12,7 +12,7 @@ Every prompt is sent with an id, so that it can be sent again after a lost respo
 """
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2
+from pydantic import RootModel
 
 from turnkeeper.clients.python.conversation import Cursor
 from turnkeeper.clients.python.events import Event, follow
@@ -40,12 +41,15 @@ from turnkeeper.models.http_responses import (
     PromptAccepted,
     PromptFate,
     SessionDescription,
+    SessionForked,
+    SessionImported,
     SessionList,
     SessionStarted,
 )
 from turnkeeper.models.session.approvals import Decision, PendingApprovals
 from turnkeeper.models.session.messages import Configure, EndSession
 from turnkeeper.models.session.queue.prompts import PromptMode, QueueView
+from turnkeeper.models.transcript.attachments import Attachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
@@ -53,6 +57,14 @@ API_KEY_VARIABLE = "TURNKEEPER_API_KEY"
 
 PATIENCE_SECONDS = 10.0
 """Longer than a restart of the gateway."""
+
+
+EXPORT_SECONDS = 30.0
+"""Without a part of an export; then the connection counts as lost."""
+
+IMPORT_SECONDS = 300.0
+FORK_SECONDS = 30.0
+"""How much longer than usual a request may take."""
 
 
 class GatewayClient:
@@ -113,6 +125,35 @@ class GatewayClient:
         """Return the session's settings, status and usage."""
         return await self._sender.ask(SessionDescription, "GET", _path(session_id))
 
+    async def export(self, session_id: str, *, markdown: bool = False) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of the exported session: a JSON document, or with `markdown` a text for people."""
+        params = {"format": "markdown" if markdown else "json"}
+        path = _path(session_id, "export")
+        async with self._sender.stream(path, params=params, headers={}, silence=EXPORT_SECONDS) as response:
+            async for part in response.aiter_bytes():
+                yield part
+
+    async def import_session(self, document: bytes, session_id: str | None = None) -> SessionImported:
+        """Start a session from an exported document. The status is 409 if the id was ever used."""
+        response = await self._sender.send(
+            "POST",
+            "/workflow/import",
+            params={"id": session_id},
+            content=document,
+            media_type="application/json",
+            repeatable=False,
+            wait=IMPORT_SECONDS,
+        )
+        return self._sender.parse(SessionImported, response)
+
+    async def fork(
+        self, session_id: str, *, turn: int | str | None = None, new_id: str | None = None, title: str | None = None
+    ) -> SessionForked:
+        """Start a session with the turns up to `turn`, an id or a number from 1; by default up to the last one."""
+        body = without_none({"turn": turn, "id": new_id, "title": title})
+        path = _path(session_id, "fork")
+        return await self._sender.ask(SessionForked, "POST", path, body=body, repeatable=False, wait=FORK_SECONDS)
+
     async def configure(self, session_id: str, change: Configure) -> None:
         """Change the session from its next turn on."""
         await self._sender.send("PATCH", _path(session_id), body=change)
@@ -136,23 +177,31 @@ class GatewayClient:
         message_id: str | None = None,
         mode: PromptMode = "enqueue",
         start: bool = False,
+        attachments: Sequence[Attachment] = (),
     ) -> PromptAccepted:
         """Send a prompt, by default with a random id; it is safe once this returns.
 
-        `start`: start the session if it does not exist.
+        `start`: start the session if it does not exist. With `attachments` the message may be blank; see
+        `read_attachment`.
         """
-        body = {"message": message, "id": message_id or str(uuid4()), "mode": mode}
+        body = {"message": message, "id": message_id or str(uuid4()), "mode": mode, **_attached(attachments)}
         params = {"start": start or None}
         return await self._sender.ask(PromptAccepted, "POST", _path(session_id, "prompt"), params=params, body=body)
 
     async def ask(
-        self, session_id: str, message: str, *, wait: float, message_id: str | None = None
+        self,
+        session_id: str,
+        message: str,
+        *,
+        wait: float,
+        message_id: str | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> ConversationMessage | None:
         """Send a prompt and return its turn once that has ended; None if it is still running after `wait` seconds.
 
         `wait` is at most 60. The prompt is safe in either case: the same id again is the same turn.
         """
-        body = {"message": message, "id": message_id or str(uuid4())}
+        body = {"message": message, "id": message_id or str(uuid4()), **_attached(attachments)}
         path = _path(session_id, "prompt")
         response = await self._sender.send("POST", path, params={"wait": wait}, body=body, wait=wait)
         if response.status_code == httpx2.codes.ACCEPTED:
@@ -166,14 +215,29 @@ class GatewayClient:
         session_id: str | None = None,
         user_name: str | None = None,
         message_id: str | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> ChatAccepted:
         """Send a prompt to a session, or to a new one, by default with a random id.
 
         The same id again is the same prompt in the same session, even if the first call started that session.
         """
         message_id = message_id or str(uuid4())
-        body = without_none({"message": message, "id": message_id, "workflow_id": session_id, "user_name": user_name})
+        names = {"id": message_id, "workflow_id": session_id, "user_name": user_name}
+        body = {"message": message, **without_none(names), **_attached(attachments)}
         return await self._sender.ask(ChatAccepted, "POST", "/chat", body=body)
+
+    async def upload(
+        self, session_id: str, content: bytes, *, media_type: str, name: str | None = None
+    ) -> ImageAttachment | FileAttachment:
+        """Store a content in the session; return the attachment for a prompt. Repeating it changes nothing."""
+        response = await self._sender.send(
+            "POST", _path(session_id, "attachments"), params={"name": name}, content=content, media_type=media_type
+        )
+        return self._sender.parse(_Uploaded, response).root
+
+    async def attachment(self, session_id: str, content_hash: str) -> bytes:
+        """Return the content of an attachment that has a `hash`."""
+        return (await self._sender.send("GET", _path(session_id, "attachments", content_hash))).content
 
     async def queue(self, session_id: str) -> QueueView:
         """Return the queued prompts, and the fates of earlier ones."""
@@ -295,6 +359,15 @@ class GatewayClient:
         """Return whether the gateway's process is up. This is never sent again."""
         response = await self._sender.send("GET", "/healthz", patience=0.0)
         return self._sender.parse(Health, response)
+
+
+class _Uploaded(RootModel[ImageAttachment | FileAttachment]):
+    """The answer to an upload."""
+
+
+def _attached(attachments: Sequence[Attachment]) -> dict[str, Any]:
+    """Return the field of a body; none without attachments, which an earlier gateway does not know."""
+    return {"attachments": [one.model_dump(mode="json") for one in attachments]} if attachments else {}
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:

@@ -80,14 +80,25 @@ class RequestSender:
         *,
         params: Params | None = None,
         body: BaseModel | Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        media_type: str = "",
         repeatable: bool = True,
         wait: float = 0.0,
         patience: float | None = None,
     ) -> httpx2.Response:
-        """Return the response; arguments and errors as of `ask`. `patience` replaces the sender's own."""
-        content = body.model_dump(mode="json", exclude_none=True) if isinstance(body, BaseModel) else body
+        """Return the response; arguments and errors as of `ask`. `patience` replaces the sender's own.
+
+        `content` of the `media_type` is sent as it is, instead of a `body`.
+        """
+        json = body.model_dump(mode="json", exclude_none=True) if isinstance(body, BaseModel) else body
         request = self._http.build_request(
-            method, path, params=without_none(params), json=content, timeout=_timeout(wait) if wait else TIMEOUT
+            method,
+            path,
+            params=without_none(params),
+            json=json,
+            content=content,
+            headers={"Content-Type": media_type} if media_type else None,
+            timeout=_timeout(wait) if wait else TIMEOUT,
         )
         clock = asyncio.get_running_loop().time
         until = clock() + (self._patience if patience is None else patience)

@@ -8,16 +8,20 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.errors import GatewayError, GatewayUnreachableError, GatewayUnreadableError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import json_lines, texts
-from turnkeeper.clients.terminal.formatting import legible, well_formed
+from turnkeeper.clients.terminal.formatting import attachment_problem, legible, well_formed
 from turnkeeper.clients.terminal.one_shot import FAILED, INTERRUPTED, UNREACHABLE, Final, OneShotPrompt
 from turnkeeper.clients.terminal.opening import open_session, resume_command
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.transcript.attachments import Attachment
 
 SENDING_SECONDS = 60.0
 """How long a prompt is sent again while the gateway is unreachable."""
@@ -32,6 +36,8 @@ class ChatOptions:
     session: str | None = None
     url_option: str | None = None
     as_json: bool = False
+    attach: Sequence[Path] = ()
+    """Files that are sent with the first prompt."""
 
 
 def chat(options: ChatOptions) -> int:
@@ -54,16 +60,20 @@ def chat(options: ChatOptions) -> int:
 async def _chat(options: ChatOptions) -> int:
     is_watching = options.as_json and options.message is None
     message = None if is_watching else _first_message(options)
-    if message is not None and not message.strip():
+    try:
+        attachments = [read_attachment(path) for path in options.attach]
+    except (OSError, ValueError) as error:
+        return _fail(texts.NOT_ATTACHED.format(reason=attachment_problem(error)), FAILED)
+    if message is not None and not message.strip() and not attachments:
         return _fail(texts.BLANK_MESSAGE, FAILED)
     is_at_a_terminal = json_lines.is_typed() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     async with GatewayClient(options.url, patience=SENDING_SECONDS) as gateway:
         if is_watching:
             return await json_lines.watch(gateway, (await open_session(gateway, options.session)).session_id)
         if is_at_a_terminal and not options.as_json:
-            return await _interactive(gateway, options, message)
+            return await _interactive(gateway, options, message, attachments)
         if message is not None:
-            return await _one_answer(gateway, options, message)
+            return await _one_answer(gateway, options, message, attachments)
         return _fail(texts.NO_TERMINAL, FAILED)
 
 
@@ -75,19 +85,22 @@ def _first_message(options: ChatOptions) -> str | None:
     return sys.stdin.buffer.read().decode(errors="replace") if sys.stdin is not None else ""
 
 
-async def _interactive(gateway: GatewayClient, options: ChatOptions, message: str | None) -> int:
+async def _interactive(
+    gateway: GatewayClient, options: ChatOptions, message: str | None, attachments: list[Attachment]
+) -> int:
     from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
     session = await open_session(gateway, options.session)
-    return await Interactive(gateway, session, first=message, url=options.url_option).run()
+    interactive = Interactive(gateway, session, first=message, url=options.url_option, attachments=attachments)
+    return await interactive.run()
 
 
-async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str) -> int:
+async def _one_answer(gateway: GatewayClient, options: ChatOptions, message: str, attachments: list[Attachment]) -> int:
     session = await open_session(gateway, options.session, turns=1)
     conversation = Conversation()
     if session.page:
         conversation.open_at(session.page)
-    prompt = OneShotPrompt(gateway, session.session_id, message, conversation)
+    prompt = OneShotPrompt(gateway, session.session_id, message, conversation, attachments)
     try:
         final = await prompt.run(json_lines.write_event if options.as_json else lambda event: None)
     except asyncio.CancelledError:

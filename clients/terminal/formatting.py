@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 
+from turnkeeper.models.transcript.conversation import TurnMetrics
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
 MAX_VALUE_CHARS = 60
@@ -115,6 +116,26 @@ def amount(usage: Usage | None) -> str:
     return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
 
 
+def context_size(metrics: TurnMetrics | None, *, max_messages: int) -> str:
+    """Return how much the model sees, of at most `max_messages` (0: no cap); empty before the first request.
+
+    >>> context_size(TurnMetrics(message_count=62, estimated_tokens=31_200), max_messages=100)
+    '62 of 100 messages, ~31.2k tokens'
+    >>> context_size(TurnMetrics(message_count=85, estimated_tokens=900), max_messages=100)
+    '! 85 of 100 messages, ~900 tokens'
+    """
+    if metrics is None or not metrics.message_count:
+        return ""
+    count, tokens = metrics.message_count, metrics.estimated_tokens
+    near = "! " if max_messages and count * 5 > max_messages * 4 else ""
+    messages = f"{count} of {max_messages} messages" if max_messages else counted(count, "message")
+    return (
+        f"{near}{messages}, ~{tokens:,} tokens"
+        if tokens < 10_000
+        else f"{near}{messages}, ~{tokens / 1_000:.1f}k tokens"
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural if needed.
 
@@ -122,3 +143,14 @@ def counted(count: int, noun: str) -> str:
     ('1 prompt', '1,200 characters')
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def attachment_problem(error: OSError | ValueError) -> str:
+    """Return why a file can't be attached.
+
+    >>> attachment_problem(FileNotFoundError(2, "No such file or directory", "a.png"))
+    'a.png: No such file or directory'
+    """
+    if isinstance(error, OSError):
+        return legible(f"{error.filename}: {error.strerror}")
+    return legible(str(error))

@@ -1,6 +1,6 @@
 """One prompt and its answer, for scripts and pipes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,6 +13,7 @@ from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
@@ -53,6 +54,7 @@ class OneShotPrompt:
     session_id: str
     text: str
     conversation: Conversation
+    attachments: Sequence[Attachment] = ()
     message_id: str = field(default_factory=lambda: str(uuid4()))
 
     async def run(self, on_event: Callable[[Event], None]) -> Final:
@@ -76,7 +78,7 @@ class OneShotPrompt:
             await self.gateway.withdraw(self.session_id, self.message_id)
 
     async def _send(self) -> None:
-        await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id)
+        await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id, attachments=self.attachments)
 
     async def _after(self, event: Event) -> Final | None:
         if event.event == "update":

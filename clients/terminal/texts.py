@@ -40,6 +40,12 @@ INHERIT_AND_HISTORY = "--inherit and a conversation_history in --context exclude
 CONTEXT_UNREADABLE = "--context {path} can't be used: {reason}"
 CONTEXT_NO_OBJECT = "it is not a JSON object of fields; the description is given on the command line."
 
+# ---- copies of sessions
+
+COPIED = "{session_id}\n  Continue it with: {command}"
+FILE_UNREADABLE = "{path} can't be read: {reason}."
+FILE_UNWRITABLE = "{path} can't be written: {reason}."
+
 # ---- the audit
 
 NO_AUDIT = "Nothing was changed."
@@ -187,6 +193,7 @@ QUESTION_CHANGED = "The question changed while you were typing. Read it and answ
 COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("", "show the queued prompts"),
     "remove": ("N", "remove queued prompt N"),
+    "attach": ("[FILE]", "send a file with the next prompt; without FILE, attach nothing after all"),
     "steer": ("TEXT", "add a prompt to the running turn, before its next step"),
     "interrupt": ("TEXT", "stop the running turn and send this prompt next"),
     "retry": ("", "send the prompt of the last failed turn again"),
@@ -223,5 +230,8 @@ NEW_TITLE = "The title is now {title!r}."
 NO_TITLE = "The session has no title yet."
 NOT_DONE = "Not done: {error}"
 NOT_CONFIRMED = "The last action was not confirmed. It may not have been done."
+NOT_ATTACHED = "Not attached: {reason}"
+ATTACHED = "{names} will be sent with the next prompt. /attach alone removes them."
+NOTHING_ATTACHED = "Nothing is attached."
 NOT_SENT = "Not sent: {text}"
 MAYBE_NOT_SENT = "May not have arrived: {text}"

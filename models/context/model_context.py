@@ -31,7 +31,7 @@ from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
 from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import Transcript
@@ -210,14 +210,15 @@ class ModelContext:
         """Halve the size of the messages, after the model's vendor said that the request was too long (CTX-7).
 
         The result, with the unchanged `head`, is the limit from now on; a new segment begins. The oldest messages are
-        evicted; if those that always stay are too long by themselves, the longest of their texts are shortened.
+        evicted; if those that always stay are too long by themselves, the longest of their texts are shortened. Before,
+        the prompt's attachments are named, the largest first, if the prompt has more than half of that size.
         """
         limit, max_chars = head_tokens(head) + self.view.estimated_tokens // 2, self.view.chars // 2
         learned = self.max_tokens(config, model=model)
         self._update(limit=LearnedLimit(tokens=min(limit, learned or limit), model=model, config=config))
-        cut = self.view.shorten(max_chars, running_turn=self._running_turn, first_n=config.preserve_first_n)
-        self._update(cut=dict(Counter(self.cut) + Counter(cut)))
         segment = self.view.segment
+        self._shorten_prompt(max_chars)
+        self._add_cut(self.view.shorten(max_chars, running_turn=self._running_turn, first_n=config.preserve_first_n))
         self._shrink(config, max_chars)
         if self.view.segment == segment:
             self.view.open_segment()
@@ -232,6 +233,13 @@ class ModelContext:
         limit = self.max_tokens(config, model=model)
         if self.limit and limit is not None and tokens > limit:
             self._update(limit=self.limit.model_copy(update={"tokens": tokens}))
+
+    def _shorten_prompt(self, max_chars: int) -> None:
+        """Leave the conversation half of `max_chars`: else a prompt with large attachments would evict all of it."""
+        self._add_cut(self.view.shorten_prompt(max_chars // 2, running_turn=self._running_turn))
+
+    def _add_cut(self, cut: dict[int, int]) -> None:
+        self._update(cut=dict(Counter(self.cut) + Counter(cut)))
 
     def _shrink(self, window: ConversationHistoryConfig, max_chars: int) -> None:
         reserve = min(SUMMARY_CHARS, max_chars // 4) if self._awaits_summary(window) else 0
@@ -269,7 +277,9 @@ class ModelContext:
         if limit is not None:
             max_tokens = max(0, limit - head_tokens(head))
             if self.view.estimated_tokens > max_tokens:
-                self._shrink(window, max_tokens * CHARS_PER_TOKEN * 2 // 3)
+                max_chars = max_tokens * CHARS_PER_TOKEN * 2 // 3
+                self._shorten_prompt(max_chars)
+                self._shrink(window, max_chars)
         self.evict_over_bytes(window, max_bytes=max_bytes)
 
     def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
@@ -293,10 +303,20 @@ class ModelContext:
         counts, self._eviction_counts = self._eviction_counts, EvictionCounts(0, 0)
         return counts
 
+    def size(self, config: ConversationHistoryConfig, *, model: str) -> ContextSize:
+        """Return the size of the model view, and its cap."""
+        cap = self.window(config, model=model).max_messages
+        return ContextSize(
+            message_count=self.view.message_count,
+            estimated_tokens=self.view.estimated_tokens,
+            max_messages=cap,
+            is_near_limit=_is_near(self.view.message_count, cap),
+        )
+
     def pop_limit_warning(self, window: ConversationHistoryConfig) -> bool:
         """Return whether to warn that the view has passed 80 % of the cap of `window`: once a segment (CTX-6)."""
         cap, segment = window.max_messages, self.view.segment
-        if not cap or self._limit_warned or self.view.message_count * 5 <= cap * 4:
+        if self._limit_warned or not _is_near(self.view.message_count, cap):
             return False
         self._warned_segment = segment
         return True
@@ -404,3 +424,8 @@ def _place_of(entry: ViewEntry) -> tuple[int, str, int | None]:
 
 def _bytes_of(entries: Iterable[ViewEntry]) -> int:
     return sum(entry.carried_bytes for entry in entries)
+
+
+def _is_near(message_count: int, cap: int) -> bool:
+    """Return whether the messages are over 80 % of the cap; 0: there is none (CTX-6)."""
+    return cap > 0 and message_count * 5 > cap * 4

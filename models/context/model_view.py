@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.shortening import max_text_chars, shorten_message
+from turnkeeper.models.context.shortening import max_text_chars, name_largest_attachments, shorten_message
 from turnkeeper.models.context.summary import Summary, summary_message
 from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
 from turnkeeper.models.tokens import count_chars, tokens_of
+from turnkeeper.models.transcript.attachments import estimated_chars
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import Texts, refer_message
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
@@ -135,12 +136,32 @@ class ModelView:
         """Append the user message of `turn`, the session's turn `number`."""
         self._entries.append(_entry_of(ViewRef(turn=turn.id, number=number), turn))
 
+    def replace_request(self, turn: ConversationMessage) -> None:
+        """Replace the user message of `turn` after its text has changed; no request was made with it yet."""
+        self._entries = [
+            _entry_of(entry.ref.model_copy(update={"messages": ()}), turn)
+            if entry.ref.turn == turn.id and entry.ref.step is None
+            else entry
+            for entry in self._entries
+        ]
+
     def append_step(self, turn: ConversationMessage, *, number: int, state: ProviderState | None = None) -> None:
         """Append the newest step of `turn`, unless it is empty."""
         step = turn.steps_omitted + len(turn.steps) - 1
         entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step, state=state), turn)
         if entry.messages:
             self._entries.append(entry)
+
+    def append_turn(self, turn: ConversationMessage, *, number: int) -> None:
+        """Append an ended turn, the session's turn `number`: its prompt and its steps, or a note of its refusal."""
+        if turn.error_type == "refusal":
+            self._append_refused_note(turn, number=number)
+            return
+        self.append_request(turn, number=number)
+        for step in range(turn.steps_omitted, turn.steps_omitted + len(turn.steps)):
+            entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step), turn)
+            if entry.messages:
+                self._entries.append(entry)
 
     def evict_over_cap(
         self, config: ConversationHistoryConfig, *, running_turn: str, reserve: int = 0
@@ -200,13 +221,33 @@ class ModelView:
             return {}
         shortenable = {id(entry) for entry in permanent if not _stays_whole(entry, running_turn)}
         entries = [entry for entry in self._entries if id(entry) in shortenable]
-        lengths = [_text_length(message) for entry in entries for message in entry.messages]
+        lengths = [length for entry in entries for message in entry.messages for length in _lengths(message)]
         text_chars, cut = max_text_chars(lengths, chars - max_chars * 3 // 4), dict[int, int]()
         for index, entry in enumerate(self._entries):
             if id(entry) in shortenable:
                 self._entries[index] = _shorten_entry(entry, text_chars)
                 cut[entry.ref.number] = cut.get(entry.ref.number, 0) + entry.chars - self._entries[index].chars
         return cut
+
+    def shorten_prompt(self, max_chars: int, *, running_turn: str) -> dict[int, int]:
+        """Name the largest attachments of the running turn's prompt until it has `max_chars` characters, if possible.
+
+        Returns the number of removed characters by turn number; a new segment begins if there are any.
+        """
+        index = next((at for at in reversed(range(len(self._entries))) if self._is_prompt(at, running_turn)), None)
+        if index is None or self._entries[index].chars <= max_chars:
+            return {}
+        entry = self._entries[index]
+        messages = tuple(name_largest_attachments(message, entry.chars - max_chars) for message in entry.messages)
+        if messages == entry.messages:
+            return {}
+        self._entries[index] = _entry(entry.ref.model_copy(update={"messages": messages}), messages)
+        self.open_segment()
+        return {entry.ref.number: entry.chars - self._entries[index].chars}
+
+    def _is_prompt(self, index: int, turn_id: str) -> bool:
+        ref = self._entries[index].ref
+        return (ref.turn, ref.step) == (turn_id, None)
 
     def _permanent(self, running_turn: str, first_n: int) -> list[ViewEntry]:
         """Return the entries that `shrink` never evicts."""
@@ -220,11 +261,14 @@ class ModelView:
     def replace_with_note(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
         """Replace all entries of `turn`, the newest one, by a note in a new segment; return these entries."""
         leaving = [entry for entry in self._entries if entry.ref.number == number]
-        note = (ModelMessage(role="user", content=REFUSED_NOTE),)
         self._entries = [entry for entry in self._entries if entry.ref.number != number]
-        self._entries.append(_entry(ViewRef(turn=turn.id, number=number, messages=note, refused=True), note))
+        self._append_refused_note(turn, number=number)
         self.open_segment()
         return leaving
+
+    def _append_refused_note(self, turn: ConversationMessage, *, number: int) -> None:
+        note = (ModelMessage(role="user", content=REFUSED_NOTE),)
+        self._entries.append(_entry(ViewRef(turn=turn.id, number=number, messages=note, refused=True), note))
 
     def insert_summary(self, summary: Summary, *, first_n: int) -> None:
         """Insert `summary` in the place of the earlier one, or after the first `first_n` messages.
@@ -351,7 +395,8 @@ def _message_digest(message: ModelMessage) -> bytes:
 
 def _entry_of(ref: ViewRef, turn: ConversationMessage) -> ViewEntry:
     if ref.step is None:
-        messages: tuple[ModelMessage, ...] = (ModelMessage(role="user", content=turn.user_message),)
+        prompt = ModelMessage(role="user", content=turn.user_message, attachments=turn.attachments)
+        messages: tuple[ModelMessage, ...] = (prompt,)
     else:
         messages = _messages_of(_step(turn, ref.step), state=ref.state)
     return _entry(ref, messages)
@@ -377,11 +422,14 @@ def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
 
 
 def _chars(message: ModelMessage) -> int:
-    """Return the characters that the model will read: a text by reference counts as a whole."""
+    """Return the characters that the model will read: a text by reference counts as a whole.
+
+    An attachment counts as many as `estimated_chars` says.
+    """
     blobs = [call.blob.chars for call in message.tool_calls if call.blob]
     if message.blob:
         blobs.append(message.blob.chars + message.blob_start - len(message.content))
-    return count_chars(message) + sum(blobs)
+    return count_chars(message) + sum(blobs) + sum(map(estimated_chars, message.attachments))
 
 
 def _stays_whole(entry: ViewEntry, running_turn: str) -> bool:
@@ -393,10 +441,15 @@ def _text_length(message: ModelMessage) -> int:
     return message.blob.chars + message.blob_start if message.blob else len(message.content)
 
 
+def _lengths(message: ModelMessage) -> list[int]:
+    """Return the lengths of a message's text and of its attachments."""
+    return [_text_length(message), *map(estimated_chars, message.attachments)]
+
+
 def _shorten_entry(entry: ViewEntry, max_chars: int) -> ViewEntry:
     """Return the entry with its texts cut to `max_chars`; if any was longer, it carries its own messages."""
     messages = tuple(
-        shorten_message(message, max_chars) if _text_length(message) > max_chars else message
+        shorten_message(message, max_chars) if max(_lengths(message)) > max_chars else message
         for message in entry.messages
     )
     if messages == entry.messages:
@@ -444,7 +497,7 @@ def _without_state(entry: ViewEntry) -> ViewEntry:
 
 def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessage, ...]:
     if isinstance(step, UserStep):
-        return (ModelMessage(role="user", content=step.content),)
+        return (ModelMessage(role="user", content=step.content, attachments=step.attachments),)
     if step.interrupted:
         return (_interrupted_message(step),) if step.text else ()
     if not step.text and not step.tool_calls:
@@ -482,4 +535,5 @@ def _tool_message(call: ToolCall) -> ModelMessage:
         status=result.status,
         blob=result.blob,
         blob_start=len(result.outcome) + 2 if result.blob else 0,
+        attachments=result.attachments,
     )

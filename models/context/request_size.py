@@ -1,6 +1,7 @@
 """Estimated size of a request: of its head, and of all of it (CTX-6, CTX-7, AGT-9)."""
 
 from turnkeeper.models.tokens import count_chars, estimate_tokens, tokens_of
+from turnkeeper.models.transcript.attachments import estimated_chars
 from turnkeeper.models.transcript.model_call import ModelRequest, RequestHead
 
 
@@ -22,11 +23,13 @@ def head_tokens(head: RequestHead) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """Estimate the input tokens of a request with its large texts restored.
+    """Estimate the input tokens of a request with its large texts and attachments restored.
 
     >>> from turnkeeper.models.transcript.model_call import ModelMessage
     >>> messages = [ModelMessage(role="user", content="Hi"), ModelMessage(role="assistant", content="Hello!")]
     >>> request_tokens(ModelRequest(head=RequestHead(system="Be brief."), messages=messages))
     5
     """
-    return head_tokens(request.head) + tokens_of(sum(map(count_chars, request.messages)))
+    chars = sum(map(count_chars, request.messages))
+    chars += sum(estimated_chars(one) for message in request.messages for one in message.attachments)
+    return head_tokens(request.head) + tokens_of(chars)

@@ -1,16 +1,21 @@
 """Shortening messages that can't be evicted, after a vendor said that the context is too long (CTX-7).
 
 The head stays, and so do the results of the newest step, or the model would ask for them again. If they alone are too
-long, the longest of their texts are shortened: the model still reads the head and the tail of each.
+long, the longest of their texts are shortened: the model still reads the head and the tail of each. The running turn's
+prompt keeps its text; its attachments may not drive out the conversation, so the largest of them are only named.
 """
 
 from collections.abc import Sequence
 
 from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.transcript.attachments import estimated_chars, with_names
 from turnkeeper.models.transcript.model_call import ModelMessage
 
 MIN_TEXT_CHARS = 200
 """No text becomes shorter than this, so that the outcome of a call stays."""
+
+TOO_LONG_NOTE = " (not shown: the conversation is too long for the model)"
+"""Follows the name of an attachment that is only named."""
 
 
 def max_text_chars(lengths: Sequence[int], excess: int) -> int:
@@ -31,8 +36,34 @@ def max_text_chars(lengths: Sequence[int], excess: int) -> int:
 def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
     r"""Return the message with at most `max_chars` characters of text; a text by reference becomes its excerpt.
 
+    Attachments that count as more are only named.
+
     >>> shorten_message(ModelMessage(role="tool", content="a" * 60 + "z" * 60), 80).content
     'aaaaaaaaaaaaaaaaaaaaaaaaaa\n[... 82 of 120 characters left out ...]\nzzzzzzzzzzzz'
     """
-    content = bound_text(message.content, max_chars, 4 * max_chars)
-    return message.model_copy(update={"content": content, "blob": None, "blob_start": 0})
+    long = [one for one in message.attachments if estimated_chars(one) > max_chars]
+    staying = [one for one in message.attachments if estimated_chars(one) <= max_chars]
+    text = bound_text(message.content, max_chars, 4 * max_chars)
+    content = with_names(text, long, note=TOO_LONG_NOTE)
+    return message.model_copy(update={"content": content, "attachments": staying, "blob": None, "blob_start": 0})
+
+
+def name_largest_attachments(message: ModelMessage, excess: int) -> ModelMessage:
+    """Return the message with its largest attachments only named, until it has `excess` characters fewer if possible.
+
+    >>> from turnkeeper.models.transcript.attachments import CodeAttachment
+    >>> sizes = {"a": 10, "b": 90, "c": 50}
+    >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
+    >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
+    >>> [one.name for one in message.attachments]
+    ['a']
+    """
+    named = set[int]()
+    for index in sorted(range(len(message.attachments)), key=lambda at: -estimated_chars(message.attachments[at])):
+        if excess > 0:
+            named.add(index)
+            excess -= estimated_chars(message.attachments[index])
+    left_out = [one for index, one in enumerate(message.attachments) if index in named]
+    staying = [one for index, one in enumerate(message.attachments) if index not in named]
+    content = with_names(message.content, left_out, note=TOO_LONG_NOTE)
+    return message.model_copy(update={"content": content, "attachments": staying})

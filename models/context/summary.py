@@ -23,6 +23,7 @@ from turnkeeper.models.replay_text.grammar import (
     render_replay,
 )
 from turnkeeper.models.tokens import count_chars
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -147,7 +148,7 @@ def carries_text(messages: Iterable[ModelMessage]) -> bool:
     >>> carries_text([ModelMessage(role="tool", content="42")])
     False
     """
-    return any(message.role != "tool" and message.content.strip() for message in messages)
+    return any(message.role != "tool" and (message.content.strip() or message.attachments) for message in messages)
 
 
 # ---- the request
@@ -196,12 +197,13 @@ def _steps_of(messages: Iterable[ModelMessage]) -> Iterator[_Step]:
 def _events_of(step: _Step) -> Iterator[ReplayEvent]:
     message = step.message
     if message.role == "user":
-        yield UserEvent(content=message.content)
+        yield UserEvent(content=with_names(message.content, message.attachments))
     elif message.role == "assistant" and message.content.strip():
         yield RespondEvent(content=_escape_mark(message.content))
     for call, result in step.exchanges:
         yield CallEvent(name=call.name[:MAX_NAME_CHARS], args=call.args)
         outcome, _, content = result.content.partition("\n\n")
+        content = with_names(content, result.attachments)
         yield ResultEvent(outcome=" ".join(outcome.split())[:MAX_OUTCOME_CHARS], content=content)
 
 

@@ -10,6 +10,7 @@ from turnkeeper.models.replay_text.grammar import (
     ThinkEvent,
     UserEvent,
 )
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, Step, ToolCall, ToolResult, UserStep
 
@@ -23,8 +24,9 @@ RUNNING = "Running"
 def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
     """Return the events of a turn, oldest first; the result of a call comes right after it.
 
-    The first event is the turn's prompt. If steps are omitted, a thought says how many. A turn's error is not an event.
-    Large texts by reference appear as excerpts; `resolve_turn` restores them first.
+    The first event is the turn's prompt; attachments are named in lines below it. If steps are omitted, a thought says
+    how many. A turn's error is not an event. Large texts by reference appear as excerpts; `resolve_turn` restores them
+    first.
 
     >>> from datetime import UTC, datetime
     >>> moment = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,7 +35,7 @@ def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
     >>> replay_events(turn)
     [UserEvent(type='user', content='Hi'), RespondEvent(type='respond', content='Hello!')]
     """
-    events: list[ReplayEvent] = [UserEvent(content=turn.user_message)]
+    events: list[ReplayEvent] = [UserEvent(content=with_names(turn.user_message, turn.attachments))]
     if turn.steps_omitted:
         events.append(ThinkEvent(content=f"[... the first {turn.steps_omitted:,} steps of this turn are left out ...]"))
     events += step_events(turn.steps, is_running=not turn.is_complete)
@@ -49,7 +51,7 @@ def step_events(steps: Iterable[Step], *, is_running: bool = False) -> list[Repl
 
 def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
     if isinstance(step, UserStep):
-        yield UserEvent(content=step.content)
+        yield UserEvent(content=with_names(step.content, step.attachments))
         return
     if step.interrupted:
         # A model can continue from the text only: the thinking is incomplete, and the calls were never made.
@@ -79,4 +81,4 @@ def _result_event(result: ToolResult | None, is_running: bool) -> ResultEvent:
         # Written by the session or its worker when the call was lost or the turn ended; the tool has returned nothing.
         content = f"{outcome}\n{result.content}" if result.content else outcome
         return ResultEvent(outcome=INTERRUPTED, content=content)
-    return ResultEvent(outcome=outcome, content=result.content)
+    return ResultEvent(outcome=outcome, content=with_names(result.content, result.attachments))

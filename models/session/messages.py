@@ -27,6 +27,7 @@ from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
 
 TITLE_CHARS = 60
@@ -102,6 +103,8 @@ class SessionInput(Frozen):
     """Handled like a signal at the start."""
     task: TaskInput | None = None
     """Set if the session is a task; its first prompt is made from the task's context."""
+    hand_off: HandOffPresets | None = Field(None, exclude_if=lambda presets: presets is None)
+    """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
     carried: Carried | None = None
 
     @property

@@ -94,6 +94,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("tools.", carried.tools),
         ("task.", carried.task),
         ("task.reported.", carried.task.reported),
+        ("task.condensed.", carried.task.condensed),
         ("tasks.", carried.tasks),
         ("context.", context),
         ("context.view.", context.view),

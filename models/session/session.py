@@ -25,13 +25,14 @@ from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.session.session_tools import SessionTools
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
+from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
-from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus, TaskView
+from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
 
@@ -139,14 +140,21 @@ class Session:
 
     # ---- prompts
 
-    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
+    def receive(
+        self, raw: object, *, extra_arguments: int, new_id: str, now: datetime, takes_attachments: bool = True
+    ) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
         Returns the prompt if this call accepted it.
         """
         try:
             prompt = read_prompt(
-                raw, extra_arguments=extra_arguments, new_id=new_id, now=now, limits=self.config.limits
+                raw,
+                extra_arguments=extra_arguments,
+                new_id=new_id,
+                now=now,
+                limits=self.config.limits,
+                takes_attachments=takes_attachments,
             )
             if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
                 return None
@@ -191,11 +199,13 @@ class Session:
         prompt = self.queue.start_next(at=now)
         self._update(moved_events=self.facts.moved_events.at_new_turn())
         if self.config.title is None:
-            self.config = self.config.model_copy(update={"title": title_of(prompt.text)})
+            names = " ".join(one.name or "" for one in prompt.attachments)
+            self.config = self.config.model_copy(update={"title": title_of(prompt.text.strip() or names)})
         message = ConversationMessage(
             id=prompt.id,
             timestamp=now,
             user_message=prompt.text,
+            attachments=prompt.attachments,
             user_timestamp=prompt.sent_at or prompt.received_at,
             revision=self._changed(),
         )
@@ -221,7 +231,7 @@ class Session:
         # Half of the turn's remaining room: an answer and its results must fit too.
         room = (self.room.turn_cap - slot.running().carried_bytes) // 2
         for prompt in self.queue.pop_steering_prompts(slot.running().message.id, at=now, room=room):
-            slot.change(slot.running().with_prompt(prompt.id, prompt.text, now=now))
+            slot.change(slot.running().with_prompt(prompt, now=now))
             slot.append_step_to_view(state=None)
 
     def count_request(self) -> int:
@@ -268,7 +278,36 @@ class Session:
             percent=state.percent,
             message=state.message,
             findings=state.findings,
+            condensed=state.condensed,
         )
+
+    @property
+    def to_condense(self) -> TextsToCondense | None:
+        """The texts of the running turn's prompt that the model is to condense first; `None`: there are none."""
+        texts = self.config.task and self.config.task.to_condense
+        if not texts or self.turn is None or texts.prompt_id != self.turn.message.id:
+            return None
+        return texts
+
+    def note_task_prompt(self, prompt_id: str | None) -> None:
+        """Note the id of the task's first prompt; `None`: that is not made from the task's context."""
+        task = self.config.task
+        if task and task.to_condense:
+            texts = task.to_condense.model_copy(update={"prompt_id": prompt_id}) if prompt_id else None
+            self._replace_task(task.model_copy(update={"to_condense": texts}))
+
+    def end_condensing(self, prompt: str | None, texts: CondensedTexts) -> None:
+        """Replace the running turn's prompt by the condensed one, if there is one, and note what was condensed."""
+        if self.config.task:
+            self._replace_task(self.config.task.model_copy(update={"to_condense": None}))
+        self.own_task = self.own_task.model_copy(update={"condensed": texts})
+        if prompt is not None:
+            self.turn_slot.replace_prompt(prompt)
+        else:
+            self._changed()
+
+    def _replace_task(self, task: TaskInput) -> None:
+        self.config = self.config.model_copy(update={"task": task})
 
     @property
     def task_status(self) -> TaskStatus:

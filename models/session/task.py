@@ -1,6 +1,6 @@
 """The parameters of a task, and its preparation before anything starts (TSK-1 to TSK-3)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -11,13 +11,17 @@ from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.tasks.condensing import LongTexts
 from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
-from turnkeeper.models.tasks.hand_off import TaskValidationWarning, validate_conversation_history
-from turnkeeper.models.tasks.history_policy import KEEP_USER, PolicyChoice
+from turnkeeper.models.tasks.hand_off import TaskValidationWarning, hand_off_history, history_warning
+from turnkeeper.models.tasks.history_attachments import attachments_of, contents_of, missing_hashes
+from turnkeeper.models.tasks.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
 from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank
 from turnkeeper.models.tasks.stored_history import ConversationHistory
 from turnkeeper.models.tasks.task_context import Priority, TaskContext
 from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MAX_ITEMS = 2_500
@@ -65,6 +69,16 @@ GivenHistory = Annotated[
                             "role": {"type": "string", "examples": ["user", "assistant", "orchestrator"]},
                             "content": {"type": "string"},
                             "timestamp": {"type": ["string", "null"], "examples": ["2025-10-29T13:20:15Z"]},
+                            "attachments": {
+                                "type": ["array", "null"],
+                                "maxItems": MAX_ATTACHMENTS,
+                                "description": "As those of a prompt, with their contents or a url.",
+                                "items": {
+                                    "type": "object",
+                                    "properties": {"type": {"enum": ["code", "image", "file"]}},
+                                    "required": ["type"],
+                                },
+                            },
                         },
                         "required": ["role", "content"],
                     },
@@ -144,6 +158,10 @@ class HandOffReport(Frozen):
     dropped: int
     estimated_tokens_before: int
     estimated_tokens_after: int
+    left_out: int = Field(0, exclude_if=lambda count: not count)
+    """Of the dropped ones, how many matter less to the task than `min_relevance`, or than others (CTX-15)."""
+    to_condense: int = Field(0, exclude_if=lambda count: not count)
+    """Of the truncated ones, how many the model condenses when the task starts (CTX-15)."""
 
 
 class PreparedTask(Frozen):
@@ -153,35 +171,92 @@ class PreparedTask(Frozen):
     prompt: str
     report: HandOffReport
     warnings: list[TaskValidationWarning]
+    long_texts: LongTexts | None = None
+    """What the model is to condense before the task's first model call."""
+    relevance: list[ExchangeRelevance] = []
+    """Of each exchange of the history, if they were ranked."""
+    attachments: list[Attachment] = []
+    """Of the first prompt: those of the history, by reference (CTX-16)."""
+    contents: dict[str, bytes] = {}
+    """What they refer to, to be stored before the task starts."""
+
+    @property
+    def missing_hashes(self) -> set[str]:
+        """The contents to copy from the session whose conversation is inherited."""
+        return missing_hashes(self.attachments, self.contents)
+
+    def with_contents(self, contents: Mapping[str, bytes]) -> "PreparedTask":
+        """Return the task with more contents; attachments whose contents are still missing are only named."""
+        every = {**self.contents, **contents}
+        lost = missing_hashes(self.attachments, every)
+        return self.model_copy(
+            update={"contents": every, "attachments": [one for one in self.attachments if one.hash not in lost]}
+        )
+
+    def without_attachments(self, reason: str) -> "PreparedTask":
+        """Return the task with its attachments only named, and a warning with the `reason`, a sentence."""
+        warning = history_warning("not_attached", f"The attachments are only named in the history: {reason}")
+        return self.model_copy(update={"attachments": [], "contents": {}, "warnings": [*self.warnings, warning]})
+
+    def without_condensing(self, reason: str) -> "PreparedTask":
+        """Return the task with its texts cut, and a warning with the `reason`, a sentence."""
+        warning = history_warning("not_condensed", f"The long texts are cut, not condensed: {reason}")
+        report = self.report.model_copy(update={"to_condense": 0})
+        return self.model_copy(update={"long_texts": None, "report": report, "warnings": [*self.warnings, warning]})
 
 
-def prepare_task(task: TaskRequest, *, now: datetime | str, inherited: Inheritance | None = None) -> PreparedTask:
+def policy_of(task: TaskRequest, presets: HandOffPresets, *, inherits: bool) -> HistoryPolicy:
+    """Return the policy of a task under the operator's presets, without hard limits if it `inherits` (TSK-1)."""
+    policy = presets.resolve(task.history_policy)
+    return policy.without_hard_limits() if inherits else policy
+
+
+def prepare_task(
+    task: TaskRequest,
+    *,
+    now: datetime | str,
+    inherited: Inheritance | None = None,
+    presets: HandOffPresets | None = None,
+    rank: Rank | None = None,
+) -> PreparedTask:
     """Validate and cut the history, and build the first prompt; nothing is started. Raises `TaskValidationError`.
 
     The messages of `inherited` replace `task.conversation_history`; warnings refer to them by index, and hard limits do
-    not apply to them (TSK-1).
+    not apply to them (TSK-1). `rank` is needed by a policy with `relevant_to`, `presets` by an operator's settings.
 
     >>> task = CreateTask(description="Say hello.", conversation_history=[{"role": "user", "content": "Greet me!"}])
     >>> prepared = prepare_task(task, now="2025-10-29T13:30:00Z")
     >>> prepared.report.kept, prepared.report.estimated_tokens_after, prepared.prompt.splitlines()[-3]
     (1, 3, '📊 History metadata: 1 messages')
     """
-    messages, policy = task.conversation_history, task.history_policy
-    if inherited is not None:
-        messages, policy = list(inherited.messages), policy.without_hard_limits()
-    history, warnings = validate_conversation_history(messages, policy, now)
-    context = task.context(history)
+    policy = policy_of(task, presets or HandOffPresets(), inherits=inherited is not None)
+    messages = task.conversation_history if inherited is None else list(inherited.messages)
+    hand_off = hand_off_history(
+        messages,
+        policy,
+        now,
+        description=task.description,
+        rank=rank,
+        has_stored_contents=inherited is not None,
+    )
+    context = task.context(hand_off.history)
     fitting, dropping = history_that_fits(context)
     context = context.with_history(fitting)
+    attachments = attachments_of(fitting)
+    long_texts = LongTexts.of(context, hand_off, policy)
     return PreparedTask(
         context=context,
         prompt=first_prompt(context),
-        report=_report(messages, fitting),
-        warnings=[*(inherited.warnings if inherited else []), *warnings, *dropping],
+        report=_report(messages, fitting, to_condense=len(long_texts.texts) if long_texts else 0),
+        warnings=[*(inherited.warnings if inherited else []), *hand_off.warnings, *dropping],
+        long_texts=long_texts,
+        relevance=list(hand_off.relevance),
+        attachments=attachments,
+        contents=contents_of(attachments, hand_off.contents),
     )
 
 
-def _report(messages: object, history: ConversationHistory | None) -> HandOffReport:
+def _report(messages: object, history: ConversationHistory | None, *, to_condense: int) -> HandOffReport:
     before = messages if isinstance(messages, list) else []
     after = history.messages if history else []
     return HandOffReport(
@@ -191,6 +266,8 @@ def _report(messages: object, history: ConversationHistory | None) -> HandOffRep
         dropped=len(before) - len(after),
         estimated_tokens_before=estimate_tokens(_texts(before)),
         estimated_tokens_after=estimate_tokens(after),
+        left_out=history.left_out if history else 0,
+        to_condense=to_condense,
     )
 
 

@@ -69,6 +69,7 @@ def summary_of(session: Session) -> SessionSummary:
         turn_count=session.turn_count,
         usage=session.facts.usage,
         archive=session.archive.report,
+        conversation_metrics=session.context.size(session.config.history, model=session.config.model),
         task=session.task_view,
         tasks=session.sub_tasks.state.tasks,
     )

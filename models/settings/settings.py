@@ -42,6 +42,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.messages import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT, SystemPrompt
 from turnkeeper.models.settings.origins import normal_host, origin_of
+from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.wire import Strict
 
 ENV_PREFIX = "TURNKEEPER_"
@@ -97,6 +98,8 @@ class OpenAIChatSettings(Strict):
     """Its API key; `None`: none is sent."""
     protocol: Literal["native", "text"] = "native"
     """`text`: for models without tool calling, which get the conversation as replay text."""
+    images: Literal["auto", "yes", "no"] = "auto"
+    """Whether its models read images and PDFs; `auto`: they are sent, and what a model refuses is named in text."""
 
 
 class OidcSettings(Strict):
@@ -183,6 +186,8 @@ class Settings(BaseSettings):
     """Seconds a client may take for the head of a request; then its connection is closed."""
     api_body_timeout: float = Field(60.0, ge=0.1, le=3_600)
     """Seconds a client may take for the body of a request; then its connection is closed."""
+    api_max_import_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, le=1024 * 1024 * 1024)
+    """Largest document that `POST /workflow/import` takes. Its gateway needs about four times as much memory."""
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
     """Concurrent connections of the gateway; one more is answered with 503 and closed."""
 
@@ -244,6 +249,8 @@ class Settings(BaseSettings):
     """How much of a conversation the model sees, in new sessions (CTX-1)."""
     limits: Limits = Limits()
     """Limits of new sessions."""
+    hand_off: HandOffPresets = HandOffPresets()
+    """Which part of a conversation a task gets, by the presets `keep_user` and `keep_assistant` (CTX-9)."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least urgent messages that are logged; below `info` those of our own code only."""

@@ -18,6 +18,7 @@ from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryM
 from turnkeeper.models.tasks.task_context import TaskContext, read_task_context
 from turnkeeper.models.tasks.timestamps import clock_time
 from turnkeeper.models.tokens import estimate_tokens
+from turnkeeper.models.transcript.attachments import with_names
 
 PROMPT_TOKENS = 20_000
 """Upper bound of the first prompt's estimated tokens (TSK-7)."""
@@ -165,14 +166,15 @@ def _conversation(history: ConversationHistory) -> str:
         return ""
     messages = [_message(number, message) for number, message in enumerate(history.messages, start=1)]
     truncated = f", {history.truncated_count} truncated" if history.truncated_count else ""
-    footer = f"{_FOOTER} {len(messages)} messages{truncated}"
+    left_out = f", {history.left_out} less relevant left out" if history.left_out else ""
+    footer = f"{_FOOTER} {len(messages)} messages{truncated}{left_out}"
     return "\n\n".join(["", _INTRODUCTION, *messages, footer])
 
 
 def _message(number: int, message: HistoryMessage) -> str:
-    mark = " [TRUNCATED]" if message.truncated else ""
+    mark = " [CONDENSED]" if message.condensed else " [TRUNCATED]" if message.truncated else ""
     header = f"[{number}] {_SPEAKERS[message.role]} ({clock_time(message.timestamp)}){mark}:"
-    return f"{header}\n{_indented(message.content, INDENT)}"
+    return f"{header}\n{_indented(with_names(message.content, message.attachments), INDENT)}"
 
 
 def _indented(text: str, first: str) -> str:

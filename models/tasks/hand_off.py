@@ -1,18 +1,22 @@
-"""Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10).
+"""Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10, CTX-15).
 
 Theory of operation. Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the
-text of any other is trimmed and cut. Then the oldest are dropped until the rest is small enough. A warning describes
-each change to a message, with its index in the caller's list, which is never modified.
+text of any other is trimmed and cut. With `relevant_to`, what matters less to that is left out. Then the oldest are
+dropped until the rest is small enough. A warning describes each change to a message, with its index in the caller's
+list, which is never modified. Texts that the model is to condense are cut here too; their whole texts go along.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.tasks.history_attachments import read_attachments
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, resolve_policy
+from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank, select_exchanges
 from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 from turnkeeper.models.wire import Frozen
@@ -26,6 +30,10 @@ WarningCode = Literal[
     "invalid_timestamp",
     "empty_content",
     "truncated",
+    "condensed",
+    "not_condensed",
+    "not_attached",
+    "left_out",
     "replaced_characters",
     "total_size",
     "all_filtered",
@@ -51,11 +59,27 @@ class HandedOver(NamedTuple):
     warnings: list[TaskValidationWarning]
 
 
-def validate_conversation_history(history: object, policy: HistoryPolicy | str, now: datetime | str) -> HandedOver:
-    """Validate `history`, a list of `{role, content, timestamp?}`, and cut it by `policy` (CTX-9 to CTX-11).
+class HandOff(NamedTuple):
+    """A history that is handed off, with what is only known while it is made."""
 
-    `policy` may be a preset's name. `now` replaces missing timestamps; a string is stored unchanged. `None` and an
-    empty list mean no history, without a warning.
+    history: ConversationHistory | None
+    warnings: list[TaskValidationWarning]
+    wholes: Sequence[str] = ()
+    """The whole text of each message of the history, before it was cut."""
+    relevance: Sequence[ExchangeRelevance] = ()
+    """Of each exchange that was read, if they were ranked."""
+    contents: Mapping[str, bytes] = MappingProxyType({})
+    """The contents of the messages' attachments, by hash."""
+
+
+def validate_conversation_history(
+    history: object, policy: HistoryPolicy | str, now: datetime | str, *, rank: Rank | None = None
+) -> HandedOver:
+    """Validate `history` and cut it by `policy` (CTX-9 to CTX-11).
+
+    `history` is a list of `{role, content, timestamp?, attachments?}`. `policy` may be a preset's name. `now` replaces
+    missing timestamps; a string is stored unchanged. `None` and an empty list mean no history, without a warning. A
+    policy with `relevant_to` needs `rank`.
 
     Raises `TaskValidationError` for the first invalid message.
 
@@ -66,52 +90,141 @@ def validate_conversation_history(history: object, policy: HistoryPolicy | str, 
     >>> [(warning.code, warning.field) for warning in warnings]
     [('truncated', 'conversation_history[0].content')]
     """
-    resolved, collection_time = resolve_policy(policy), now if isinstance(now, str) else now.isoformat()
+    hand_off = hand_off_history(history, resolve_policy(policy), now, description="", rank=rank)
+    return HandedOver(hand_off.history, hand_off.warnings)
+
+
+def hand_off_history(
+    history: object,
+    policy: HistoryPolicy,
+    now: datetime | str,
+    *,
+    description: str,
+    rank: Rank | None,
+    has_stored_contents: bool = False,
+) -> HandOff:
+    """Do what `validate_conversation_history` says; `description` is the task's.
+
+    `has_stored_contents`: attachments may refer to contents of the session that the history is inherited from.
+
+    Raises `TaskValidationError`, and `ValueError` for a policy that ranks messages without `rank`.
+    """
+    collection_time = now if isinstance(now, str) else now.isoformat()
     moment_of(collection_time)  # raises for a bad one before any message gets it
     if history is None:
-        return HandedOver(None, [])
+        return HandOff(None, [])
     if not isinstance(history, list):
         raise TaskValidationError(HISTORY_FIELD, "must be a list of messages", preview(history), "type_error")
-    messages, warnings = _read_latest(history, resolved, collection_time)
-    if not messages:
-        return HandedOver(None, [*warnings, *_all_filtered(history)])
-    whole = ConversationHistory.of(messages, collection_time=collection_time)
-    latest, dropping = _within_total_size(whole, resolved)
-    return HandedOver(latest, [*warnings, *dropping])
+    readings, notes, warnings = _read_latest(history, policy, collection_time, has_stored_contents=has_stored_contents)
+    relevance: list[ExchangeRelevance] = []
+    if readings and policy.ranks:
+        readings, relevance, leaving_out = _relevant(readings, policy, policy.query(description), rank)
+        warnings += leaving_out
+    notes |= {reading.position: reading.warnings for reading in readings}
+    warnings += [warning for index in sorted(notes) for warning in notes[index]]
+    if not readings:
+        return HandOff(None, [*warnings, *_all_filtered(history)])
+    whole = ConversationHistory.of([reading.message for reading in readings], collection_time=collection_time)
+    left_out = sum(exchange.last - exchange.first + 1 for exchange in relevance if not exchange.stays)
+    whole = whole.model_copy(update={"left_out": left_out}) if left_out else whole
+    latest, dropping = _within_total_size(whole, policy)
+    wholes = [reading.whole for reading in readings][len(readings) - len(latest.messages) if latest else 0 :]
+    contents = {name: content for reading in readings for name, content in reading.contents.items()}
+    return HandOff(latest, [*warnings, *dropping], wholes, relevance, contents)
+
+
+class _Read(NamedTuple):
+    """A message that was read: its position in the caller's list, its whole text and contents, and warnings."""
+
+    position: int
+    message: HistoryMessage
+    whole: str
+    contents: Mapping[str, bytes]
+    warnings: list[TaskValidationWarning]
 
 
 def _read_latest(
-    history: list[object], policy: HistoryPolicy, now: str
-) -> tuple[list[HistoryMessage], list[TaskValidationWarning]]:
-    skipped = max(0, len(history) - policy.max_messages)
-    messages, warnings = list[HistoryMessage](), _too_many(len(history), policy) if skipped else []
+    history: list[object], policy: HistoryPolicy, now: str, *, has_stored_contents: bool
+) -> tuple[list[_Read], dict[int, list[TaskValidationWarning]], list[TaskValidationWarning]]:
+    """Return the messages with content, the warnings about each of the others, and about all of them."""
+    skipped = max(0, len(history) - policy.max_read)
+    messages, notes = list[_Read](), dict[int, list[TaskValidationWarning]]()
     for index, item in enumerate(history[skipped:], start=skipped):
-        reading = _Reading(field_path([HISTORY_FIELD, index]), policy, now)
+        reading = _Reading(field_path([HISTORY_FIELD, index]), policy, now, has_stored_contents=has_stored_contents)
         message = reading.read(item)
-        messages += [message] if message else []
-        warnings += reading.warnings
-    return messages, warnings
+        if message:
+            messages.append(_Read(index, message, reading.whole, reading.contents, reading.warnings))
+        else:
+            notes[index] = reading.warnings
+    return messages, notes, _too_many(len(history), policy) if skipped else []
+
+
+def _relevant(
+    readings: Sequence[_Read], policy: HistoryPolicy, query: str, rank: Rank | None
+) -> tuple[list[_Read], list[ExchangeRelevance], list[TaskValidationWarning]]:
+    """Return the messages that matter to `query`, what was decided of each exchange, and a warning about the others."""
+    if rank is None:
+        raise ValueError("a policy with relevant_to needs a function that ranks messages")
+    scores = rank(query, [reading.whole for reading in readings])
+    exchanges = select_exchanges(
+        [reading.message for reading in readings], scores, policy, indexes=[reading.position for reading in readings]
+    )
+    staying = {index for exchange in exchanges if exchange.stays for index in range(exchange.first, exchange.last + 1)}
+    # The first and the last exchange alone may be too many.
+    remaining = [reading for reading in readings if reading.position in staying][-policy.max_messages :]
+    return remaining, exchanges, _left_out(exchanges, len(readings) - len(remaining), len(readings), policy, query)
+
+
+def _left_out(
+    exchanges: Sequence[ExchangeRelevance], count: int, total: int, policy: HistoryPolicy, query: str
+) -> list[TaskValidationWarning]:
+    if not count:
+        return []
+    scores = {
+        reason: [exchange.score for exchange in exchanges if exchange.reason == reason]
+        for reason in ("irrelevant", "no_room")
+    }
+    reasons = [
+        f"{len(scores[reason])} {why}, scored {min(scores[reason]):.2f} to {max(scores[reason]):.2f}"
+        for reason, why in (
+            ("irrelevant", f"under a relevance of {policy.min_relevance:g}"),
+            ("no_room", "beyond max_messages or max_total_chars"),
+        )
+        if scores[reason]
+    ]
+    message = f"{count:,} of {total:,} messages were left out, since others matter more to {preview(query)}" + (
+        f": of {len(exchanges):,} exchanges {' and '.join(reasons)}." if reasons else "."
+    )
+    return [history_warning("left_out", message, suggestion="Lower min_relevance, or say in relevant_to what matters.")]
 
 
 class _Reading:
     """Reads one message and collects warnings; `path` names the message in them and in errors."""
 
-    def __init__(self, path: str, policy: HistoryPolicy, now: str) -> None:
+    def __init__(self, path: str, policy: HistoryPolicy, now: str, *, has_stored_contents: bool) -> None:
         self._path, self._policy, self._now = path, policy, now
+        self._has_stored_contents = has_stored_contents
         self.warnings: list[TaskValidationWarning] = []
+        self.whole = ""
+        """The text before it was cut."""
+        self.contents: Mapping[str, bytes] = {}
+        """The contents of the attachments, by hash."""
 
     def read(self, item: object) -> HistoryMessage | None:
         """Return the message to hand off, or `None` if it is empty. Raises `TaskValidationError`."""
         fields = self._fields(item)
         role = self._role(fields["role"])
         content = self._content(fields["content"], role)
-        if attachments := fields.get("attachments"):
-            raise self._error(".attachments", "are not taken by this version", preview(attachments), "invalid_value")
-        if not content:
+        attachments, self.contents = read_attachments(
+            fields.get("attachments"),
+            path=f"{self._path}.attachments",
+            has_stored_contents=self._has_stored_contents,
+        )
+        if not content and not attachments:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
         limit = self._policy.text_limit(role)
-        text = limit.cut(content)
+        text, self.whole = limit.cut(content), content
         truncated = len(content) > limit.max_chars
         if truncated:
             self._warn_of_cut(len(content), len(text))
@@ -122,6 +235,7 @@ class _Reading:
             timestamp=self._timestamp(fields.get("timestamp")),
             truncated=truncated,
             original_length=len(content),
+            attachments=attachments,
         )
 
     def _fields(self, item: object) -> Mapping[object, object]:
@@ -168,6 +282,13 @@ class _Reading:
         return value
 
     def _warn_of_cut(self, before: int, after: int) -> None:
+        if self._policy.compress == "summarise":
+            message = (
+                f"The model will condense the text of {before:,} characters when the task starts; if it can't, the "
+                f"text is cut to {after:,}."
+            )
+            self._warn("condensed", "content", message)
+            return
         message = f"The text was cut from {before:,} to {after:,} characters, the mark included."
         self._warn(
             "truncated", "content", message, "Say the essential in fewer words, or choose another history_policy."
@@ -211,7 +332,7 @@ def history_warning(
 
 
 def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"Of {count:,} messages only the latest {policy.max_messages} were looked at."
+    message = f"Of {count:,} messages only the latest {policy.max_read} were looked at."
     return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
 
 

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning, history_warning
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import UserStep
 
@@ -30,8 +31,8 @@ class Inheritance:
     """
 
     policy: HistoryPolicy
-    messages: Sequence[Mapping[str, str]] = ()
-    """Messages of the policy's roles, oldest first, at most `max_messages`."""
+    messages: Sequence[Mapping[str, object]] = ()
+    """Messages of the policy's roles, oldest first, at most the policy's `max_read`."""
     seen: int = 0
     """Number of messages of any role, in the turns that were read."""
     has_older: bool = False
@@ -43,7 +44,7 @@ class Inheritance:
         messages = [*(message for message in older if message["role"] in self.policy.roles), *self.messages]
         return replace(
             self,
-            messages=messages[-self.policy.max_messages :],
+            messages=messages[-self.policy.max_read :],
             seen=self.seen + len(older),
             has_older=has_older,
         )
@@ -51,7 +52,7 @@ class Inheritance:
     @property
     def is_enough(self) -> bool:
         """Whether there are as many messages as the policy allows, or as exist."""
-        return len(self.messages) >= self.policy.max_messages or not self.has_older
+        return len(self.messages) >= self.policy.max_read or not self.has_older
 
     @property
     def is_partial(self) -> bool:
@@ -72,7 +73,7 @@ class Inheritance:
         return [too_many] if self.messages else [too_many, history_warning("all_filtered", nothing, severity="high")]
 
 
-def messages_in(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
+def messages_in(turns: Iterable[ConversationMessage]) -> list[dict[str, object]]:
     """Return the messages in `turns`, oldest first: the user's prompts, also steering ones, and the agent's answers.
 
     Thinking, tool calls and turns that the vendor refused are left out.
@@ -80,14 +81,17 @@ def messages_in(turns: Iterable[ConversationMessage]) -> list[dict[str, str]]:
     return [message for turn in turns if turn.error_type != "refusal" for message in _messages_of(turn)]
 
 
-def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, str]]:
-    yield _message("user", turn.user_message, turn.user_timestamp)
+def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, object]]:
+    yield _message("user", turn.user_message, turn.user_timestamp, turn.attachments)
     for step in turn.steps:
         if isinstance(step, UserStep):
-            yield _message("user", step.content, step.timestamp)
+            yield _message("user", step.content, step.timestamp, step.attachments)
     if turn.agent_message is not None:
         yield _message("assistant", turn.agent_message, turn.agent_timestamp or turn.timestamp)
 
 
-def _message(role: HistoryRole, content: str, timestamp: datetime) -> dict[str, str]:
-    return {"role": role, "content": content, "timestamp": timestamp.isoformat()}
+def _message(
+    role: HistoryRole, content: str, timestamp: datetime, attachments: Sequence[Attachment] = ()
+) -> dict[str, object]:
+    message: dict[str, object] = {"role": role, "content": content, "timestamp": timestamp.isoformat()}
+    return {**message, "attachments": list(attachments)} if attachments else message

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from turnkeeper.models.tasks.history_policy import HistoryRole
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
-from turnkeeper.models.wire import Frozen
+from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.wire import Frozen, Items
 
 OMITTED = "... (earlier messages omitted for brevity)\n\n"
 """Precedes the first message if older ones were dropped."""
@@ -22,7 +23,12 @@ class HistoryMessage(Frozen):
     content: str
     timestamp: str
     truncated: bool
+    """Whether the content is shorter than it was: cut, or condensed by the model."""
     original_length: int
+    condensed: bool = Field(False, exclude_if=lambda condensed: not condensed)
+    """Whether the content is the model's, in place of a cut text (CTX-15)."""
+    attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
+    """By reference; the latest of the history are attachments of the task's first prompt (CTX-16)."""
 
     @property
     def size(self) -> int:
@@ -55,6 +61,8 @@ class ConversationHistory(Frozen):
     total_messages: int
     truncated_count: int
     metadata: HistoryMetadata
+    left_out: int = Field(0, ge=0, exclude_if=lambda left_out: not left_out)
+    """How many messages between these were left out, since they matter less to the task (CTX-15)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -88,4 +96,9 @@ class ConversationHistory(Frozen):
             return None if count else self
         first, *rest = self.messages[count:]
         marked = first.model_copy(update={"content": OMITTED + first.content})
-        return ConversationHistory.of([marked, *rest], collection_time=self.metadata.collection_time)
+        return self.with_messages([marked, *rest])
+
+    def with_messages(self, messages: Sequence[HistoryMessage]) -> "ConversationHistory":
+        """Return the history with at least one of these messages in place of its own."""
+        history = ConversationHistory.of(messages, collection_time=self.metadata.collection_time)
+        return history.model_copy(update={"left_out": self.left_out}) if self.left_out else history

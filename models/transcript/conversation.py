@@ -7,12 +7,13 @@ replaced while it runs, and never changed after it has ended. Only the newest tu
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import computed_field
+from pydantic import Field, computed_field
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.task_view import SubTask, TaskView
-from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, Usage
+from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, Usage, UserStep
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 
 TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
@@ -40,6 +41,15 @@ class TurnMetrics(Frozen):
     estimated_tokens: int
 
 
+class ContextSize(TurnMetrics):
+    """What the model would see now, and how much it may: as `TurnMetrics`, with the window's cap (CTX-6)."""
+
+    max_messages: int
+    """0: no cap."""
+    is_near_limit: bool
+    """Whether the messages are over 80 % of the cap."""
+
+
 class ConversationMessage(Frozen):
     """One turn: a user's request and the whole response to it (SES-1). Times are UTC.
 
@@ -52,6 +62,8 @@ class ConversationMessage(Frozen):
     timestamp: UtcDatetime
     user_message: str
     user_timestamp: UtcDatetime
+    attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
+    """Of the request (CTX-16). Left out of the JSON if there are none, whose size older runs decided by (SES-19)."""
     agent_message: str | None = None
     agent_message_blob: BlobRef | None = None
     agent_timestamp: UtcDatetime | None = None
@@ -85,6 +97,11 @@ class ConversationMessage(Frozen):
     @property
     def steps(self) -> list[Step]:
         return self.reasoning_trajectory.steps if self.reasoning_trajectory else []
+
+    @property
+    def has_attachments(self) -> bool:
+        """Whether the request or a steering prompt has attachments."""
+        return bool(self.attachments) or any(isinstance(step, UserStep) and step.attachments for step in self.steps)
 
     def with_newest_steps(self, count: int) -> "ConversationMessage":
         """Return the turn with its newest `count` steps, as it is shown while it runs; the others count as omitted."""
@@ -129,6 +146,8 @@ class SessionSummary(Frozen):
     turn_count: int = 0
     usage: Usage = Usage()
     archive: ArchiveReport = ArchiveReport()
+    conversation_metrics: ContextSize | None = None
+    """Null if the session itself can't be asked: then its turns are read from the archive."""
     task: TaskView | None = None
     """The task that the session is."""
     tasks: Items[SubTask] = []

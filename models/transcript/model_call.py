@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, PlainSerializer
 
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
 from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
@@ -139,6 +140,8 @@ class ModelMessage(Compact):
     state: ProviderState | None = None
     blob: BlobRef | None = None
     blob_start: int = 0
+    attachments: Items[Attachment] = []
+    """Of a user's prompt or of a tool's result."""
 
 
 class RequestHead(Compact):

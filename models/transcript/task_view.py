@@ -2,14 +2,24 @@
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
-from turnkeeper.models.wire import Frozen
+from turnkeeper.models.wire import REASON_CHARS, Frozen
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 """`input_required`: a tool call of the task, or of a task below it, waits for a person's decision."""
 
 FINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
+
+
+class CondensedTexts(Frozen):
+    """What became of the long texts of a task's history, which the model was to condense (CTX-15)."""
+
+    condensed: int
+    cut: int = 0
+    """How many were cut instead."""
+    reason: str | None = Field(None, max_length=REASON_CHARS)
+    """Why, as a sentence; null if none was cut."""
 
 
 class TaskView(Frozen):
@@ -21,6 +31,8 @@ class TaskView(Frozen):
     percent: int | None = None
     message: str | None = None
     findings: dict[str, JsonValue] | None = None
+    condensed: CondensedTexts | None = None
+    """Null if no text was to be condensed, or as long as that isn't decided."""
 
 
 class SubTask(Frozen):

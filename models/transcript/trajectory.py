@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
@@ -42,6 +43,8 @@ class ToolResult(Frozen):
     blob: BlobRef | None = None
     cut: bool = False
     tool_changed: bool = False
+    attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
+    """Images and files that the tool returned. Left out of the JSON if there are none (SES-19)."""
 
 
 class Approval(Frozen):
@@ -177,6 +180,7 @@ class UserStep(Frozen):
     kind: Literal["user"]
     message_id: str
     content: str
+    attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
     timestamp: UtcDatetime
 
 

@@ -50,7 +50,7 @@ from turnkeeper.workflows.hosting.connection import (
 )
 
 if TYPE_CHECKING:
-    from turnkeeper.activities.toolbox.server_connection import ToolServer
+    from turnkeeper.activities.toolbox.tool_server import ToolServer
 
 MIN_PYTHON = (3, 11)
 
@@ -317,9 +317,10 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
 
 
 async def _tool_server(server: "ToolServer") -> Finding:
-    from turnkeeper.activities.toolbox.server_connection import ServerConnection, UnreachableError
+    from turnkeeper.activities.toolbox.server_connection import ServerConnection
     from turnkeeper.activities.toolbox.stdio_server import StdioServer
     from turnkeeper.activities.toolbox.tool_names import NamedTool
+    from turnkeeper.activities.toolbox.tool_server import UnreachableError
 
     subject = f"tools of {server.name}"
     target = server.target

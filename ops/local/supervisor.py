@@ -1,7 +1,8 @@
 """`turnkeeper up`: runs server, worker and gateway, and restarts each one that ends (OPS-1, OPS-2).
 
-They start in this order and stop in the opposite one, so that each outlives its clients. Each has its own process
-group, so that a Ctrl-C reaches only us, and dies with its parent, so that a `kill -9` of us stops it too.
+They start in this order and stop in the opposite one, so that each outlives its clients. Worker and gateway load their
+modules while the server starts. Each has its own process group, so that a Ctrl-C reaches only us, and dies with its
+parent, so that a `kill -9` of us stops it too.
 """
 
 import asyncio
@@ -90,7 +91,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
     make_private_folder(settings.state_dir)
     close_to_others(settings.state_dir)
     async with AsyncExitStack() as running:
-        web_ui = await running.enter_async_context(_temporal(settings, print_line))
+        web_ui, server = await running.enter_async_context(_temporal(settings, print_line))
         worker = WorkerProgram(
             own_command("worker"),
             connect=lambda: connect(settings, patience=FAIL_SECONDS),
@@ -99,6 +100,9 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
         await running.enter_async_context(keep_running("The worker", worker, print_line, stop_seconds=stop_seconds))
         gateway = await running.enter_async_context(_gateway(settings, print_line))
+        if server is not None:
+            await server.wait_until_ready()
+            await running.enter_async_context(restarting("The Temporal server", server, print_line))
         print_line("Temporal is ready. Starting the worker and the gateway.")
         if not await _is_ready(gateway):
             print_line(f"The gateway is not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
@@ -120,6 +124,13 @@ def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
 async def keep_running(name: str, service: Service, print_line: Print, *, stop_seconds: float) -> AsyncIterator[None]:
     """Run `service` inside the block, restarting it whenever it ends, then stop it."""
     await service.start()
+    async with _stopped_afterwards(service, seconds=stop_seconds), restarting(name, service, print_line):
+        yield
+
+
+@asynccontextmanager
+async def restarting(name: str, service: Service, print_line: Print) -> AsyncIterator[None]:
+    """Restart the running `service` inside the block whenever it ends."""
     watch = asyncio.create_task(_restart(name, service, print_line))
     try:
         yield
@@ -127,7 +138,14 @@ async def keep_running(name: str, service: Service, print_line: Print, *, stop_s
         # A start must finish before the stop, or the new process would outlive it.
         watch.cancel()
         await asyncio.wait([watch])
-        await service.stop(seconds=stop_seconds)
+
+
+@asynccontextmanager
+async def _stopped_afterwards(service: Service, *, seconds: float) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await service.stop(seconds=seconds)
 
 
 class RestartPacer:
@@ -171,18 +189,22 @@ def _reason(code: int) -> str:
 
 
 @asynccontextmanager
-async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[str]:
-    """Run the embedded server, or prepare the configured one; yields the address of its Web UI, or its own."""
+async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tuple[str, DevServer | None]]:
+    """Launch the embedded server, or prepare the configured one; yields the address of its Web UI, or its own.
+
+    The embedded server is yielded too, since it may not be ready yet.
+    """
     endpoint = find_endpoint(settings)
     if not endpoint.embedded:
         await prepare(await connect(settings))
-        yield endpoint.address
+        yield endpoint.address, None
         return
     server = DevServer.for_settings(settings)
-    async with keep_running("The Temporal server", server, print_line, stop_seconds=TEMPORAL_STOP_SECONDS):
+    await server.launch()
+    async with _stopped_afterwards(server, seconds=TEMPORAL_STOP_SECONDS):
         for note in server.notes:
             print_line(note)
-        yield server.ui_url or server.address
+        yield server.ui_url or server.address, server
 
 
 @asynccontextmanager

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
-from temporalio.testing import WorkflowEnvironment
-
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.stores.private_files import make_private_folder
 
@@ -37,6 +35,9 @@ async def find_or_download_binary(state_dir: Path) -> Path:
     """
     if binary := find_binary(state_dir):
         return binary
+    # Imported only here: it loads the SDK's worker.
+    from temporalio.testing import WorkflowEnvironment
+
     folder = _download_dir(state_dir)
     make_private_folder(folder)
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from mcp.shared.exceptions import MCPError
 from temporalio.client import Client
 
 from tests.api.mcp.client import mcp_client
@@ -17,6 +18,7 @@ from tests.faults.test_deletion_kills import gateway_process
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND
 from tests.interop.npm import installed, node
+from tests.waiting import until
 
 PROGRAM = Path(__file__).parent / "mcp"
 
@@ -72,7 +74,17 @@ async def by_the_official_python_client(url: str, kill: Kill) -> dict[str, Any]:
         handle = (await client.create("create_task", **TASK)).task_id
         ((key, _),) = (await client.until(handle, "input_required"))["inputRequests"].items()
         await kill()
-        await client.request("tasks/update", handle, inputResponses={key: APPROVED})
+
+        async def is_answered() -> bool:
+            try:
+                await client.request("tasks/update", handle, inputResponses={key: APPROVED})
+            except MCPError as error:
+                if "No worker answered" not in str(error):
+                    raise
+                return False  # the next worker is still starting
+            return True
+
+        await until(is_answered)
         return (await client.until(handle, "completed"))["result"]
 
 

@@ -88,4 +88,7 @@ def test_api_2_an_unknown_field_is_answered_with_those_there_are_and_every_other
 def test_api_2_a_sentence_names_what_is_missing() -> None:
     with pytest.raises(ValidationError) as refused:
         SendPrompt.model_validate({"text": "Hi"})
-    assert sentence_for(refused.value) == "message: is required; text: unknown field (allowed: message, id, mode)."
+    assert (
+        sentence_for(refused.value)
+        == "message: is required; text: unknown field (allowed: message, attachments, id, mode)."
+    )

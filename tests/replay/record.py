@@ -37,7 +37,8 @@ async def save(name: str, session: DrivenSession) -> None:
     """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on.
 
     Each number of rules has its folder: histories of earlier rules stay, since sessions go on by them. So do those of
-    `rules_3_flat_state`, which the last release that carried a flat state has recorded.
+    `rules_3_flat_state`, which the last release that carried a flat state has recorded, and that of
+    `rules_5_without_attachments`.
     """
     folder = HISTORIES / f"rules_{CURRENT_RULES}"
     folder.mkdir(exist_ok=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -10,6 +11,10 @@ from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
 from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
+from turnkeeper.models.tasks.condensing import INSTRUCTION
+from turnkeeper.models.tasks.history_policy import HandOffPresets
+from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
@@ -92,6 +97,23 @@ async def steered_turn(env: Environment) -> DrivenSession:
     env.tools.gate.open()
     await session.idle(turns=1)
     return session
+
+
+async def attachments(env: Environment) -> DrivenSession:
+    """Prompts with attachments, over several runs. Sessions of earlier releases reject them."""
+    code = {"type": "code", "name": "add.py", "language": "python", "content": "print(1 + 1)"}
+    stored = {"type": "image", "name": "cat.png", "media_type": "image/png", "hash": "0" * 64, "bytes": 16_000}
+    session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
+    for number in range(5):
+        await session.prompt(text="look", attachments=[code, stored])
+        await session.prompt(last := f"turn {number}")
+        await session.until(partial(_has_answered, last))
+    return session
+
+
+def _has_answered(prompt: str, state: ConversationState) -> bool:
+    newest = state.messages[-1] if state.messages else None
+    return newest is not None and newest.user_message == prompt and newest.is_complete and not state.queue_length
 
 
 async def waiting_for_the_vendor(env: Environment) -> DrivenSession:
@@ -447,6 +469,32 @@ def _delegating(request: ModelRequest) -> ModelResponse:
     return asks(("run_task", {"description": prompt, "background": prompt.startswith("do not wait")}))
 
 
+async def ranked_history(env: Environment) -> DrivenSession:
+    """A session whose task gets a history that was ranked and is to be condensed."""
+    presets = HandOffPresets.model_validate({"keep_user": {"relevant_to": True, "compress": "summarise"}})
+    long = "It is as it was. " * 30
+    answers = [says(long), asks(("run_task", {"description": "Look.", "conversation_history": "inherit"})), says("ok")]
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        if request.head.system == INSTRUCTION:
+            return says('{"2": "As it was."}')
+        is_task = any(tool.name == "report_progress" for tool in request.head.tools)
+        return says("It is done.") if is_task else answers.pop(0)
+
+    env.vendor.answer = answer
+    session = await env.start(SessionInput(tool_policy={"*": "allow"}, hand_off=presets))
+    for number, text in enumerate(("look", "delegate"), start=1):
+        await session.prompt(text)
+        await session.idle(turns=number)
+    return session
+
+
+async def condensed_history(env: Environment) -> DrivenSession:
+    """The task of such a session, whose history the model condenses."""
+    session = await ranked_history(env)
+    return env.adopt(env.client.get_workflow_handle(sub_task_id(session.handle.id, 1)))
+
+
 async def deleted(env: Environment) -> DrivenSession:
     """The deletion of a session that is in the middle of an answer, and not the session: of that nothing is left."""
     env.vendor.gate.close()
@@ -472,6 +520,7 @@ STORIES: dict[str, Story] = {
         cancelled_turn,
         overlapping_prompts,
         steered_turn,
+        attachments,
         waiting_for_the_vendor,
         configured_and_ended,
         continued_as_new,
@@ -496,6 +545,8 @@ STORIES: dict[str, Story] = {
         parked_prompts,
         sub_tasks,
         task,
+        ranked_history,
+        condensed_history,
         deleted,
     )
 }

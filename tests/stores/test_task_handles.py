@@ -10,7 +10,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.tables import TASK_HANDLES
 from turnkeeper.stores.stores import Stores
-from turnkeeper.stores.task_handles import LIFETIME, MAX_EXPIRED_AT_ONCE, TaskHandles
+from turnkeeper.stores.tasks.task_handles import LIFETIME, MAX_EXPIRED_AT_ONCE, TaskHandles
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from anthropic.types import RawMessageStreamEvent
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
-from pydantic import TypeAdapter
-
 from tests.vendors.anthropic_cache import MAX_BREAKPOINTS
+from tests.vendors.media import check_data, check_url
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
-from tests.vendors.typed_dicts import fields_of, gone_through
+from tests.vendors.typed_dicts import adapter_of, check_request
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 
 MODEL = "claude-sonnet-5-5"
 KEY = "sk-ant-test-0123456789"
 
-_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-_REQUEST: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
+_EVENT = "anthropic.types:RawMessageStreamEvent"
+_REQUEST = "anthropic.types.message_create_params:MessageCreateParamsStreaming"
 
 _STOPS = {
     "end_turn": "end_turn",
@@ -49,11 +46,10 @@ class AnthropicWire(VendorWire):
     """`anthropic:`."""
 
     model = f"anthropic:{MODEL}"
+    sdk_types = (_REQUEST, _EVENT)
 
     def check(self, body: Any) -> None:
-        # Lists of the vendor's types are validated when they are gone through.
-        gone_through(_REQUEST.validate_python(body))
-        assert set(body) <= fields_of(MessageCreateParamsStreaming)
+        check_request(body, _REQUEST)
         _check_roles(body["messages"])
         _check_thinking(body)
         assert json.dumps(body).count('"cache_control"') <= MAX_BREAKPOINTS
@@ -82,7 +78,7 @@ def stream(*events: dict[str, Any], is_known: bool = True) -> Reply:
     """A stream of these events; `is_known`: they are the vendor's of today."""
     if is_known:
         for event in events:
-            _EVENT.validate_python(event)
+            adapter_of(_EVENT).validate_python(event)
     return Reply.stream(map(sse, events), {"request-id": "req_1"})
 
 
@@ -174,12 +170,36 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
     for message in messages:
         blocks = message["content"]
         assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+        for block in blocks:
+            _check_medium(block)
+            _check_result(block)
         assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == waiting
         assert [block["type"] for block in blocks[: len(waiting)]] == ["tool_result"] * len(waiting)
         waiting = [block["id"] for block in blocks if block["type"] == "tool_use"]
         assert len(set(waiting)) == len(waiting)
         assert not seen & set(waiting)
         seen.update(waiting)
+
+
+def _check_result(block: dict[str, Any]) -> None:
+    """Check the API's rules for results: parts that are not blank, and nothing but text in an error."""
+    parts = block.get("content", []) if block["type"] == "tool_result" else []
+    for part in [] if isinstance(parts, str) else parts:
+        assert part["type"] in ("text", "image", "document")
+        assert part.get("text", "-").strip(), "text content blocks must be non-empty"
+        assert part["type"] == "text" or not block.get("is_error"), "all content must be type `text` if `is_error`"
+        _check_medium(part)
+
+
+def _check_medium(block: dict[str, Any]) -> None:
+    kind = {"image": "image", "document": "application"}.get(block["type"])
+    if kind is None:
+        return
+    source = block["source"]
+    if source["type"] == "url":
+        check_url(source["url"], kind=kind)
+    else:
+        check_data(source["media_type"], source["data"], kind=kind)
 
 
 def _check_thinking(body: dict[str, Any]) -> None:

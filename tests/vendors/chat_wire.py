@@ -4,19 +4,16 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from openai.types.chat import ChatCompletionChunk
-from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
-from pydantic import TypeAdapter
-
+from tests.vendors.media import check_url
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
-from tests.vendors.typed_dicts import fields_of, gone_through
+from tests.vendors.typed_dicts import adapter_of, check_request
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 
 MODEL = "qwen3:8b"
 KEY = "local-test-0123456789"
 
-_CHUNK: TypeAdapter[Any] = TypeAdapter(ChatCompletionChunk)
-_REQUEST: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
+_CHUNK = "openai.types.chat:ChatCompletionChunk"
+_REQUEST = "openai.types.chat.completion_create_params:CompletionCreateParamsStreaming"
 
 _STOPS = {"end_turn": "stop", "tool_calls": "tool_calls", "max_tokens": "length", "refusal": "content_filter"}
 
@@ -42,18 +39,21 @@ class ChatWire(VendorWire):
     """`openai-chat:`."""
 
     model = f"openai-chat:{MODEL}"
+    sdk_types = (_REQUEST, _CHUNK)
 
-    def __init__(self, protocol: Literal["native", "text"] = "native") -> None:
+    def __init__(
+        self, protocol: Literal["native", "text"] = "native", *, images: Literal["auto", "yes", "no"] = "auto"
+    ) -> None:
         super().__init__()
         self.protocol = protocol
+        self.images = images
 
     @property
     def base_url(self) -> str:
         return f"{self.server.base_url}/v1"
 
     def check(self, body: Any) -> None:
-        gone_through(_REQUEST.validate_python(body))
-        assert set(body) <= fields_of(CompletionCreateParamsStreaming)
+        check_request(body, _REQUEST)
         _check_roles(body["messages"])
 
     def reply(self, answer: Answer) -> Reply:
@@ -76,7 +76,11 @@ class ChatWire(VendorWire):
 
     def provider(self, *, silence_timeout: float = BOUND) -> OpenAIChatProvider:
         return OpenAIChatProvider(
-            silence_timeout=silence_timeout, base_url=self.base_url, api_key=KEY, protocol=self.protocol
+            silence_timeout=silence_timeout,
+            base_url=self.base_url,
+            api_key=KEY,
+            protocol=self.protocol,
+            images=self.images,
         )
 
 
@@ -91,7 +95,7 @@ def stream(*chunks: dict[str, Any], is_known: bool = True) -> Reply:
     """A stream of these chunks; `is_known`: they are those of OpenAI's own API, and not some server's."""
     if is_known:
         for each in chunks:
-            _CHUNK.validate_python(each)
+            adapter_of(_CHUNK).validate_python(each)
     return Reply.stream([*map(sse, chunks), DONE])
 
 
@@ -158,6 +162,7 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
     waiting: list[str] = []
     for earlier, message in zip([{"role": ""}, *messages], messages, strict=False):
         assert message["content"] or (message["content"] is None and message["tool_calls"])
+        _check_content(message)
         assert message["role"] != earlier["role"] or message["role"] == "tool" or earlier.get("tool_calls")
         if message["role"] == "tool":
             assert waiting.pop(0) == message["tool_call_id"]
@@ -168,3 +173,20 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
         assert all(
             isinstance(json.loads(call["function"]["arguments"]), dict) for call in message.get("tool_calls", [])
         )
+
+
+def _check_content(message: dict[str, Any]) -> None:
+    """Check a message's parts: only a user's message may have any, strict servers want a text in all others."""
+    parts = message["content"] if isinstance(message["content"], list) else []
+    assert not parts or message["role"] == "user", f"content of a {message['role']} message must be a string"
+    for part in parts:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                assert text.strip()
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                check_url(url, kind="image")
+            case {"type": "file", "file": {"filename": str(name), "file_data": str(url)}}:
+                assert name.endswith(".pdf"), f"Expected a file with an extension, not {name!r}"
+                check_url(url, kind="application")
+            case _:
+                raise AssertionError(f"unknown part type: {part.get('type')}")

@@ -5,19 +5,16 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
-from openai.types.responses import ResponseStreamEvent
-from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
-from pydantic import TypeAdapter
-
+from tests.vendors.media import check_url
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire, sse
-from tests.vendors.typed_dicts import fields_of, gone_through
+from tests.vendors.typed_dicts import adapter_of, check_request
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 
 MODEL = "gpt-5.5"
 KEY = "sk-test-0123456789"
 
-_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-_REQUEST: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
+_EVENT = "openai.types.responses:ResponseStreamEvent"
+_REQUEST = "openai.types.responses.response_create_params:ResponseCreateParamsStreaming"
 
 FAULTS: dict[Fault, tuple[int, str, str | None, str]] = {
     "rate_limited": (429, "requests", "rate_limit_exceeded", "Rate limit reached for gpt-5.5 on requests per min."),
@@ -50,12 +47,17 @@ class ResponsesWire(VendorWire):
     """`openai:`."""
 
     model = f"openai:{MODEL}"
+    sdk_types = (_REQUEST, _EVENT)
 
     def check(self, body: Any) -> None:
-        gone_through(_REQUEST.validate_python(body))
-        assert set(body) <= fields_of(ResponseCreateParamsStreaming)
+        check_request(body, _REQUEST)
         assert body["store"] is False
         _check_pairs(body["input"])
+        for item in body["input"]:
+            if item.get("type") == "function_call_output":
+                _check_content(item["output"])
+            elif item.get("role") == "user":
+                _check_content(item["content"])
 
     def reply(self, answer: Answer) -> Reply:
         return stream(*answer_events(answer))
@@ -79,7 +81,7 @@ def error_body(kind: str, code: str | None, message: str, param: str | None = No
 
 def error_event(code: str | None, message: str) -> dict[str, Any]:
     event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 9}
-    _EVENT.validate_python(event)
+    adapter_of(_EVENT).validate_python(event)
     return event
 
 
@@ -87,7 +89,7 @@ def stream(*events: dict[str, Any], is_known: bool = True) -> Reply:
     """A stream of these events; `is_known`: they are the vendor's of today."""
     if is_known:
         for event in events:
-            _EVENT.validate_python(event)
+            adapter_of(_EVENT).validate_python(event)
     return Reply.stream(map(sse, events), {"x-request-id": "req_1"})
 
 
@@ -229,3 +231,18 @@ def _check_pairs(items: list[Item]) -> None:
     assert calls == outputs
     assert len(set(calls)) == len(calls)
     assert all(item.get("encrypted_content") for item in items if item.get("type") == "reasoning")
+
+
+def _check_content(parts: Any) -> None:
+    """Check the parts of a user's message or of a call's output."""
+    for part in parts if isinstance(parts, list) else []:
+        match part:
+            case {"type": "input_image", "image_url": str(url), "detail": "auto" | "low" | "high"}:
+                check_url(url, kind="image")
+            case {"type": "input_file", "filename": str(name), "file_data": str(url)}:
+                assert name.endswith(".pdf"), f"Expected a file with an extension, not {name!r}"
+                check_url(url, kind="application")
+            case {"type": "input_text", "text": str(text)}:
+                assert text.strip()
+            case _:
+                raise AssertionError(f"Invalid value: {part.get('type')!r}")

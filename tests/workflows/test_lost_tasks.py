@@ -33,8 +33,9 @@ RACES = 12
 @pytest.mark.parametrize("is_lost", [False, True], ids=["no task has begun", "the task is lost"])
 @pytest.mark.parametrize("is_due", [False, True], ids=["in one run", "at the end of a run"])
 async def test_ses_12_a_worker_does_not_go_on_from_events_that_no_completed_task_has_taken(
-    temporal: Client, is_lost: bool, is_due: bool
+    temporal_with_partitions: Client, is_lost: bool, is_due: bool
 ) -> None:
+    temporal = temporal_with_partitions
     length, history_events, turns = None, MANY, 1
     if is_due:
         # The next task makes the history long enough for a new run; what the query brings does not.

@@ -1,11 +1,6 @@
 """What a turn costs: Temporal's actions, as its cloud bills them, and events (OPS-11, docs/scaling.md)."""
 
-from collections import Counter
-from collections.abc import Sequence
-
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
-
+from benchmarks.actions import actions_of
 from tests.harness import Environment, asks, says
 from turnkeeper.models.session.messages import SessionInput
 
@@ -15,25 +10,6 @@ STANDARD_TURN = [LOOK, LOOK, LOOK, says("Seen.")]
 
 TURNS = 3
 """The cheapest counts: on a busy machine a workflow task may be lost."""
-
-BILLED = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "start",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "signal",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: "update",
-    EventType.EVENT_TYPE_TIMER_STARTED: "timer",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "activity",
-    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "search attributes",
-    EventType.EVENT_TYPE_MARKER_RECORDED: "local activities of a workflow task",
-}
-"""The actions that a turn's history shows, by event. Heartbeats and queries are counted by other tests."""
-
-
-def actions_of(events: Sequence[HistoryEvent]) -> Counter[str]:
-    """Return how many actions of each kind are billed for the events."""
-    actions = Counter(BILLED[event.event_type] for event in events if event.event_type in BILLED)
-    retries = (event.activity_task_started_event_attributes.attempt - 1 for event in events)
-    actions["retry"] = sum(max(0, extra) for extra in retries)
-    return +actions
 
 
 async def test_ops_11_a_standard_turn_costs_eight_actions(env: Environment) -> None:

@@ -174,6 +174,18 @@ async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
         await asyncio.sleep(HEALTH_SECONDS)
 
 
+async def prepare_in_time(client: Client, *, patience: float) -> None:
+    """Prepare the namespace as `prepare` does. A server that is starting refuses that, so it has `patience` seconds."""
+    deadline = asyncio.get_running_loop().time() + patience
+    while True:
+        try:
+            return await prepare(client)
+        except TemporalAccessError:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
 async def prepare(client: Client) -> None:
     """Register the search attributes of sessions; safe to repeat, also from several processes at once.
 

@@ -40,13 +40,12 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import Info
 
+from turnkeeper.models.as_of import FORGET_QUERY
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 if TYPE_CHECKING:
     from temporalio.worker._command_aware_visitor import CommandInfo
-
-FORGET_QUERY = "forget_session"
 
 STANDALONE_QUERY_ID = "legacy_query"
 """The SDK's id for a query that arrives without a workflow task."""

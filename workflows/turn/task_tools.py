@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 
+from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import (
     ApplicationError,
@@ -16,15 +17,27 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import RejectedError, TaskValidationError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd
-    from turnkeeper.models.session.tasks.new_sub_task import NewSubTask, record_sub_task
+    from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask, PrepareSubTask
+    from turnkeeper.models.session.tasks.new_sub_task import (
+        NewSubTask,
+        needs_activity,
+        new_sub_task,
+        prepare_sub_task,
+        start_sub_task,
+    )
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
-    from turnkeeper.models.session.tasks.task_arguments import read_progress, read_run_task
+    from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, TASK_TOOLS
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
+    from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
+    from turnkeeper.workflows.tasks.hand_off import prepare_in_activity
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
     from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
     from turnkeeper.workflows.turn.turn_scope import TurnScope
+
+
+NOT_PREPARED = "The history could not be ranked or condensed now: its long texts are cut, and its latest messages stay."
 
 
 class TaskTools:
@@ -61,10 +74,41 @@ class TaskTools:
         reason = self._session.sub_tasks.rejection(self._scope.turn.limits)
         if reason:
             return ToolResult(outcome=reason, status="error")
+        self._scope.time_left()  # raises if there is none
+        if needs_activity(self._session, request) and isinstance(args, dict):
+            task = start_sub_task(self._session, request, call_id=call.id)
+            self._scope.refresh_ui()
+            prepared = await self._prepare(request, task, args)
+        else:
+            prepared = prepare_sub_task(self._session, request, now=workflow.now())
+            task = start_sub_task(self._session, request, call_id=call.id)
+        if prepared.error:
+            self._session.sub_tasks.end(task.task_id, "failed")
+            return ToolResult(outcome=f"{call.name}: {prepared.error}", status="error")
         seconds_left = self._scope.time_left().total_seconds()
-        new = record_sub_task(self._session, request, call_id=call.id, now=workflow.now(), seconds_left=seconds_left)
+        new = new_sub_task(self._session, request, task, prepared, seconds_left=seconds_left)
         self._scope.refresh_ui()
         return await self._run_task(new, inline_bytes)
+
+    async def _prepare(self, request: RunTask, task: SubTask, args: dict[str, JsonValue]) -> PreparedSubTask:
+        """Return the context of a recorded task from an activity; if it fails, with texts that are only cut."""
+        ends: TaskStatus = "cancelled"
+        try:
+            prepared = await prepare_in_activity(
+                PrepareSubTask(
+                    task_id=task.task_id, args=args, presets=self._session.config.hand_off, now=workflow.now()
+                ),
+                time_left=self._scope.time_left(),
+            )
+            ends = "failed"
+            return prepared or self._only_cut(request)
+        except (asyncio.CancelledError, TaskValidationError):
+            self._session.sub_tasks.end(task.task_id, ends)
+            raise
+
+    def _only_cut(self, request: RunTask) -> PreparedSubTask:
+        prepared = prepare_sub_task(self._session, request, now=workflow.now())
+        return prepared.model_copy(update={"notes": [*prepared.notes, NOT_PREPARED]})
 
     async def _arguments(self, call: ToolCall) -> object:
         """Return the arguments of a call, read from the store where they are large. Raises `RejectedError`."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import encode
+from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
+from turnkeeper.activities.providers.attachments.sight import claude_sight
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
@@ -27,16 +29,27 @@ class AnthropicProvider:
         """
         self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
+        self._attachments = AttachmentMemory(claude_sight)
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'anthropic:claude-sonnet-5-5'")
-        stream = self._transport.request(PATH, encode(request, name=name))
-        async with aclosing(stream_answer(stream, AnthropicAccumulator(name), meter=info.meter)) as answer:
-            async for piece in answer:
-                yield piece
+        while True:
+            visible = self._attachments.show(name, request, session_id=info.session_id)
+            body = encode(visible.request, name=name)
+            stream = self._transport.request(PATH, body)
+            try:
+                async with aclosing(stream_answer(stream, AnthropicAccumulator(name), meter=info.meter)) as answer:
+                    async for piece in answer:
+                        visible.note_accepted()
+                        yield piece
+            except ModelError as error:
+                if not visible.learn(error, body):
+                    raise
+            else:
+                return
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         # The SDK's own tracing is off: tracing is configured in one place.

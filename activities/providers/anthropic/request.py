@@ -11,6 +11,9 @@ since the API wants a user to speak first and last.
   them.
 - A call whose arguments are not JSON has them as `{"invalid_json": "…"}`: the API wants an object, and the model should
   see what it wrote.
+- Images and PDFs follow the text of their message; those of a tool's result are in it. A result that is an error may
+  have only text: its images follow after all results of the step. Other attachments are text by now
+  (`attachments/visible_request.py`).
 - Cache breakpoints (`_with_breakpoints`) are set for all but single requests (those with `max_tokens`: a summary),
   which nothing will ever read from the cache again.
 - Thinking depends on the model (`_thinking`), and with older ones on the conversation (`_may_think`).
@@ -22,6 +25,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from turnkeeper.activities.providers.attachments.visible_request import Medium, media_of
 from turnkeeper.activities.providers.request_encoding import (
     OPENING,
     Block,
@@ -30,6 +34,7 @@ from turnkeeper.activities.providers.request_encoding import (
     plain_schema,
     sendable_name,
 )
+from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "anthropic.messages"
@@ -183,16 +188,23 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _messages(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
     encoded: list[dict[str, Any]] = []
+    of_errors: list[Block] = []
     ids = CallIds()
     for message in messages:
         role = "assistant" if message.role == "assistant" else "user"
+        if message.role != "tool" and of_errors:
+            encoded[-1]["content"].extend(of_errors)
+            of_errors = []
         blocks = _blocks(message, ids)
+        of_errors += _media_of_error(message)
         if blocks and not encoded and role == "assistant":
             encoded.append({"role": "user", "content": [_text(OPENING)]})
         if blocks and encoded and encoded[-1]["role"] == role:
             encoded[-1]["content"].extend(blocks)
         elif blocks:
             encoded.append({"role": role, "content": blocks})
+    if of_errors:
+        encoded[-1]["content"].extend(of_errors)
     if not encoded or encoded[-1]["role"] == "assistant":
         encoded.append({"role": "user", "content": [_text(GO_ON)]})
     return encoded
@@ -202,7 +214,7 @@ def _blocks(message: ModelMessage, ids: CallIds) -> list[Block]:
     if message.role == "tool":
         return [_result(message, ids)]
     if message.role == "user":
-        return _texts(message.content)
+        return [*_texts(message.content), *map(_medium, media_of(message))]
     own = own_items(message, API, call_id_of=_call_id)
     if own is None or not ids.reserve_own_ids(message):
         return [*_texts(message.content.rstrip()), *_calls(message, ids)]
@@ -218,11 +230,34 @@ def _calls(message: ModelMessage, ids: CallIds) -> list[Block]:
 
 def _result(message: ModelMessage, ids: CallIds) -> Block:
     result: Block = {"type": "tool_result", "tool_use_id": ids.id_for_result(message)}
-    if message.content.strip():
+    if message.attachments and not _is_error(message):
+        result["content"] = [*_texts(message.content), *map(_medium, media_of(message))]
+    elif message.content.strip():
         result["content"] = message.content
-    if message.status not in (None, "ok"):
-        result["is_error"] = True
-    return result
+    return result | ({"is_error": True} if _is_error(message) else {})
+
+
+def _media_of_error(message: ModelMessage) -> list[Block]:
+    """Return the images and PDFs of a failed call, with a text that says whose they are."""
+    if message.role != "tool" or not message.attachments or not _is_error(message):
+        return []
+    return [_text(f"From the result of {message.tool_name or 'the tool'}:"), *map(_medium, media_of(message))]
+
+
+def _is_error(message: ModelMessage) -> bool:
+    return message.status not in (None, "ok")
+
+
+def _medium(medium: Medium) -> Block:
+    """Return the block of an image or a PDF.
+
+    >>> _medium(ImageAttachment(type="image", url="https://example.com/cat.png"))
+    {'type': 'image', 'source': {'type': 'url', 'url': 'https://example.com/cat.png'}}
+    """
+    source: Block = {"type": "base64", "media_type": medium.media_type, "data": medium.data}
+    if isinstance(medium, ImageAttachment):
+        return {"type": "image", "source": {"type": "url", "url": medium.url} if medium.url else source}
+    return {"type": "document", "source": source, "title": medium.name}
 
 
 def sendable_input(args: dict[str, JsonValue] | str) -> dict[str, JsonValue]:

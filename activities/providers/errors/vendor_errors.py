@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
 from turnkeeper.activities.providers.errors.vendor_words import (
     BOTCHED_CALLS,
     GENERAL_KINDS,
@@ -98,6 +99,9 @@ def error_from(
         parameter=parsed.parameter or None,
         vendor=vendor.name,
         max_attempts=MAX_BOTCHED_ATTEMPTS if parsed.codes & BOTCHED_CALLS else None,
+        attachment_refusal=attachment_refusal(
+            parsed.status if status < 400 else status, parsed.codes, parsed.message, parameter=parsed.parameter
+        ),
     )
 
 

@@ -12,10 +12,30 @@ from turnkeeper.models.errors import ErrorType
 Kind = ErrorType | Literal["stale_reasoning", "permission"]
 """An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
 
-_NEVER = re.compile(r"(?!)")
+NEVER = re.compile(r"(?!)")
+"""Matches no text."""
+
+IMAGE_CODES = frozenset(
+    {
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "invalid_image_mode",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_file_not_found",
+    }
+)
+"""OpenAI's codes for an image that can't be used."""
 
 
-def _words(*alternatives: str) -> re.Pattern[str]:
+def words(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives), re.IGNORECASE)
 
 
@@ -37,7 +57,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "1113",  # Zhipu
             }
         ),
-        _words(
+        words(
             r"credit balance is too low|exceeded your current quota|insufficient (?:credits?|balance|funds)",
             r"(?:spend|usage|billing) limits? (?:has been |was )?reached|reached your specified api usage limits",
             r"account is not active, please check your billing|account .{0,80}is suspended, please check your plan",
@@ -47,7 +67,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
     ),
     "stale_reasoning": (
         frozenset({"invalid_encrypted_content"}),
-        _words(
+        words(
             r"bound to a different conversation|expected `?thinking`? or `?redacted_thinking`?, but found",
             r"`?(?:redacted_)?thinking`?.{0,80}blocks?.{0,80}cannot be modified",
             r"invalid `?signature`? in `?thinking`?",
@@ -72,7 +92,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "1261",  # Zhipu, z.ai
             }
         ),
-        _words(
+        words(
             # Anthropic; its proxies
             r"prompt is too long|input is too long|exceed(?:s|ed)? context limit",
             r"request exceeds the maximum (?:allowed )?size|extra usage is required for long context",
@@ -110,7 +130,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "1301",  # Zhipu
             }
         ),
-        _words(
+        words(
             r"\b(?:input|prompt|request|content|message)s? (?:was|were|has been) flagged",
             r"flagged as potentially violating",
             r"content management policy|blocked by (?:the |our )?content filter|content exists risk",
@@ -119,31 +139,14 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             r"(?:input|output) new_sensitive|不安全或敏感内容",
         ),
     ),
-    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), _NEVER),
+    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), NEVER),
     "not_found": (
         frozenset({"model_not_found"}),
         re.compile(r"^unexpected endpoint or method", re.IGNORECASE),  # LM Studio, with status 200
     ),
     "bad_request": (
-        frozenset(
-            {
-                "data_residency_mismatch",
-                "invalid_image",
-                "invalid_image_format",
-                "invalid_base64_image",
-                "invalid_image_url",
-                "image_too_large",
-                "image_too_small",
-                "image_parse_error",
-                "invalid_image_mode",
-                "image_file_too_large",
-                "unsupported_image_media_type",
-                "empty_image_file",
-                "failed_to_download_image",
-                "image_file_not_found",
-            }
-        ),
-        _NEVER,
+        frozenset({"data_residency_mismatch", *IMAGE_CODES}),
+        NEVER,
     ),
 }
 """The first match counts."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from turnkeeper.activities.providers.offline.text import end_sentence, shorten
 from turnkeeper.models.context.summary import SUMMARY_MARK
+from turnkeeper.models.transcript.attachments import named_in_text
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
@@ -67,6 +68,8 @@ class Conversation:
         newest = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
         self.results = list(_calls_with_results(messages[newest + 1 :]))
         """The calls of this turn that have a result."""
+        self.attachments = [named_in_text(one) for one in messages[newest].attachments] if user_texts else []
+        """The names of what is attached to the newest user message."""
         self._messages = messages
 
     def last_file_read(self) -> tuple[str, Outcome] | None:

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
+from turnkeeper.activities.providers.offline.condensing import condensed_of
 from turnkeeper.activities.providers.offline.conversation import Conversation
 from turnkeeper.activities.providers.offline.handlers import run_intents
 from turnkeeper.activities.providers.offline.intents import find_intents
@@ -17,6 +18,7 @@ from turnkeeper.activities.providers.offline.summary import summary_of
 from turnkeeper.activities.providers.offline.text import shorten
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.models.context.summary import INSTRUCTION
+from turnkeeper.models.tasks.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -33,6 +35,9 @@ ABILITIES = (
     "Try “write hello to greeting.txt”, “read greeting.txt” or “what time is it?”."
 )
 """The answer if no phrase matches."""
+
+ATTACHED = "You attached {names}. I can name attachments, but I can't look into them."
+"""Follows the answer, or comes before what the model can do."""
 
 
 class OfflineModel:
@@ -63,6 +68,8 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     """
     if request.head.system == INSTRUCTION:
         return respond(request, [RespondPart(kind="respond", text=summary_of(request))], number=number)
+    if request.head.system == CONDENSE_INSTRUCTION:
+        return respond(request, [RespondPart(kind="respond", text=condensed_of(request))], number=number)
     conversation = Conversation(request)
     intents = find_intents(conversation.request)
     texts, uses = run_intents(intents, conversation)
@@ -77,6 +84,10 @@ def answer(request: ModelRequest, *, number: int = 1) -> ModelResponse:
     for index, use in enumerate(uses):
         parts.append(CallPart(kind="call", id=f"call_{number}_{index}", name=use.tool, args=dict(use.args)))
     if not uses:
+        if conversation.attachments:
+            texts.append(ATTACHED.format(names=", ".join(conversation.attachments)))
+        if not intents:
+            texts.append(ABILITIES)
         parts.append(RespondPart(kind="respond", text="\n\n".join(texts) or ABILITIES))
     return respond(request, parts, number=number)
 

@@ -11,6 +11,8 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any, Literal
 
+from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
+from turnkeeper.activities.providers.attachments.sight import FULL, TEXT_ONLY
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
@@ -54,10 +56,14 @@ class OpenAIChatProvider:
         base_url: str | None,
         api_key: str | None = None,
         protocol: Literal["native", "text"] = "native",
+        images: Literal["auto", "yes", "no"] = "auto",
     ) -> None:
         """Send requests to `base_url`, which includes the API's version. Without `api_key` no key is sent.
 
-        `silence_timeout`: for how many seconds the endpoint may send nothing. Raises `ModelError` without a `base_url`.
+        `silence_timeout`: for how many seconds the endpoint may send nothing. `images`: whether its models read images
+        and PDFs; `auto`: all are sent them, and those that refuse are remembered.
+
+        Raises `ModelError` without a `base_url`.
         """
         if base_url is None:
             raise ModelError("bad_request", "set openai_chat.base_url, as in 'http://127.0.0.1:11434/v1' for Ollama")
@@ -65,6 +71,8 @@ class OpenAIChatProvider:
         self._protocol = protocol
         self._of_models, self._of_sessions = UnsupportedParameters(), UnsupportedParameters()
         self._omitted_tools = OmittedToolsLog()
+        sight = TEXT_ONLY if images == "no" or protocol == "text" else FULL
+        self._attachments = AttachmentMemory(lambda name: sight, learns_sight=images == "auto")
         self._transport = Transport(ENDPOINT, self._client, silence_timeout=silence_timeout, sends_key=bool(api_key))
 
     async def stream(
@@ -81,16 +89,20 @@ class OpenAIChatProvider:
         extra_without: set[str] = set()
         while True:
             without = self._of_models.of(name) | self._of_sessions.of(session) | extra_without
-            body = encode_request(request, name=name, without=without, required=self._of_sessions.required_of(session))
+            visible = self._attachments.show(name, request, session_id=info.session_id)
+            body = encode_request(
+                visible.request, name=name, without=without, required=self._of_sessions.required_of(session)
+            )
             try:
                 stream_request, answer = self._transport.request(PATH, body), accumulator(name, request=info.request)
                 async with aclosing(
                     stream_answer(stream_request, answer, run_out=USAGE_WAIT, meter=info.meter)
                 ) as pieces:
                     async for piece in pieces:
+                        visible.note_accepted()
                         yield piece
             except ModelError as error:
-                if self._learn(error, body, name, session):
+                if visible.learn(error, body) or self._learn(error, body, name, session):
                     continue
                 if REASONING_ROOM in extra_without or not _is_bound_too_high(error, request):
                     raise self._with_advice(error, request) from None

@@ -5,6 +5,10 @@ nobody speaks twice in a row, arguments of calls are JSON, a message with calls 
 of the same role become one message, and a user's message is put before a conversation that begins with the assistant,
 such as with a summary.
 
+Images and PDFs follow the text of their message. Tool messages may have only text here, so what a step's results have
+of them follows in a user's message after all results. Other attachments are text by now
+(`attachments/visible_request.py`).
+
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
 (`reasoning_content`), and signatures of calls. So do the ids of calls, however odd: some models were trained on theirs
 (`functions.now:0`), and some servers keep signatures in them. Fields and optional parameters that the endpoint rejects
@@ -16,10 +20,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
 from turnkeeper.activities.providers.request_encoding import OPENING, Block, CallIds, own_items, sendable_name
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
+from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
 API = "openai.chat"
@@ -120,22 +126,36 @@ def _messages(
     messages: Iterable[ModelMessage], name: str, without: Collection[str], required_fields: Mapping[str, JsonValue]
 ) -> list[Block]:
     encoded: list[Block] = []
+    of_results: list[JsonValue] = []
     ids = CallIds(accepts_any_id=True)
     for message in messages:
+        if of_results and message.role != "tool":
+            _append(encoded, {"role": "user", "content": of_results})
+            of_results = []
         block = _message(message, ids, _beyond(message, name, without))
         if block["role"] == "assistant":
             block = {**block, **{key: value for key, value in required_fields.items() if key not in block}}
             if not encoded:
                 encoded.append({"role": "user", "content": OPENING})
-        if encoded and _are_one(encoded[-1], block):
-            block = {**block, "content": _together(encoded.pop(), block)}
-        encoded.append(block)
+        elif block["role"] == "tool" and message.attachments:
+            source = f"From the result of {message.tool_name or 'the tool'}, call {block['tool_call_id']}:"
+            of_results += [_text_part(source), *map(_medium, media_of(message))]
+        _append(encoded, block)
+    if of_results:
+        _append(encoded, {"role": "user", "content": of_results})
     return encoded
+
+
+def _append(encoded: list[Block], block: Block) -> None:
+    if encoded and _are_one(encoded[-1], block):
+        block = {**block, "content": _together(encoded.pop(), block)}
+    encoded.append(block)
 
 
 def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
     if message.role == "user":
-        return {"role": "user", "content": message.content}
+        media = list(map(_medium, media_of(message)))
+        return {"role": "user", "content": [*_parts(message.content), *media] if media else message.content}
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": ids.id_for_result(message), "content": result_text(message)}
     beyond, *beyond_calls = all_beyond
@@ -173,5 +193,25 @@ def _are_one(earlier: Block, later: Block) -> bool:
     return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
 
 
-def _together(earlier: Block, later: Block) -> str:
-    return "\n\n".join(str(block["content"]) for block in (earlier, later) if block["content"])
+def _together(earlier: Block, later: Block) -> JsonValue:
+    contents = [block["content"] for block in (earlier, later) if block["content"]]
+    if any(isinstance(content, list) for content in contents):
+        return [part for content in contents for part in _parts(content)]
+    return "\n\n".join(map(str, contents))
+
+
+def _parts(content: JsonValue) -> list[JsonValue]:
+    """Return a message's content as parts; none for a blank text."""
+    if isinstance(content, list):
+        return content
+    return [_text_part(str(content))] if str(content).strip() else []
+
+
+def _text_part(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _medium(medium: Medium) -> JsonValue:
+    if isinstance(medium, ImageAttachment):
+        return {"type": "image_url", "image_url": {"url": data_url(medium)}}
+    return {"type": "file", "file": {"filename": pdf_name(medium), "file_data": data_url(medium)}}

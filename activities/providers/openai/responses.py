@@ -5,6 +5,8 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
+from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
+from turnkeeper.activities.providers.attachments.sight import gpt_sight
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
 from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
@@ -30,6 +32,7 @@ class OpenAIProvider:
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
         self._unsupported = UnsupportedParameters()
+        self._attachments = AttachmentMemory(gpt_sight)
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
@@ -40,15 +43,19 @@ class OpenAIProvider:
         self._omitted_tools.warn_once(request.head.tools)
         while True:
             unsupported = self._unsupported.of(name)
-            body = encode(request, name=name, session_id=info.session_id, without=unsupported)
+            visible = self._attachments.show(name, request, session_id=info.session_id)
+            body = encode(visible.request, name=name, session_id=info.session_id, without=unsupported)
             try:
                 stream_request = self._transport.request(PATH, body)
                 async with aclosing(
                     stream_answer(stream_request, ResponsesAccumulator(name), meter=info.meter)
                 ) as answer:
                     async for piece in answer:
+                        visible.note_accepted()
                         yield piece
             except ModelError as error:
+                if visible.learn(error, body):
+                    continue
                 if not self._unsupported.learn(name, error, optional=present_in(body, OPTIONAL)):
                     raise
             else:

@@ -7,6 +7,8 @@ the same way, since both caches and reasoning are bound to the prefix.
   with their `phase`, calls, and unknown kinds of items. Any other is encoded again from its text and calls, without
   reasoning.
 - The status of a tool call is in the text of its result, since the API has no field for it.
+- Images and PDFs follow the text of their message or of their tool's result. Other attachments are text by now
+  (`attachments/visible_request.py`).
 - A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
   organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
   rejects by name is omitted (`unsupported_parameters.py`).
@@ -17,9 +19,11 @@ from collections.abc import Collection, Iterator
 
 from pydantic import JsonValue
 
+from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
 from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
 from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead, ToolSpec
 
 API = "openai.responses"
@@ -98,13 +102,28 @@ def _tool(tool: ToolSpec) -> Block:
 
 def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
     if message.role == "user":
-        yield {"role": "user", "content": message.content}
+        yield {"role": "user", "content": _content(message.content, message)}
     elif message.role == "tool":
-        yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": result_text(message)}
+        output = _content(result_text(message), message)
+        yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": output}
     elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
         yield from map(_sendable, own)
     else:
         yield from _items_anew(message, ids)
+
+
+def _content(text: str, message: ModelMessage) -> JsonValue:
+    """Return the text, or a list with it and the message's images and PDFs."""
+    media: list[JsonValue] = [_medium(medium) for medium in media_of(message)]
+    if not media:
+        return text
+    return [{"type": "input_text", "text": text}, *media] if text.strip() else media
+
+
+def _medium(medium: Medium) -> Block:
+    if isinstance(medium, ImageAttachment):
+        return {"type": "input_image", "image_url": data_url(medium), "detail": "auto"}
+    return {"type": "input_file", "filename": pdf_name(medium), "file_data": data_url(medium)}
 
 
 def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:

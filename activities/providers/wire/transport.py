@@ -223,9 +223,9 @@ class VendorStream:
                 await self._reject_other_than_events(stream.response)
                 async with aclosing(aiter(stream)) as events:
                     async for event in events:
-                        checked = self._checked(event)
+                        received = self._event_in(event)
                         self.transport.mark_answered()
-                        yield checked
+                        yield received
             self._is_done = stream.is_done
         finally:
             await stream.response.aclose()
@@ -270,7 +270,7 @@ class VendorStream:
         if kind in NO_STREAMS:
             raise self.transport.not_a_stream_error(kind)
 
-    def _checked(self, event: object) -> Event:
+    def _event_in(self, event: object) -> Event:
         if not isinstance(event, dict) or not is_storable(event):
             raise self.transport.unreadable_error("an event is not a proper JSON object")
         return event

@@ -4,17 +4,19 @@
  * `ConversationManager` has the state, the event stream updates it, the outbox has the prompts of this tab. The listener
  * learns what to render again. An action only calls the gateway: its effect arrives by the stream, in every tab.
  *
+ * @import {PromptFile} from "./attachments.js"
  * @import {Change} from "./conversation_manager.js"
  * @import {Connection} from "./events.js"
  * @import {Outgoing} from "./outbox.js"
  * @import {ContextView, Decision, PendingApproval, PromptMode, SessionDescription, ToolCall, Turn} from "./wire.js"
  */
 
+import { isUnsent, mediaTypeOf } from "./attachments.js";
 import { ConversationManager } from "./conversation_manager.js";
 import { Events } from "./events.js";
 import * as gateway from "./gateway.js";
 import { GatewayError } from "./gateway.js";
-import { isSessionId } from "./ids.js";
+import { isSessionId, newId } from "./ids.js";
 import { Outbox } from "./outbox.js";
 import { TEXTS, isClosed } from "../words.js";
 
@@ -40,7 +42,7 @@ const HARMLESS_CONFLICTS = ["not-running", "not-waiting", "unknown-prompt", "not
  * @property {() => void} onDescription
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
- * @property {(draft: {text: string, model: string}, words: string) => void} onStartFailed the session was not started
+ * @property {(draft: {text: string, model: string, attachments: PromptFile[]}, words: string) => void} onStartFailed the session was not started
  */
 
 export class Conversation {
@@ -147,7 +149,7 @@ export class Conversation {
     const outgoing = this.#outbox.entries.filter(({ id }) => !queuedIds.has(id) && !this.#hasBegun(id));
     const isQueued = { status: /** @type {const} */ ("queued"), problem: null, isTemporary: false };
     return [
-      ...queued.map(({ id, text, mode }) => ({ id, text, mode, ...isQueued })),
+      ...queued.map(({ id, text, mode, attachments = [] }) => ({ id, text, mode, attachments, ...isQueued })),
       ...outgoing.map(({ status, ...prompt }) => (status === "accepted" ? { ...prompt, ...isQueued } : { ...prompt, status })),
     ];
   }
@@ -171,9 +173,9 @@ export class Conversation {
 
   // ---- actions
 
-  /** @param {string} text @param {PromptMode} mode */
-  send(text, mode) {
-    this.#outbox.send(text, mode);
+  /** @param {string} text @param {PromptMode} mode @param {PromptFile[]} [attachments] */
+  send(text, mode, attachments = []) {
+    this.#outbox.send(text, mode, attachments);
   }
 
   /** Send all failed prompts again: a single one would lose its place. */
@@ -198,6 +200,14 @@ export class Conversation {
   /** @param {Turn} turn @returns {Promise<boolean>} */
   retry(turn) {
     return this.#attempt(gateway.retryTurn(this.id, turn.id));
+  }
+
+  /** Start a session with the turns up to this one, and show it. @param {Turn} turn @returns {Promise<boolean>} */
+  async fork(turn) {
+    const id = newId();
+    const isDone = await this.#attempt(gateway.forkSession(this.id, { id, turn: turn.id }));
+    if (isDone) location.assign(`/?session=${id}`);
+    return isDone;
   }
 
   /** @param {ToolCall} call @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
@@ -284,17 +294,24 @@ export class Conversation {
   /** The session can't be started: return what was written for it. @param {GatewayError} error */
   #discardUnstarted(error) {
     const text = this.#outbox.entries.map((entry) => entry.text).join("\n\n");
+    const attachments = this.#outbox.entries.flatMap((entry) => entry.attachments);
     const model = this.#start?.model ?? "";
     this.close();
     this.#outbox.discard();
     sessionStorage.removeItem(this.#startKey);
-    this.#listener.onStartFailed({ text, model }, error.message);
+    this.#listener.onStartFailed({ text, model, attachments }, error.message);
   }
 
-  /** @param {{id: string, text: string, mode: PromptMode}} prompt */
+  /** Upload the files of a prompt that are not stored yet, then send it. @param {Outgoing} prompt */
   async #sendPrompt(prompt) {
     await this.#ensureStarted();
-    await gateway.sendPrompt(this.id, prompt);
+    const attachments = [];
+    for (const [index, file] of prompt.attachments.entries()) {
+      const uploaded = isUnsent(file) ? await gateway.uploadFile(this.id, file, await mediaTypeOf(file)) : file;
+      prompt.attachments[index] = uploaded; // after an error, it is not uploaded again
+      attachments.push(uploaded);
+    }
+    await gateway.sendPrompt(this.id, { ...prompt, attachments });
   }
 
   #onOutboxChange() {

@@ -4,13 +4,15 @@
  * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
  * of prompts and sessions, and names what it decides or stops.
  *
- * @import {ContextView, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView, SessionDescription,
+ * @import {Attachment, ContextView, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView, SessionDescription,
  *   SessionList} from "./wire.js"
  */
 
 import { TEXTS, unexpectedStatus } from "../words.js";
 
 const TIMEOUT_MS = 15_000;
+const UPLOAD_TIMEOUT_MS = 60_000;
+const MAX_NAME_CHARS = 200;
 /** How long a request over a limit is sent again, each time after the time that the gateway names. */
 const PATIENCE_MS = 10_000;
 const JSON_BODY = { "content-type": "application/json" };
@@ -48,14 +50,17 @@ function query(parameters) {
 }
 
 /**
- * @param {string} method @param {string} url @param {unknown} [body] @returns {Promise<Response>}
+ * @param {string} method @param {string} url @param {unknown} [body] a file, or what is sent as JSON
+ * @param {Object<string, string>} [headers] @returns {Promise<Response>}
  * @throws {GatewayError}
  */
-async function send(method, url, body) {
-  const content = body === undefined ? {} : { body: JSON.stringify(body), headers: JSON_BODY };
+async function send(method, url, body, headers = JSON_BODY) {
+  const raw = body instanceof File ? body : JSON.stringify(body);
+  const content = body === undefined ? {} : { body: raw, headers };
+  const timeout = body instanceof File ? UPLOAD_TIMEOUT_MS : TIMEOUT_MS;
   const until = Date.now() + PATIENCE_MS;
   for (;;) {
-    const response = await orUnreachable(fetch(url, { method, signal: AbortSignal.timeout(TIMEOUT_MS), ...content }));
+    const response = await orUnreachable(fetch(url, { method, signal: AbortSignal.timeout(timeout), ...content }));
     if (response.ok) return response;
     const error = await errorOf(response);
     const pause = (error.retryAfter ?? 0) * 1000;
@@ -143,12 +148,37 @@ export const configure = (sessionId, change) => send("PATCH", path(sessionId), c
 export const endSession = (sessionId, discardQueue) =>
   send("POST", path(sessionId, "/end"), { discard_queue: discardQueue });
 
-/** @param {string} sessionId @param {{id: string, text: string, mode: PromptMode}} prompt */
-export const sendPrompt = (sessionId, { id, text, mode }) =>
-  send("POST", path(sessionId, "/prompt"), { message: text, id, mode });
+/** @param {string} sessionId @param {{id: string, text: string, mode: PromptMode, attachments: Attachment[]}} prompt */
+export const sendPrompt = (sessionId, { id, text, mode, attachments }) =>
+  send("POST", path(sessionId, "/prompt"), { message: text, id, mode, ...(attachments.length ? { attachments } : {}) });
+
+/** Store a file's content in the session. @param {string} sessionId @param {File} file @param {string} type @returns {Promise<Attachment>} */
+export const uploadFile = async (sessionId, file, type) => {
+  const name = file.name.slice(-MAX_NAME_CHARS);
+  const address = path(sessionId, `/attachments${query({ name })}`);
+  return orUnreachable((await send("POST", address, file, { "content-type": type })).json());
+};
+
+/** The address of an attachment's content. @param {string} sessionId @param {string} hash @param {string} name */
+export const attachmentPath = (sessionId, hash, name) => path(sessionId, `/attachments/${hash}${query({ name })}`);
 
 /** Send a failed turn's prompt again; a repeated call has no effect. @param {string} sessionId @param {string} turnId */
 export const retryTurn = (sessionId, turnId) => send("POST", path(sessionId, "/retry"), { message_id: turnId });
+
+/**
+ * Start a session with the turns up to one, unless an earlier try did.
+ * @param {string} sessionId @param {{id: string, turn: string}} fork the new session's id, and that of its last turn
+ */
+export async function forkSession(sessionId, fork) {
+  try {
+    await send("POST", path(sessionId, "/fork"), fork);
+  } catch (error) {
+    if (!(error instanceof GatewayError && error.type === "session-exists")) throw error;
+  }
+}
+
+/** Where a session is downloaded. @param {string} sessionId @param {"json" | "markdown"} format @returns {string} */
+export const exportPath = (sessionId, format) => path(sessionId, `/export${query({ format })}`);
 
 /** @param {string} sessionId @param {string} turnId */
 export const stopTurn = (sessionId, turnId) => send("POST", path(sessionId, "/cancel"), { message_id: turnId });

@@ -7,11 +7,14 @@
  * Each prompt gets its id before it is first sent, so it can be sent again. A prompt that can't be sent blocks its lane,
  * is retried with growing pauses, and survives a reload. One that was rejected survives it too, and is not sent again.
  *
+ * @import {PromptFile} from "./attachments.js"
  * @import {PromptMode} from "./wire.js"
  */
 
+import { isUnsent } from "./attachments.js";
 import { GatewayError } from "./gateway.js";
 import { newId } from "./ids.js";
+import { TEXTS } from "../words.js";
 
 const PAUSES_MS = [400, 1_000, 2_000];
 const MIN_RETRY_MS = 5_000;
@@ -22,6 +25,7 @@ const MAX_RETRY_MS = 60_000;
  * @property {string} id
  * @property {string} text
  * @property {PromptMode} mode
+ * @property {PromptFile[]} attachments
  * @property {"sending" | "accepted" | "failed"} status
  * @property {string | null} problem the message of the last error
  * @property {boolean} isTemporary whether sending it again may succeed
@@ -49,7 +53,7 @@ export class Outbox {
 
   /**
    * @param {string} sessionId
-   * @param {(prompt: {id: string, text: string, mode: PromptMode}) => Promise<unknown>} send
+   * @param {(prompt: Outgoing) => Promise<unknown>} send it may replace files by attachments
    * @param {() => void} onChange
    */
   constructor(sessionId, send, onChange) {
@@ -69,18 +73,21 @@ export class Outbox {
 
   /** Send the prompts that were unsent at the last reload, and show those that were rejected. */
   restore() {
-    /** @type {Outgoing[]} */
+    /** @type {(Outgoing & {hasLostFiles?: boolean})[]} */
     const unsent = JSON.parse(sessionStorage.getItem(this.#key) ?? "[]");
-    for (const entry of unsent) {
+    for (const { hasLostFiles, ...stored } of unsent) {
+      const entry = { ...stored, attachments: stored.attachments ?? [] };
       const isRejected = entry.status === "failed" && !entry.isTemporary;
-      this.#entries.push(isRejected ? entry : { ...entry, status: "sending", problem: null });
+      if (hasLostFiles)
+        this.#entries.push({ ...entry, status: "failed", problem: TEXTS.attachmentsLost, isTemporary: false });
+      else this.#entries.push(isRejected ? entry : { ...entry, status: "sending", problem: null });
     }
     this.retry();
   }
 
-  /** @param {string} text @param {PromptMode} mode */
-  send(text, mode) {
-    this.#add(newId(), text, mode);
+  /** @param {string} text @param {PromptMode} mode @param {PromptFile[]} [attachments] */
+  send(text, mode, attachments = []) {
+    this.#add(newId(), text, mode, attachments);
     this.retry();
   }
 
@@ -121,9 +128,9 @@ export class Outbox {
     window.removeEventListener("online", this.retry);
   }
 
-  /** @param {string} id @param {string} text @param {PromptMode} mode */
-  #add(id, text, mode) {
-    this.#entries.push({ id, text, mode, status: "sending", problem: null, isTemporary: false });
+  /** @param {string} id @param {string} text @param {PromptMode} mode @param {PromptFile[]} attachments */
+  #add(id, text, mode, attachments) {
+    this.#entries.push({ id, text, mode, attachments, status: "sending", problem: null, isTemporary: false });
     this.#store();
   }
 
@@ -182,7 +189,14 @@ export class Outbox {
   }
 
   #store() {
-    const unsent = this.#entries.filter((entry) => entry.status !== "accepted");
+    // The tab's storage has no room for files that were not uploaded yet: it is remembered that there were some.
+    const unsent = this.#entries
+      .filter((entry) => entry.status !== "accepted")
+      .map((entry) => ({
+        ...entry,
+        attachments: entry.attachments.filter((file) => !isUnsent(file)),
+        ...(entry.attachments.some(isUnsent) ? { hasLostFiles: true } : {}),
+      }));
     if (unsent.length) sessionStorage.setItem(this.#key, JSON.stringify(unsent));
     else sessionStorage.removeItem(this.#key);
   }

@@ -11,22 +11,28 @@
  * @typedef {{hash: string, chars: number}} BlobRef
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,
  *   estimated_tokens: number, cost: number | null}} Usage
+ * @typedef {{message_count: number, estimated_tokens: number}} TurnMetrics
  * @typedef {{args_digest: string, expires_at: string, decision: Decision | "expired" | null,
  *   reason: string | null, decided_at: string | null, decided_by?: string | null}} Approval
+ * @typedef {{type: "code" | "image" | "file", name?: string | null, language?: string, content?: string,
+ *   media_type?: string | null, data?: string, url?: string | null, hash?: string | null,
+ *   bytes?: number | null}} Attachment
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
- *   duration_ms: number | null, blob: BlobRef | null, cut: boolean}} ToolResult
+ *   duration_ms: number | null, blob: BlobRef | null, cut: boolean,
+ *   attachments?: Attachment[]}} ToolResult
  * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
  *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted: boolean,
  *   model: string | null}} ModelStep
- * @typedef {{kind: "user", message_id: string, content: string}} UserStep
+ * @typedef {{kind: "user", message_id: string, content: string, attachments?: Attachment[]}} UserStep
  *
  * @typedef {object} Turn
  * @property {string} id
  * @property {string} timestamp
  * @property {string} user_message
  * @property {string} user_timestamp
+ * @property {Attachment[]} [attachments]
  * @property {string | null} agent_message
  * @property {BlobRef | null} agent_message_blob
  * @property {{steps: (ModelStep | UserStep)[]} | null} reasoning_trajectory
@@ -34,6 +40,7 @@
  * @property {number | null} processing_time_ms
  * @property {string | null} error
  * @property {Usage | null} usage
+ * @property {TurnMetrics | null} conversation_metrics
  * @property {TurnStatus} status
  * @property {boolean} is_complete
  *
@@ -58,7 +65,7 @@
  *   args_blob: BlobRef | null, args_digest: string, expires_at: string}} PendingApproval
  * @typedef {{approvals: PendingApproval[]}} PendingApprovals
  *
- * @typedef {{id: string, text: string, mode: PromptMode}} QueuedPrompt
+ * @typedef {{id: string, text: string, mode: PromptMode, attachments?: Attachment[]}} QueuedPrompt
  * @typedef {{waiting: QueuedPrompt[]}} WaitingPrompts
  * @typedef {{id: string, fate: "started" | "steered" | "withdrawn" | "discarded" | "rejected", reason?: string | null}}
  *   Fate
@@ -69,7 +76,8 @@
  *   parts: GrownPart[]}} PartialGrowth
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
- *   usage: Usage | null, links: {temporal: string | null}}} SessionDescription
+ *   usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
+ *   links: {temporal: string | null}}} SessionDescription
  * @typedef {{workflow_id: string, title: string | null, preview: string | null, turn_count: number,
  *   cost: number | null, started_at: string, last_activity_at: string | null, closed_at: string | null,
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession

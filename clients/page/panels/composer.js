@@ -2,9 +2,11 @@
  * The field for prompts. It works during a turn too: the mode beside the button decides whether the prompt is queued,
  * steers the turn or interrupts it. A draft survives a reload.
  *
+ * @import {PromptFile} from "../conversation/attachments.js"
  * @import {PromptMode} from "../conversation/wire.js"
  */
 
+import { AttachmentTray } from "./attachment_tray.js";
 import { byId } from "../dom.js";
 import { TEXTS } from "../words.js";
 
@@ -16,22 +18,26 @@ export class Composer {
   #send = byId("send", HTMLButtonElement);
   #stop = byId("stop", HTMLButtonElement);
   #modes = byId("modes", HTMLElement);
+  #tray;
   #key = DRAFT;
   #lastPrompt;
 
   /**
-   * @param {{onSend: (text: string, mode: PromptMode) => void, onStop: () => void, lastPrompt: () => string}} page
+   * @param {{onSend: (text: string, mode: PromptMode, files: PromptFile[]) => void, onStop: () => void,
+   *   lastPrompt: () => string, onProblem: (words: string) => void}} page
    */
-  constructor({ onSend, onStop, lastPrompt }) {
+  constructor({ onSend, onStop, lastPrompt, onProblem }) {
     this.#lastPrompt = lastPrompt;
+    this.#tray = new AttachmentTray({ onChange: () => this.#showSend(), onProblem });
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       const text = this.#text.value;
-      if (!text.trim()) return;
+      if (!this.#isSendable) return;
       const mode = this.#mode;
+      const files = this.#tray.clear();
       this.#write(""); // before sending: the first prompt starts a session, which has its own draft
       this.#choose("enqueue");
-      onSend(text, mode);
+      onSend(text, mode, files);
       this.#text.focus();
     });
     this.#stop.addEventListener("click", () => {
@@ -40,11 +46,30 @@ export class Composer {
     });
     this.#text.addEventListener("keydown", (event) => this.#onKey(event));
     this.#text.addEventListener("input", () => this.#onTextChange());
+    this.#text.addEventListener("paste", (event) => {
+      // Spreadsheets and word processors also copy a picture of the text.
+      const types = event.clipboardData?.types ?? [];
+      if (!types.includes("text/plain") || !types.includes("text/html")) this.#attachFiles(event, event.clipboardData);
+    });
+    // A file that is dropped beside the composer would replace the page.
+    window.addEventListener("dragover", (event) => {
+      if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
+    });
+    window.addEventListener("drop", (event) => this.#attachFiles(event, event.dataTransfer));
+  }
+
+  /** Attach the files of a paste or a drop, if it has any. @param {Event} event @param {DataTransfer | null} data */
+  #attachFiles(event, data) {
+    if (!data?.files.length) return;
+    event.preventDefault();
+    if (!this.#text.disabled && !this.#form.hasAttribute("data-closed")) this.#tray.add(data.files);
+    this.#text.focus();
   }
 
   /** Switch to a session and its draft; null: a new session. @param {string | null} sessionId */
   begin(sessionId) {
     this.#key = `${DRAFT}${sessionId ?? ""}`;
+    this.#tray.begin(sessionId);
     this.#write(sessionStorage.getItem(this.#key) ?? "");
     this.#choose("enqueue");
   }
@@ -53,8 +78,9 @@ export class Composer {
     this.#text.focus();
   }
 
-  /** Put a text before the current draft. @param {string} text */
-  edit(text) {
+  /** Put a text and files before the current draft. @param {string} text @param {readonly PromptFile[]} [files] */
+  edit(text, files = []) {
+    if (files.length) this.#tray.restore(files);
     this.#write(this.#text.value ? `${text}\n\n${this.#text.value}` : text);
     this.#text.focus();
   }
@@ -101,11 +127,19 @@ export class Composer {
     this.#onTextChange();
   }
 
+  get #isSendable() {
+    return Boolean(this.#text.value.trim() || this.#tray.files.length);
+  }
+
+  #showSend() {
+    this.#send.disabled = !this.#isSendable;
+  }
+
   #onTextChange() {
     const text = this.#text.value;
     if (text) sessionStorage.setItem(this.#key, text);
     else sessionStorage.removeItem(this.#key);
-    this.#send.disabled = !text.trim();
+    this.#showSend();
     this.#text.style.height = "auto";
     this.#text.style.height = `${this.#text.scrollHeight}px`;
   }

@@ -3,12 +3,13 @@
  *
  * The prompt that starts next is shown in the log instead, where its turn will be.
  *
+ * @import {PromptFile} from "../conversation/attachments.js"
  * @import {Conversation, Waiting} from "../conversation/conversation.js"
  */
 
 import { arrange, button, byId, h, iconButton, setText } from "../dom.js";
 import { echoOf } from "../turns/log_view.js";
-import { TEXTS, waitingTitle, waitingWords } from "../words.js";
+import { TEXTS, promptWords, waitingTitle, waitingWords } from "../words.js";
 
 export class QueuePanel {
   #panel = byId("queue-panel", HTMLElement);
@@ -20,7 +21,7 @@ export class QueuePanel {
   #onEdit;
   #showEcho;
 
-  /** @param {{onEdit: (text: string) => void, showEcho: (echo: HTMLElement | null) => void}} page */
+  /** @param {{onEdit: (text: string, files: PromptFile[]) => void, showEcho: (echo: HTMLElement | null) => void}} page */
   constructor({ onEdit, showEcho }) {
     this.#onEdit = onEdit;
     this.#showEcho = showEcho;
@@ -46,7 +47,7 @@ export class QueuePanel {
     }
     const words = prompt.status === "queued" ? TEXTS.queued : prompt.problem ? TEXTS.notSentYet : TEXTS.sending;
     const actions = prompt.status === "queued" ? [this.#removeButton(conversation, prompt)] : [];
-    const echo = echoOf({ text: prompt.text, words }, ...actions);
+    const echo = echoOf({ text: promptWords(prompt), words }, ...actions);
     echo.dataset.prompt = prompt.id;
     this.#showEcho(echo);
   }
@@ -72,7 +73,7 @@ export class QueuePanel {
     const element = row?.element ?? h("li", { class: "row", "data-prompt": prompt.id });
     element.dataset.status = prompt.status;
     element.replaceChildren(
-      h("span", { class: "waiting-text one-line", title: prompt.text }, prompt.text),
+      h("span", { class: "waiting-text one-line", title: promptWords(prompt) }, promptWords(prompt)),
       h("span", { class: "quiet" }, waitingWords(prompt)),
       ...this.#actions(conversation, prompt),
     );
@@ -86,7 +87,7 @@ export class QueuePanel {
     if (prompt.status === "queued") return [this.#removeButton(conversation, prompt)];
     const edit = () => {
       void conversation.withdraw(prompt.id);
-      this.#onEdit(prompt.text);
+      this.#onEdit(prompt.text, prompt.attachments);
     };
     return [
       ...(prompt.isTemporary ? [button("button small", TEXTS.retry, () => conversation.resend())] : []),
@@ -97,7 +98,7 @@ export class QueuePanel {
 
   /** @param {Conversation} conversation @param {Waiting} prompt @returns {HTMLButtonElement} */
   #removeButton(conversation, prompt) {
-    const remove = iconButton(`${TEXTS.remove}: ${prompt.text.slice(0, 80)}`, "cross", async () => {
+    const remove = iconButton(`${TEXTS.remove}: ${promptWords(prompt).slice(0, 80)}`, "cross", async () => {
       remove.disabled = true;
       await conversation.withdraw(prompt.id);
       remove.disabled = false;

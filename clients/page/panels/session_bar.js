@@ -5,12 +5,14 @@
  */
 
 import { byId, setText } from "../dom.js";
-import { TEXTS, isClosed, isDemoModel, usageDetails, usageWords } from "../words.js";
+import { showExports } from "./copies.js";
+import { TEXTS, contextSizeWords, isClosed, isDemoModel, isNearLimit, usageDetails, usageWords } from "../words.js";
 
 export class SessionBar {
   #title = byId("session-title", HTMLElement);
   #model = byId("session-model", HTMLElement);
   #parent = byId("session-parent", HTMLAnchorElement);
+  #context = byId("session-context", HTMLElement);
   #usage = byId("session-usage", HTMLElement);
   #actions = byId("session-actions", HTMLElement);
   #menu = byId("session-menu", HTMLElement);
@@ -52,6 +54,7 @@ export class SessionBar {
     this.#model.hidden = !model;
     this.#model.title = isDemoModel(model) ? TEXTS.demoModel : TEXTS.nextModel;
     this.#model.classList.toggle("demo-model", isDemoModel(model));
+    this.#showContext(isUnknown ? null : conversation);
     setText(this.#usage, usageWords(description?.usage));
     this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
     this.#actions.hidden = !conversation || isUnknown;
@@ -60,11 +63,23 @@ export class SessionBar {
     const parent = conversation?.manager.parent;
     this.#parent.hidden = !parent;
     if (parent) this.#parent.href = `/?session=${encodeURIComponent(parent)}`;
+    if (conversation) showExports(conversation.id);
     const temporal = description?.links.temporal;
     this.#temporal.hidden = !temporal;
     if (temporal) this.#temporal.href = temporal;
     const mark = conversation?.manager.state.status === "awaiting_approval" ? "(!) " : "";
     document.title = conversation ? `${mark}${title} · ${TEXTS.product}` : TEXTS.product;
+  }
+
+  /** What the newest model call has seen: it is newer than the description. @param {Conversation | null} conversation */
+  #showContext(conversation) {
+    const size = conversation?.description?.conversation_metrics;
+    const metrics = conversation?.manager.turns.findLast((turn) => turn.conversation_metrics)?.conversation_metrics ?? size;
+    const cap = size?.max_messages ?? 0;
+    const isNear = isNearLimit(metrics, cap);
+    setText(this.#context, contextSizeWords(metrics, cap));
+    this.#context.title = isNear ? TEXTS.nearLimit : TEXTS.contextSize;
+    this.#context.classList.toggle("near-limit", isNear);
   }
 
   /** A dialog must not act on another session than the one it was opened for. */

@@ -187,6 +187,7 @@ export class LogView {
       decide: (call, decision, reason) => conversation.decide(call, decision, reason),
       readBlob: (hash) => readBlob(conversation.id, hash),
       retry: (failed) => conversation.retry(failed),
+      fork: (completed) => conversation.fork(completed),
     });
     this.#views.set(turn.id, view);
     return view;

@@ -5,6 +5,7 @@
  * @import {BlobRef, ModelStep, TurnStatus, UserStep} from "../conversation/wire.js"
  */
 
+import { attachmentsView } from "./attachments_view.js";
 import { arrange, h } from "../dom.js";
 import { ModelText } from "./model_text.js";
 import { Thinking } from "./thinking.js";
@@ -75,13 +76,18 @@ export class ModelStepView {
 }
 
 export class UserStepView {
-  constructor() {
+  #sessionId;
+
+  /** @param {string} sessionId */
+  constructor(sessionId) {
+    this.#sessionId = sessionId;
     this.element = h("div", { class: "request steered" });
   }
 
   /** @param {UserStep} step */
   show(step) {
     const label = h("span", { class: "quiet" }, TEXTS.steered);
-    this.element.replaceChildren(label, h("div", { class: "bubble" }, step.content));
+    const files = attachmentsView(this.#sessionId, step.attachments);
+    this.element.replaceChildren(label, ...(files ? [files] : []), h("div", { class: "bubble" }, step.content));
   }
 }

@@ -5,6 +5,7 @@
  */
 
 import { ApprovalForm } from "./approval_form.js";
+import { attachmentsView } from "./attachments_view.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, h, icon, setText } from "../dom.js";
 import { fullTextButton } from "./full_text.js";
@@ -14,6 +15,7 @@ import { CALL_STATES, TEXTS, clock, copyLabel, decisionWords, duration, fullTime
  * @typedef {object} CallActions
  * @property {(call: ToolCall, decision: Decision, reason?: string) => Promise<boolean>} decide
  * @property {(hash: string) => Promise<string>} readBlob
+ * @property {string} [sessionId] whose attachments results have
  */
 
 /** The card's class and icon in each state. */
@@ -92,6 +94,8 @@ export class ToolCard {
     if (result && stateOf(call, false) !== "rejected") {
       if (result.outcome) sections.push(note(result.outcome));
       if (result.content || result.blob) sections.push(this.#textSection(TEXTS.result, result.content, result.blob));
+      const files = attachmentsView(this.#actions.sessionId ?? "", result.attachments);
+      if (files) sections.push(files);
       if (result.cut) sections.push(note(TEXTS.lostResult));
     }
     return sections;

@@ -6,8 +6,10 @@
  * @import {ModelStep, Seen, Turn} from "../conversation/wire.js"
  */
 
+import { attachmentsView } from "./attachments_view.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, button, h, icon } from "../dom.js";
+import { forkButton } from "../panels/copies.js";
 import { ModelText } from "./model_text.js";
 import { PartialView } from "./partial_view.js";
 import { ModelStepView, UserStepView } from "./step_view.js";
@@ -18,7 +20,8 @@ import { TEXTS, clock, duration, endingWords, fullTime, omittedWords, seenWords,
 const LONG_CHARS = 2_000;
 const LONG_LINES = 24;
 
-/** @typedef {StepActions & {retry: (turn: Turn) => Promise<boolean>}} TurnActions */
+/** @typedef {(turn: Turn) => Promise<boolean>} TurnAction */
+/** @typedef {StepActions & {retry: TurnAction, fork: TurnAction}} TurnActions */
 
 export class TurnView {
   #actions;
@@ -42,7 +45,7 @@ export class TurnView {
   constructor(turn, actions) {
     this.#actions = actions;
     this.#answer = new ModelText(actions.readBlob);
-    this.element = h("article", { class: "turn", "data-turn": turn.id }, requestOf(turn), this.#response);
+    this.element = h("article", { class: "turn", "data-turn": turn.id }, requestOf(turn, actions.sessionId), this.#response);
     this.show(turn);
   }
 
@@ -113,7 +116,7 @@ export class TurnView {
 
   /** @param {string} key @param {"model" | "user"} kind */
   #viewOf(key, kind) {
-    const view = this.#views.get(key) ?? (kind === "model" ? new ModelStepView(this.#actions) : new UserStepView());
+    const view = this.#views.get(key) ?? (kind === "model" ? new ModelStepView(this.#actions) : new UserStepView(this.#actions.sessionId));
     this.#views.set(key, view);
     return view;
   }
@@ -150,6 +153,7 @@ export class TurnView {
     const seen = seenWords(this.#seen);
     this.#facts.replaceChildren(
       ...(writtenOf(turn).text === "" ? [] : [copyButton(TEXTS.copyAnswer, () => this.#wholeAnswer(turn))]),
+      forkButton(() => this.#actions.fork(turn)),
       ...facts.map((fact) => h("span", {}, fact)),
       ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
       ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
@@ -174,12 +178,14 @@ function openThinking(view) {
   if (view instanceof ModelStepView) view.openThinking();
 }
 
-/** @param {Turn} turn @returns {HTMLElement} */
-function requestOf(turn) {
+/** @param {Turn} turn @param {string} sessionId @returns {HTMLElement} */
+function requestOf(turn, sessionId) {
+  const files = attachmentsView(sessionId, turn.attachments);
   return h(
     "header",
     { class: "request" },
-    ...bubbleOf(turn.user_message),
+    files,
+    ...(files && !turn.user_message.trim() ? [] : bubbleOf(turn.user_message)),
     h(
       "div",
       { class: "facts fine numbers" },

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import amount, counted, one_line
+from turnkeeper.clients.terminal.formatting import amount, context_size, counted, one_line
 from turnkeeper.clients.terminal.interactive.live_state import LiveRenderer, LiveState
 from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature, facts
 from turnkeeper.clients.terminal.interactive.screen import Screen
@@ -146,6 +146,13 @@ class ChatSession:
         between = dash if has_room else "\n  "
         return f"\n{question}{between}{keys}"
 
+    def _context_size(self) -> str:
+        """Return what the newest model call has seen: it is newer than the description."""
+        size = self.description.conversation_metrics if self.description else None
+        newest = next((turn for turn in reversed(self.conversation.turns) if turn.conversation_metrics), None)
+        metrics = newest.conversation_metrics if newest else size
+        return context_size(metrics, max_messages=size.max_messages if size else 0)
+
     def _status_line(self) -> str:
         conversation, description = self.conversation, self.description
         queued, sending = len(conversation.waiting), len(self.state.pending)
@@ -156,6 +163,7 @@ class ChatSession:
                 texts.STATUS_LOST if is_lost else texts.STATUS[conversation.status],
                 texts.QUEUED_COUNT.format(count=queued) if queued else "",
                 texts.SENDING_COUNT.format(count=sending) if sending else "",
+                self._context_size(),
                 amount(description.usage) if description else "",
                 (description.model or "") if description else "",
             ]

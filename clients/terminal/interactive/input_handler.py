@@ -8,7 +8,8 @@ the answer to another one.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,10 +17,11 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
+from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import legible
+from turnkeeper.clients.terminal.formatting import attachment_problem, legible
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.commands import (
     Command,
@@ -33,6 +35,7 @@ from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
+from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 
@@ -51,11 +54,14 @@ class InputHandler:
         self._question_id: str | None = None
         """The call that was shown when the current line was begun."""
         self._leaves_next = False
+        self._attached: list[Attachment] = []
+        """What the next prompt is sent with."""
         self._started_here: set[str] = set()
         """The ids of turns whose prompts were sent from here."""
         self._commands: dict[str, Callable[[str], None]] = {
             "queue": lambda text: self._show_queue(),
             "remove": self._remove,
+            "attach": self._attach,
             "steer": lambda text: self.send(text, "steer"),
             "interrupt": lambda text: self.send(text, "interrupt"),
             "retry": lambda text: self._run(self._retry()),
@@ -128,8 +134,9 @@ class InputHandler:
     # ---- prompts
 
     def send(self, text: str, mode: PromptMode = "enqueue") -> None:
-        """Send a prompt after those typed before it."""
-        prompt = PendingPrompt(str(uuid4()), text)
+        """Send a prompt, with the attached files, after those typed before it."""
+        prompt = PendingPrompt(str(uuid4()), text, tuple(self._attached))
+        self._attached = []
         self._started_here.add(prompt.message_id)
         self._session.state.pending.append(prompt)
         self._unsent.append(prompt)
@@ -140,14 +147,41 @@ class InputHandler:
         while True:
             prompt, mode = await self._outbox.get()
             try:
-                await self._gateway.prompt(self._session_id, prompt.text, message_id=prompt.message_id, mode=mode)
+                await self._gateway.prompt(
+                    self._session_id,
+                    prompt.text,
+                    message_id=prompt.message_id,
+                    mode=mode,
+                    attachments=prompt.attachments,
+                )
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
                 self._session.state.pending = [other for other in self._session.state.pending if other != prompt]
                 self._restore(prompt.text)
+                if prompt.attachments:
+                    self.attach(prompt.attachments)
             self._unsent.remove(prompt)
             self._outbox.task_done()
             self._session.refresh()
+
+    # ---- attachments
+
+    def attach(self, attachments: Iterable[Attachment]) -> None:
+        """Send `attachments` with the next prompt."""
+        self._attached += attachments
+        names = legible(", ".join(map(named_in_text, self._attached)))
+        self._session.note(texts.ATTACHED.format(names=names))
+
+    def _attach(self, path: str) -> None:
+        if not path:
+            self._attached = []
+            self._session.note(texts.NOTHING_ATTACHED)
+            return
+        try:
+            attachment = read_attachment(Path(path).expanduser())
+        except (OSError, ValueError) as error:
+            raise InputError(texts.NOT_ATTACHED.format(reason=attachment_problem(error))) from None
+        self.attach([attachment])
 
     # ---- questions
 
@@ -170,7 +204,8 @@ class InputHandler:
             self._session.note(texts.NO_PROMPT_QUEUED)
         for prompt in waiting:
             mode = f" ({prompt.mode})" if prompt.mode != "enqueue" else ""
-            self._session.note(f"{prompt.position}{mode}  {legible(prompt.text)}")
+            text = with_names(prompt.text, prompt.attachments)
+            self._session.note(f"{prompt.position}{mode}  {legible(text)}")
 
     def _remove(self, text: str) -> None:
         waiting = self._session.conversation.waiting

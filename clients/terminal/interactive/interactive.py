@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from rich.console import RenderableType
@@ -23,6 +23,7 @@ from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle, wants_colour
 from turnkeeper.clients.terminal.opening import OpenedSession, newest_page, resume_command
+from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import ToolCall
 
 FRAME_SECONDS = 0.1
@@ -38,12 +39,22 @@ class Interactive:
     """A chat with one session at one terminal."""
 
     def __init__(
-        self, gateway: GatewayClient, opened_session: OpenedSession, *, first: str | None, url: str | None
+        self,
+        gateway: GatewayClient,
+        opened_session: OpenedSession,
+        *,
+        first: str | None,
+        url: str | None,
+        attachments: Sequence[Attachment] = (),
     ) -> None:
-        """`first` is the first prompt; `url` is repeated in the printed command that resumes the session."""
+        """`first` is the first prompt; `url` is repeated in the printed command that resumes the session.
+
+        `attachments` are sent with the first prompt, also if it has yet to be typed.
+        """
         self._gateway = gateway
         self._opened_session = opened_session
         self._first = first
+        self._attachments = attachments
         self._resume_command = resume_command(opened_session.session_id, url=url)
         colour = wants_colour()
         self._style = TerminalStyle(
@@ -67,6 +78,8 @@ class Interactive:
 
     async def run(self) -> int:
         """Run until the user leaves or the session ends; return the exit code."""
+        if self._attachments:
+            self._input.attach(self._attachments)
         if self._first:
             self._input.send(self._first)
         with _on_signals(self._screen.leave, signal.SIGTERM, signal.SIGHUP):

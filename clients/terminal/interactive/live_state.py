@@ -16,6 +16,8 @@ from turnkeeper.clients.terminal.formatting import counted, elapsed, one_line
 from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
 from turnkeeper.clients.terminal.opening import resume_command
+from turnkeeper.models.session.queue.prompts import QueuedPrompt
+from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialPart
 from turnkeeper.models.transcript.task_view import SubTask
@@ -37,6 +39,7 @@ class PendingPrompt:
 
     message_id: str
     text: str
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass
@@ -142,19 +145,22 @@ class LiveRenderer:
     def _queue(self, state: LiveState) -> list[RenderableType]:
         waiting = state.conversation.waiting
         queued = {prompt.id for prompt in waiting}
-        lines = [
-            (texts.JOINS_TURN if prompt.mode == "steer" else texts.QUEUED.format(position=prompt.position), prompt.text)
+        lines: list[tuple[str, QueuedPrompt | PendingPrompt]] = [
+            (texts.JOINS_TURN if prompt.mode == "steer" else texts.QUEUED.format(position=prompt.position), prompt)
             for prompt in waiting
         ]
-        lines += [(texts.SENDING, prompt.text) for prompt in state.pending if prompt.message_id not in queued]
+        lines += [(texts.SENDING, prompt) for prompt in state.pending if prompt.message_id not in queued]
         parts: list[RenderableType] = [
-            Text(f"  {Sign.QUEUED} {label}  {one_line(text, self._room)}", style="dim")
-            for label, text in lines[:MAX_QUEUE_LINES]
+            Text(f"  {Sign.QUEUED} {label}  {self._queued_line(prompt)}", style="dim")
+            for label, prompt in lines[:MAX_QUEUE_LINES]
         ]
         if len(lines) > MAX_QUEUE_LINES:
             more = counted(len(lines) - MAX_QUEUE_LINES, "more prompt")
             parts.append(Text(f"    {texts.MORE_PROMPTS.format(prompts=more)}", style="dim"))
         return parts
+
+    def _queued_line(self, prompt: QueuedPrompt | PendingPrompt) -> str:
+        return one_line(with_names(prompt.text, prompt.attachments), self._room)
 
     @property
     def _room(self) -> int:

@@ -11,6 +11,7 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, counted, duration, legible, one_line, signature
 from turnkeeper.clients.terminal.interactive.markdown import INDENT, ChatMarkdown
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep
 
@@ -79,11 +80,14 @@ class Renderer:
     def turn_details(self, turn: ConversationMessage, number: int) -> list[RenderableType]:
         """Return a turn with all of its steps."""
         heading = self.note(texts.TURN_DETAILS.format(number=number))
-        parts: list[RenderableType] = ["", heading, self.prompt(turn.user_message)]
+        parts: list[RenderableType] = ["", heading, self.prompt(with_names(turn.user_message, turn.attachments))]
         if turn.steps_omitted:
             parts.append(self.note(texts.left_out(turn.steps_omitted, "earlier step")))
         for step in turn.steps:
-            parts += [self.steering(step.content)] if isinstance(step, UserStep) else self._step_details(step)
+            if isinstance(step, UserStep):
+                parts.append(self.steering(with_names(step.content, step.attachments)))
+            else:
+                parts += self._step_details(step)
         return [*parts, *_error_of(turn)]
 
     def _step_details(self, step: ModelStep) -> list[RenderableType]:

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.interactive.renderer import Renderer
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, UserStep
 
@@ -70,12 +71,12 @@ class TranscriptRenderer:
         if progress is None:
             progress = self._progress[turn.id] = _Progress(self._next_number)
             self._next_number += 1
-            yield from ("", self._renderer.prompt(turn.user_message))
+            yield from ("", self._renderer.prompt(with_names(turn.user_message, turn.attachments)))
         for index, step in enumerate(turn.steps):
             if isinstance(step, UserStep):
                 if step.message_id not in progress.steering:
                     progress.steering.add(step.message_id)
-                    yield self._renderer.steering(step.content)
+                    yield self._renderer.steering(with_names(step.content, step.attachments))
             elif step.tool_calls or turn.is_complete or index + 1 < len(turn.steps):
                 yield from self._render_step(step, progress, turn)
         if turn.is_complete:

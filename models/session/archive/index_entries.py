@@ -2,6 +2,7 @@
 
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
+from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, preview_of
 
 
@@ -18,6 +19,6 @@ def entry_of(session: Session) -> IndexEntry:
         model=session.config.model,
         turn_count=session.turn_count,
         cost=session.facts.usage.cost,
-        preview=newest and preview_of(newest.user_message),
+        preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
         parent=task and (task.parent or NO_PARENT),
     )

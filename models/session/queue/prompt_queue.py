@@ -284,5 +284,10 @@ class PromptQueue:
 
 def _queued(prompt: Prompt, position: int) -> QueuedPrompt:
     return QueuedPrompt(
-        id=prompt.id, text=prompt.text, position=position, mode=prompt.mode, received_at=prompt.received_at
+        id=prompt.id,
+        text=prompt.text,
+        attachments=prompt.attachments,
+        position=position,
+        mode=prompt.mode,
+        received_at=prompt.received_at,
     )

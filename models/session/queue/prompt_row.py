@@ -15,8 +15,9 @@ from itertools import accumulate, chain, islice, takewhile
 from pydantic_core import to_json
 
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt
+from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, PromptSignal
 from turnkeeper.models.session.rules import Since
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.wire import Compact, Items
 
 QUEUED_PROMPT_BYTES = 300
@@ -324,9 +325,9 @@ class PromptRow:
         self._positions = None
 
 
-def text_bytes(prompt: Prompt) -> int:
-    """Return the JSON bytes of a prompt's text."""
-    return len(to_json(prompt.text))
+def text_bytes(prompt: Prompt | PromptSignal) -> int:
+    """Return the JSON bytes of a prompt's text, with its attachments if it has any."""
+    return len(to_json(prompt.text)) + json_bytes(prompt.attachments)
 
 
 def row_bytes(message_id: str) -> int:

@@ -24,7 +24,10 @@ from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import ID_PATTERN, is_id
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.wire import Compact, Frozen, Strict, UtcDatetime
+from turnkeeper.models.transcript.attachment_contents import json_bytes
+from turnkeeper.models.transcript.attachment_rules import check_attachments
+from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
 """What a prompt does while a turn is running: wait, stop it and start next, or join it (SES-7)."""
@@ -40,15 +43,17 @@ class PromptSignal(Strict):
 
     id: str | None = Field(None, pattern=ID_PATTERN)
     text: str
+    attachments: Items[Attachment] = Field([], max_length=MAX_ATTACHMENTS, exclude_if=lambda items: not items)
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
 
 
 class Prompt(Compact):
-    """An accepted user message that has not started yet."""
+    """An accepted user message that has not started yet. Its text may be blank if it has attachments."""
 
     id: str
     text: str
+    attachments: Items[Attachment] = []
     received_at: UtcDatetime
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
@@ -79,6 +84,7 @@ class QueuedPrompt(Frozen):
 
     id: str
     text: str
+    attachments: Items[Attachment] = Field([], exclude_if=lambda items: not items)
     position: int
     mode: PromptMode
     received_at: UtcDatetime
@@ -112,8 +118,23 @@ class QueueView(Frozen):
     as_of: Stamp = None
 
 
-def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime, limits: Limits) -> Prompt:
+def has_attachments(raw: object) -> bool:
+    """Return whether the argument of the signal `prompt` has attachments, valid or not."""
+    return isinstance(raw, dict) and bool(raw.get("attachments"))
+
+
+def read_prompt(
+    raw: object,
+    *,
+    extra_arguments: int,
+    new_id: str,
+    now: UtcDatetime,
+    limits: Limits,
+    takes_attachments: bool = True,
+) -> Prompt:
     """Parse the argument of the signal `prompt`. Raises `RejectedError` with a reason for people (SES-5).
+
+    `takes_attachments` is false in a run that has rejected attachments before: its replay must do the same (SES-19).
 
     >>> from datetime import datetime, UTC
     >>> at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -128,14 +149,23 @@ def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatet
         raise RejectedError("invalid", f"A prompt is a JSON string or an object with `text`, not {_json_type(raw)}.")
     if len(raw) > MAX_PROMPT_KEYS:
         raise RejectedError("invalid", f"A prompt is an object with `text`; this one has {len(raw):,} keys.")
-    if raw.get("attachments"):
+    if raw.get("attachments") and not takes_attachments:
         raise RejectedError("invalid", "Attachments are not taken by this version.", field="attachments")
+    if not raw.get("attachments"):
+        raw = {key: value for key, value in raw.items() if key != "attachments"}
     try:
-        signal = PromptSignal.model_validate({key: value for key, value in raw.items() if key != "attachments"})
+        signal = PromptSignal.model_validate(raw)
     except ValidationError as error:
         raise rejection_for(error) from None
-    check_text(signal.text, limits=limits)
-    return Prompt(id=signal.id or new_id, text=signal.text, received_at=now, sent_at=signal.sent_at, mode=signal.mode)
+    check_prompt(signal, limits=limits)
+    return Prompt(
+        id=signal.id or new_id,
+        text=signal.text,
+        attachments=signal.attachments,
+        received_at=now,
+        sent_at=signal.sent_at,
+        mode=signal.mode,
+    )
 
 
 def id_in(raw: object) -> str | None:
@@ -144,9 +174,23 @@ def id_in(raw: object) -> str | None:
     return message_id if isinstance(message_id, str) and is_id(message_id) else None
 
 
-def check_text(text: str, *, limits: Limits, field: str = "text") -> None:
+def check_prompt(prompt: PromptSignal, *, limits: Limits) -> None:
+    """Raise `RejectedError` for a text or attachments that the session can't have (SES-5, CTX-16)."""
+    check_text(prompt.text, limits=limits, may_be_blank=bool(prompt.attachments))
+    check_attachments(prompt.attachments)
+    size = json_bytes(prompt.attachments)
+    if size > limits.attachments_bytes:
+        raise RejectedError(
+            "invalid",
+            f"attachments: hold {size:,} bytes as JSON; a signal may have {limits.attachments_bytes:,}. Send the "
+            "prompt through the gateway, which stores larger contents.",
+            field="attachments",
+        )
+
+
+def check_text(text: str, *, limits: Limits, field: str = "text", may_be_blank: bool = False) -> None:
     """Raise `RejectedError` for a blank, too long or unstorable text (SES-5)."""
-    if not text.strip():
+    if not text.strip() and not may_be_blank:
         raise RejectedError("blank", "The prompt is blank: send some text.", field=field)
     if len(text) > limits.max_prompt_chars:
         raise RejectedError(

@@ -6,8 +6,11 @@ from datetime import datetime
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
+from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.tasks.history_attachments import has_attachments
+from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import Inheritance
 from turnkeeper.models.transcript.task_view import SubTask
 
@@ -25,23 +28,56 @@ class NewSubTask:
     notes: list[str]
 
 
-def record_sub_task(
-    session: Session, request: RunTask, *, call_id: str, now: datetime, seconds_left: float
-) -> NewSubTask:
-    """Record a task of the running turn, and return its input. Call it only if `SubTasks.rejection` is `None`.
+def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> PreparedSubTask:
+    """Return the context of a task, from what the session itself knows. Raises `TaskValidationError`.
 
-    The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
-    Raises `TaskValidationError`.
+    Ranking and condensing need an activity, see `needs_activity`; here its policy only cuts.
     """
-    turn = session.turn_slot.running()
+    presets = session.config.hand_off or HandOffPresets()
+    policy = presets.resolve(request.history_policy)
+    policy = policy.model_copy(update={"relevant_to": False, "compress": "truncate"})
     inherited = None
     if request.inherits_history:
-        inherited = Inheritance(request.history_policy).with_older(
-            session.transcript.turns, has_older=session.transcript.archived > 0
-        )
-    prepared = prepare_task(request, now=now, inherited=inherited)
-    title = request.title or title_of(request.description)
-    task = session.sub_tasks.start(call_id=call_id, title=title, background=request.background, limits=turn.limits)
+        inherited = Inheritance(policy).with_older(session.transcript.turns, has_older=session.transcript.archived > 0)
+    request = request.model_copy(update={"history_policy": policy})
+    prepared = prepare_task(
+        request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
+    )
+    return PreparedSubTask(context=prepared.context, notes=[warning.message for warning in prepared.warnings])
+
+
+def needs_activity(session: Session, request: RunTask) -> bool:
+    """Return whether a history is to be ranked or condensed, or has attachments: the session can't do that itself."""
+    policy, history = (
+        (session.config.hand_off or HandOffPresets()).resolve(request.history_policy),
+        request.conversation_history,
+    )
+    inherits_attachments = request.inherits_history and any(turn.has_attachments for turn in session.transcript.turns)
+    return (
+        has_attachments(history)
+        or inherits_attachments
+        or (history is not None and (policy.ranks or policy.compress == "summarise"))
+    )
+
+
+def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
+    """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
+    return session.sub_tasks.start(
+        call_id=call_id,
+        title=request.title or title_of(request.description),
+        background=request.background,
+        limits=session.turn_slot.running().limits,
+    )
+
+
+def new_sub_task(
+    session: Session, request: RunTask, task: SubTask, prepared: PreparedSubTask, *, seconds_left: float
+) -> NewSubTask:
+    """Return the input of a recorded task.
+
+    The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
+    """
+    turn = session.turn_slot.running()
     timeout = request.timeout or turn.limits.turn_timeout
     limits = turn.limits.model_copy(
         update={
@@ -52,7 +88,7 @@ def record_sub_task(
     )
     start = session.config.model_copy(
         update={
-            "title": title,
+            "title": task.title,
             "model": request.model or turn.model,
             "limits": limits,
             "tool_policy": turn.tool_policy,
@@ -63,11 +99,12 @@ def record_sub_task(
                 reports=True,
                 background=request.background,
                 open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
+                attachments=prepared.attachments,
+                to_condense=prepared.to_condense,
             ),
         }
     )
-    notes = [warning.message for warning in prepared.warnings]
-    return NewSubTask(task=task, start=start, priority=request.priority_key, notes=notes)
+    return NewSubTask(task=task, start=start, priority=request.priority_key, notes=list(prepared.notes))
 
 
 def chat_url_of(session: Session, task: SubTask) -> str | None:

@@ -4,10 +4,21 @@ from pydantic import Field
 
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.tasks.task_context import TaskContext
-from turnkeeper.models.wire import Compact
+from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.trajectory import BlobRef
+from turnkeeper.models.wire import Compact, Items
 
 NO_PARENT = "none"
 """The parent of a task that no session has started, where sessions that are no task have none either."""
+
+
+class TextsToCondense(Compact):
+    """The texts of a task's history that the model is to condense: `LongTexts`, in the store under the task's id."""
+
+    blob: BlobRef
+    count: int = 0
+    prompt_id: str | None = None
+    """The prompt that they are in, once it has an id."""
 
 
 class TaskInput(Compact):
@@ -26,7 +37,12 @@ class TaskInput(Compact):
     open_seconds: float | None = Field(0, ge=0, le=365 * 86_400)
     """How long the session accepts further prompts after an answer; `None`: until somebody ends it."""
 
+    attachments: Items[Attachment] = []
+    """Of the first prompt that is made from `context`, by reference to the store (CTX-16)."""
+    to_condense: TextsToCondense | None = None
+    """Set until the task's first prompt has been condensed, or could not be (CTX-15)."""
+
     @property
     def without_context(self) -> "TaskInput":
         """The input without its context, which is not needed once the first prompt is made."""
-        return self.model_copy(update={"context": None})
+        return self.model_copy(update={"context": None, "attachments": []})

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from turnkeeper.models.bounds import encodable, is_nested_over
 from turnkeeper.models.limits import MAX_NESTING
 from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
-from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.models.transcript.task_view import CondensedTexts, TaskStatus
 from turnkeeper.models.wire import Compact, Strict
 
 MESSAGE_CHARS = 200
@@ -64,6 +64,8 @@ class TaskState(Compact):
     findings: dict[str, JsonValue] | None = None
     reported: TaskChange | None = None
     """The last change signalled to the parent, without answer and error; `None`: none yet."""
+    condensed: CondensedTexts | None = None
+    """What became of the long texts of the task's history (CTX-15)."""
 
     @property
     def carried_bytes(self) -> int:

@@ -16,6 +16,7 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, expire_approval, record_decision
+from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -263,8 +264,11 @@ class RunningTurn(CarriedTurn):
         used = [] if interrupted else [call.name for call in calls]
         return self._with_step(step).with_usage(response.usage)._with_tools_used(used)
 
-    def with_prompt(self, message_id: str, text: str, *, now: datetime) -> Self:
-        return self._with_step(UserStep(kind="user", message_id=message_id, content=text, timestamp=now))
+    def with_prompt(self, prompt: Prompt, *, now: datetime) -> Self:
+        step = UserStep(
+            kind="user", message_id=prompt.id, content=prompt.text, attachments=prompt.attachments, timestamp=now
+        )
+        return self._with_step(step)
 
     def with_result(self, call_id: str, result: ToolResult) -> Self:
         calls = self.newest_step.tool_calls
@@ -345,6 +349,11 @@ class RunningTurn(CarriedTurn):
     def with_message(self, **update: object) -> Self:
         """Return the turn with a changed message; `carried_bytes` does not change."""
         return self.model_copy(update={"message": self.message.model_copy(update=update)})
+
+    def with_prompt_text(self, text: str) -> Self:
+        """Return the turn with another text of its user message."""
+        changed = self.with_message(user_message=text)
+        return changed.model_copy(update={"carried_bytes": carried_size(changed.message)})
 
     def _with_step(self, step: Step) -> Self:
         trajectory = ReasoningTrajectory(steps=[*self.message.steps, step])

@@ -54,6 +54,11 @@ class TurnSlot:
         self.turn = turn
         self._context.view.append_request(turn.message, number=self._transcript.count)
 
+    def replace_prompt(self, text: str) -> None:
+        """Replace the text of a turn's prompt, before the first model request with it."""
+        self.change(self.running().with_prompt_text(text))
+        self._context.view.replace_request(self.running().message)
+
     def change(self, turn: RunningTurn) -> None:
         """Replace the turn with its next version; a changed message gets a new revision."""
         if turn.message is not self.running().message:

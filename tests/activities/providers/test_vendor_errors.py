@@ -570,6 +570,13 @@ def test_agt_9_what_helps_of_a_vendors_words_is_told(words: str) -> None:
     assert f"“{words}”" in judged(400, openai(words), request_body=REQUEST_BODY).message
 
 
+@pytest.mark.parametrize("start", ["data: ", "data:text/plain;base64, "])
+def test_agt_9_a_prompt_that_begins_like_the_data_of_an_image_is_not_told_on(start: str) -> None:
+    prompt = f"{start}Anna wants to divorce Ben, whose account is 4711"
+    message = judged(400, openai(f"bad: {prompt}"), request_body={"messages": [{"role": "user", "content": prompt}]})
+    assert "Anna" not in message.message
+
+
 def test_agt_9_what_an_error_means_is_not_read_from_the_prompt_it_repeats() -> None:
     request_body = {
         "messages": [{"role": "user", "content": "why is my prompt is too long, or my credit balance is too low?"}]

@@ -2,34 +2,39 @@
 
 import asyncio
 import json
-import logging
 import os
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.server.mcpserver.utilities.func_metadata import func_metadata
 
 from tests.waiting import BOUND
-from turnkeeper.activities.toolbox.built_in import ResultLimits, built_in_server, fits
-from turnkeeper.activities.toolbox.server_connection import ToolServer
+from turnkeeper.activities.toolbox.built_in import ResultLimits, built_in_tools, fits
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_READ_BYTES, Workspace
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
 NOW = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+SPECS_DIGEST = "f2e55ce87904b471921c0a6cb5cc83946604e396ed90c60c00a1315acba27740"
+"""Of the tools as an MCP server in the worker listed them until they were called directly."""
+
 FEW = ResultLimits(lines=10, entries=5, hits=4, hit_chars=20)
 
 Call = Callable[..., Awaitable[tuple[str, str]]]
 
 
 def built_in_toolbox(root: Path, cut_at: ResultLimits) -> Toolbox:
-    return Toolbox([ToolServer("turnkeeper", built_in_server(root, now=lambda: NOW, cut_at=cut_at), built_in=True)])
+    return Toolbox([ToolServer("turnkeeper", built_in_tools(root, now=lambda: NOW, cut_at=cut_at))])
 
 
 async def call_tool(
@@ -88,15 +93,22 @@ def numbered(first: int, last: int) -> str:
 # What they are
 
 
-@pytest.mark.parametrize("handlers", [[], [logging.StreamHandler()]], ids=["no handler", "a handler"])
-def test_agt_6_making_the_server_leaves_the_logging_of_the_process_as_it_was(
-    tmp_path: Path, handlers: list[logging.Handler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", handlers.copy())
-    monkeypatch.setattr(root, "level", logging.CRITICAL)
-    built_in_server(tmp_path, now=lambda: NOW)
-    assert (root.handlers, root.level) == (handlers, logging.CRITICAL)
+def test_agt_6_the_tools_are_described_as_the_sdk_of_mcp_describes_functions(tmp_path):
+    for tool in built_in_tools(tmp_path, now=lambda: NOW):
+        metadata = func_metadata(tool.function, skip_names=["call"], structured_output=False)
+        described = metadata.arg_model.model_json_schema(by_alias=True)
+        properties = {name: without_title(schema) for name, schema in described["properties"].items()}
+        expected = {**without_title(described), "properties": properties, "additionalProperties": False}
+        assert tool.input_schema == expected
+
+
+def without_title(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+async def test_ses_19_the_specs_that_sessions_hold_stay_byte_for_byte_the_same(toolbox):
+    specs = (await toolbox.list_tools()).tools
+    assert sha256("".join(spec.model_dump_json() for spec in specs).encode()).hexdigest() == SPECS_DIGEST
 
 
 async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(toolbox):
@@ -113,9 +125,9 @@ async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(too
         assert "A second run" in tool.description
 
 
-async def test_agt_6_only_writing_is_said_to_destroy(tmp_path):
-    tools = await built_in_server(tmp_path, now=lambda: NOW).list_tools()
-    assert [tool.name for tool in tools if tool.annotations and tool.annotations.destructive_hint] == ["file_write"]
+def test_agt_6_only_writing_is_said_to_destroy(tmp_path):
+    tools = built_in_tools(tmp_path, now=lambda: NOW)
+    assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["file_write"]
 
 
 async def test_agt_7_no_argument_is_silently_ignored_and_no_tokens_are_spent_on_titles(toolbox):
@@ -198,10 +210,12 @@ async def test_agt_6_an_empty_file_is_told_from_one_with_an_empty_line(call, tmp
     assert await call("file_read", path="line") == ("Read line", "")
 
 
-@pytest.mark.parametrize("content", [b"GIF89a\x00\x01", "é".encode("latin-1"), "a".encode("utf-16"), b"\xed\xa0\x80"])
+@pytest.mark.parametrize("content", [b"GIF\x00\x01", "é".encode("latin-1"), "a".encode("utf-16"), b"\xed\xa0\x80"])
 async def test_agt_6_a_file_that_is_no_text_is_refused_by_name(refused, tmp_path, content):
     (tmp_path / "image.gif").write_bytes(content)
-    assert await refused("file_read", path="image.gif") == "'image.gif' is binary; only UTF-8 text can be read."
+    assert await refused("file_read", path="image.gif") == (
+        "'image.gif' is binary; only UTF-8 text, images and PDFs can be read."
+    )
 
 
 async def test_agt_6_a_path_outside_of_the_workspace_is_a_clear_result(refused, tmp_path):

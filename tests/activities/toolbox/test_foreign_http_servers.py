@@ -15,7 +15,7 @@ from tests.servers import over_http
 from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox.http_server import HttpServer
 from turnkeeper.activities.toolbox.lenient_parser import MAX_MESSAGE_BYTES, NOT_SENT
-from turnkeeper.activities.toolbox.server_connection import ToolServer
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult

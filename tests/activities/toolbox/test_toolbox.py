@@ -33,8 +33,8 @@ from referencing._core import Resolver
 
 from tests.waiting import BOUND
 from turnkeeper.activities.toolbox import schemas
-from turnkeeper.activities.toolbox.built_in import built_in_server
-from turnkeeper.activities.toolbox.server_connection import ToolServer
+from turnkeeper.activities.toolbox.built_in import built_in_tools
+from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.activities.tools import ServerLostError, ToolSource
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
@@ -117,14 +117,14 @@ async def names_of(*servers: ToolServer, reserved: tuple[str, ...] = ()) -> list
 
 
 async def test_agt_6_the_built_in_tools_come_first_and_the_order_is_stable(tmp_path):
-    built_in = ToolServer("own", built_in_server(tmp_path, now=lambda: datetime.now(UTC)), built_in=True)
+    built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
     foreign = ToolServer("foreign", offering("zebra", "ant"))
     expected = ["file_read", "file_list", "file_search", "file_write", "now", "ant", "zebra"]
     assert await names_of(built_in, foreign) == expected
 
 
 async def test_agt_6_names_carry_their_server_s_only_where_several_offer_the_same(tmp_path):
-    built_in = ToolServer("own", built_in_server(tmp_path, now=lambda: datetime.now(UTC)), built_in=True)
+    built_in = ToolServer("own", built_in_tools(tmp_path, now=lambda: datetime.now(UTC)))
     a, b = ToolServer("a", offering("search", "pay", "now")), ToolServer("b", offering("search", "ship"))
     assert (await names_of(built_in, a, b))[4:] == ["now", "a__now", "pay", "a__search", "b__search", "ship"]
 
@@ -235,8 +235,8 @@ async def test_agt_7_arguments_that_do_not_fit_are_a_result_that_names_the_field
 
 
 async def test_agt_7_an_argument_a_built_in_tool_does_not_know_is_named_with_those_it_does(tmp_path):
-    server = built_in_server(tmp_path, now=lambda: datetime.now(UTC))
-    async with Toolbox([ToolServer("own", server, built_in=True)]) as toolbox:
+    server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
+    async with Toolbox([ToolServer("own", server)]) as toolbox:
         result = await toolbox.call(invocation("file_write", {"path": "a", "content": "", "mode": "x" * 100_000}))
     assert "('mode' was unexpected) (allowed: path, content)" in result.content
 
@@ -582,11 +582,11 @@ async def test_agt_7_who_is_cancelled_while_a_server_is_connected_does_not_cance
 
 
 async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):
-    server = built_in_server(tmp_path, now=lambda: datetime.now(UTC))
+    server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
     for number in range(50):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "f").write_text(str(number))
-    async with Toolbox([ToolServer("own", server, built_in=True)]) as toolbox:
+    async with Toolbox([ToolServer("own", server)]) as toolbox:
         calls = [toolbox.call(invocation("file_read", {"path": "f"}, workspace=str(number))) for number in range(50)]
         assert [result.content for result in await asyncio.gather(*calls)] == [str(number) for number in range(50)]
 
@@ -606,7 +606,7 @@ async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):
         (CallToolResult(content=[TextContent(text="text")], structured_content={"a": 1}), "text", ""),
         (
             CallToolResult(content=[ImageContent(data="AAAA", mime_type="image/png")]),
-            "[image, image/png, 3 bytes: not shown]",
+            "[image, image/png, 3 bytes: is not a PNG image]",
             "",
         ),
         (CallToolResult(content=[ResourceLink(name="n", uri="x://y")]), "[link to n: x://y]", ""),
@@ -646,8 +646,8 @@ async def test_ses_16_nothing_undecodable_enters_a_payload():
 
 
 async def test_seed_5_an_outcome_is_one_line_however_long_what_it_says(tmp_path: Path):
-    server = built_in_server(tmp_path, now=lambda: datetime.now(UTC))
-    async with Toolbox([ToolServer("own", server, built_in=True)]) as toolbox:
+    server = built_in_tools(tmp_path, now=lambda: datetime.now(UTC))
+    async with Toolbox([ToolServer("own", server)]) as toolbox:
         result = await toolbox.call(invocation("file_write", {"path": "/".join(["d" * 200] * 20), "content": ""}))
     assert result.status == "ok"
     assert len(result.outcome) <= 310

@@ -42,7 +42,9 @@ def problem_of(answer: Any) -> str:
         ({"message": "x", "mode": "later"}, "mode"),
         ({"message": "x", "id": "a/b"}, "id"),
         ({"message": "x", "id": ""}, "id"),
-        ({"message": "x", "attachments": [{"kind": "code"}]}, "attachments"),
+        ({"message": "x", "attachments": [{"kind": "code"}]}, "attachments[0]"),
+        ({"message": "x", "attachments": {}}, "attachments"),
+        ({"message": " ", "attachments": []}, "message"),
         ({"message": "x", "colour": "red"}, "colour"),
         ([], "body"),
         ("text", "body"),
@@ -115,7 +117,8 @@ async def test_api_2_a_lone_surrogate_in_what_an_id_is_made_from_is_a_422(
         ({"title": ""}, "title"),
         ({"id": "a b"}, "id"),
         ({"prompt": " "}, "prompt"),
-        ({"attachments": []}, "attachments"),
+        ({"attachments": [7]}, "attachments[0]"),
+        ({"attachments": [{"type": "code", "content": "x"}], "prompt": "\0"}, "prompt"),
     ],
 )
 async def test_api_2_an_invalid_start_names_its_field(shared_http: AsyncClient, body: Any, field: str) -> None:
@@ -145,10 +148,15 @@ async def test_api_2_a_change_takes_no_text_or_boolean_for_a_number(
         ("GET", "/workflow/{}/conversation/full"),
         ("GET", "/workflow/{}/conversation/full?before=p1"),
         ("GET", "/workflow/{}/blobs/" + "a" * 64),
+        ("GET", "/workflow/{}/attachments/" + "a" * 64),
+        ("POST", "/workflow/{}/attachments"),
         ("GET", "/workflow/{}/queue"),
         ("DELETE", "/workflow/{}/queue/p1"),
         ("POST", "/workflow/{}/cancel"),
         ("POST", "/workflow/{}/end"),
+        ("GET", "/workflow/{}/export"),
+        ("GET", "/workflow/{}/export?format=markdown"),
+        ("POST", "/workflow/{}/fork"),
     ],
 )
 async def test_api_2_an_unknown_session_is_404_everywhere(shared_http: AsyncClient, method: str, path: str) -> None:
@@ -172,6 +180,8 @@ async def test_api_2_an_unknown_session_is_404_everywhere(shared_http: AsyncClie
         ("/workflow/{}/conversation/full?limit=0", "limit"),
         ("/workflow/{}/conversation/full?limit=x", "limit"),
         ("/workflow/{}/blobs/nope", "hash"),
+        ("/workflow/{}/attachments/nope", "hash"),
+        ("/workflow/{}/attachments/" + "a" * 64 + "?name=", "name"),
         ("/workflow/{}/blobs/" + "A" * 64, "hash"),
         ("/workflow/{}/blobs/" + "a" * 65, "hash"),
         ("/workflow/{}/blobs/" + "a" * 64 + "%0A", "hash"),
@@ -254,7 +264,7 @@ async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, env
 
 
 async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http: AsyncClient) -> None:
-    announced = await shared_http.post("/workflow/x/prompt", content=b"x" * 2_000_000)
+    announced = await shared_http.post("/workflow/x/cancel", content=b"x" * 2_000_000)
     assert (announced.status_code, problem_of(announced)) == (413, "too-large")
 
     async def stream() -> Any:
@@ -262,14 +272,14 @@ async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http:
             yield b"x" * 100_000
 
     streamed = await shared_http.post(
-        "/workflow/x/prompt", content=stream(), headers={"content-type": "application/json"}
+        "/workflow/x/cancel", content=stream(), headers={"content-type": "application/json"}
     )
     assert (streamed.status_code, problem_of(streamed)) == (413, "too-large")
 
 
 async def test_api_2_a_client_that_sends_a_large_body_whole_before_it_reads_can_read_the_413(url: str) -> None:
     address = urlsplit(url)
-    for path, size in (("/chat", 3_000_000), ("/tasks/preview", 12_000_000)):
+    for path, size in (("/markdown", 3_000_000), ("/chat", 12_000_000), ("/tasks/preview", 12_000_000)):
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\nConnection: close\r\n"
         )
@@ -352,8 +362,8 @@ async def test_api_7_head_is_wherever_get_is(
         concrete = path.replace("{id}", session.handle.id).replace("{message_id}", "p1").replace("{hash}", "a" * 64)
         head = await shared_http.head(concrete)
         assert head.content == b""
-        if path == "/tasks/preview":
-            assert head.status_code == 404  # where `GET` reads the task "preview"
+        if path in ("/tasks/preview", "/workflow/import"):
+            assert head.status_code == 404  # where `GET` reads the task "preview", or the session "import"
         elif "get" not in operations:
             assert head.status_code == 405, path
         elif not path.endswith(("/events", "/stream")):
@@ -426,6 +436,8 @@ async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(
         ("GET", "/workflow/s1/conversation"),
         ("GET", "/workflow/s1/conversation/full"),
         ("GET", "/workflow/s1/blobs/" + "a" * 64),
+        ("GET", "/workflow/s1/attachments/" + "a" * 64),
+        ("POST", "/workflow/s1/attachments"),
         ("PATCH", "/workflow/s1"),
         ("DELETE", "/workflow/s1"),
         ("GET", "/readyz"),
@@ -485,6 +497,7 @@ def test_api_7_an_operation_lists_the_errors_that_it_can_have_and_no_others(api_
     assert errors("post", "/workflow/{id}/prompt") == "401 403 404 409 410 413 422 429 503"
     assert errors("post", "/markdown") == "401 403 413 422 429 503"
     assert errors("get", "/workflow/{id}/blobs/{hash}") == "401 403 404 410 422 429 503"
+    assert errors("post", "/workflow/{id}/attachments") == "401 403 404 410 413 422 429 503"
     deleted = paths["/workflow/{id}"]["delete"]["responses"]
     assert {status: answer for status, answer in deleted.items() if status < "300"}.keys() == {"200", "202"}
 

@@ -1,5 +1,6 @@
 """A tenant sees its own sessions, and another's are as unknown as those that never were (API-4)."""
 
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor
 
 from tests.api.auth.matrix import Column, client_of, key_of
 from tests.api.conftest import UNLIMITED, gateway, served
+from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.mcp.client import mcp_client
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
@@ -108,6 +110,7 @@ class Request:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+RECORDED = json.loads((EXPORTS / "v1.json").read_text())
 DECISION = {"args_digest": "0" * 64, "decision": "approve"}
 USER_MESSAGE = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
 
@@ -117,9 +120,13 @@ REQUESTS: dict[str, list[Request]] = {
     "cancel_turn": [Request(), Request(json={"message_id": "m1"})],
     "end_session": [Request(), Request(json={"discard_queue": True})],
     "delete_session": [Request()],
+    "export_session": [Request(), Request(params={"format": "markdown"})],
+    "fork_session": [Request(), Request(json={"turn": 1}), Request(json={"id": ID})],
+    "import_session": [Request(201, starts=True, json=RECORDED, params={"id": ID})],
     "send_prompt": [
         Request(json={"message": "hi", "id": "m1"}),
         Request(json={"message": "hi", "id": "m1"}, params={"wait": "1"}),
+        Request(json={"message": "hi", "id": "m1", "attachments": [{"type": "code", "content": "x" * 9_000}]}),
         Request(202, starts=True, json={"message": "hi", "id": "m2"}, params={"start": "true"}, headers=LATER),
     ],
     "retry_turn": [Request(), Request(json={"message_id": "m1"})],
@@ -133,6 +140,8 @@ REQUESTS: dict[str, list[Request]] = {
     "resolve_approval": [Request(json=DECISION)],
     "get_context": [Request(), Request(params={"format": "replay"})],
     "get_blob": [Request()],
+    "upload_attachment": [Request(json={"an": "upload"})],
+    "get_attachment": [Request(), Request(params={"name": "cat.png"})],
     "get_task": [Request(), Request(params={"wait_seconds": "1"})],
     "message_task": [Request(json={"text": "hi", "id": "m1"})],
     "cancel_task": [Request()],

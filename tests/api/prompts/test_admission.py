@@ -21,6 +21,9 @@ from tests.conftest import be_patient
 from tests.harness import SLACK, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
+from turnkeeper.api.temporal.commits import CommitChecker
+from turnkeeper.models.as_of import AsOf
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 
@@ -241,6 +244,25 @@ async def test_api_1_a_prompt_costs_one_signal_and_one_question_shared_by_all(
         assert set(positions) <= set(range(1, 33))
         assert set(session_requests.queries) == {"get_queue"}
         assert len(session_requests.queries) < 20
+
+
+async def test_api_1_the_receipt_of_an_accepted_prompt_waits_for_no_history(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    check = CommitChecker.is_committed
+
+    async def is_committed(checker: CommitChecker, workflow_id: WorkflowId, as_of: AsOf) -> bool:
+        checked.append(workflow_id)
+        return await check(checker, workflow_id, as_of)
+
+    monkeypatch.setattr(CommitChecker, "is_committed", is_committed)
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    answer = await http.post(f"/workflow/{session}/prompt", json={"message": "hi", "id": "p1"})
+    assert (answer.status_code, answer.json()["position"], checked) == (202, 0, [])
+    assert (await http.get(f"/workflow/{session}/queue")).status_code == 200
+    assert checked == [session]
 
 
 async def test_api_1_respond_async_asks_nobody(url: str, env: Environment, session_requests: SessionRequests) -> None:

@@ -1,5 +1,12 @@
 """How full a queue is, as a gateway counts it: SES-6."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
 from turnkeeper.api.temporal.queue_estimates import (
     FRESH_SECONDS,
     TAIL_SECONDS,
@@ -9,7 +16,17 @@ from turnkeeper.api.temporal.queue_estimates import (
     QueueEstimates,
     QueueRead,
 )
+from turnkeeper.api.temporal.receipts import are_accepted
 from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.session.queue.prompts import Fate, QueueView
+
+
+def view_of(*fates: Fate, positions: Mapping[str, int] = MappingProxyType({}), refusing: Any = None) -> QueueView:
+    return QueueView(waiting=[], fates=list(fates), revision=1, positions=dict(positions), refusing=refusing)
+
+
+def fate_of(message_id: str, fate: Any, *, turn_id: str | None = None) -> Fate:
+    return Fate(id=message_id, fate=fate, at=datetime(2026, 1, 1, tzinfo=UTC), turn_id=turn_id)
 
 
 def read(
@@ -93,6 +110,36 @@ def test_ses_6_the_tail_is_due_only_where_nobody_answers_and_once_a_second() -> 
     estimate.note_tail(HistoryTail(1_001.0, {"a": 1}))
     assert not estimate.is_tail_due(now=1_001.9)
     assert estimate.is_tail_due(now=1_002.1)
+
+
+def test_ses_6_the_tail_is_not_read_while_half_of_the_queue_is_free_even_if_nothing_was_processed() -> None:
+    estimate = QueueEstimate()
+    estimate.note_read(read(0.0, max_prompts=4))
+    estimate.reserve("a", 1)
+    estimate.settle("a", now=10.0)
+    assert not estimate.is_tail_due(now=1_000.0)
+    estimate.reserve("b", 1)
+    assert estimate.is_tail_due(now=1_000.0)
+    estimate.note_read(read(1_000.0, max_prompts=4))
+    assert not estimate.is_tail_due(now=2_000.0)
+
+
+@pytest.mark.parametrize(
+    ("view", "is_accepted"),
+    [
+        (view_of(positions={"a": 2}), True),
+        (view_of(fate_of("a", "started", turn_id="a")), True),
+        (view_of(fate_of("a", "rejected")), False),
+        (view_of(fate_of("a", "withdrawn")), False),
+        (view_of(), False),
+        (view_of(positions={"a": 2}, refusing="queue_full"), False),
+    ],
+    ids=["waits", "in a turn", "rejected", "withdrawn", "unknown", "others are rejected"],
+)
+def test_ses_12_only_the_receipt_of_an_accepted_prompt_needs_no_committed_state(
+    view: QueueView, is_accepted: bool
+) -> None:
+    assert are_accepted(view, ["a"]) is is_accepted
 
 
 def test_ses_6_while_workers_answer_only_the_first_prompt_of_an_unknown_session_goes_without_the_tail() -> None:

@@ -249,3 +249,27 @@ async def test_ctx_7_the_context_tells_what_is_sent_since_an_overflow_and_which_
     assert (view["turns"][0]["seen"], view["turns"][-1]["seen"]) == ("truncated", "refused")
     assert view["window_halved"] is True
     assert view["max_tokens"] > view["fixed"]["estimated_tokens"]
+
+
+async def test_ctx_6_a_session_says_how_much_the_model_sees_of_how_much(http: AsyncClient, env: Environment) -> None:
+    session = await env.start(SessionInput.model_validate({"history": {"max_messages": 4, "preserve_last_n": 2}}))
+
+    async def metrics() -> dict[str, object]:
+        described: dict[str, object] = (await http.get(f"/workflow/{session.handle.id}")).json()["conversation_metrics"]
+        return described
+
+    assert await metrics() == {
+        "message_count": 0,
+        "estimated_tokens": 0,
+        "max_messages": 4,
+        "is_near_limit": False,
+    }
+    for number in (1, 2):
+        await session.prompt(id=f"p{number}", text="12345678")
+        await session.idle(turns=number)
+    assert await metrics() == {
+        "message_count": 4,
+        "estimated_tokens": 11,
+        "max_messages": 4,
+        "is_near_limit": True,
+    }

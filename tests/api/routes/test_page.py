@@ -113,6 +113,7 @@ def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_
     there = set(re.findall(r'<symbol id="icon-(\w+)"', page))
     scripts = "\n".join((STATIC / name).read_text() for name in MODULES)
     used = set(re.findall(r'href="#icon-(\w+)"', page)) | set(re.findall(r'icon\("(\w+)"\)', scripts))
+    used |= set(re.findall(r'iconButton\([^,]+, "(\w+)"', scripts))
     used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # how a tool call stands
     used |= {name for pair in re.findall(r'icon\(\w+ \? "(\w+)" : "(\w+)"\)', scripts) for name in pair}
     assert used == there

@@ -243,7 +243,20 @@ async def test_api_2_without_temporal_only_a_parent_is_out_of_reach(http_nowhere
         ({"conversation_history": [message(role="r" * 5_000_000)]}, "conversation_history[0].role"),
         ({"conversation_history": [message(10**4_000)]}, "conversation_history[0].content"),
         ({"conversation_history": [message([["x"]])]}, "conversation_history[0].content"),
-        ({"conversation_history": [message(attachments=[{"kind": "code"}])]}, "conversation_history[0].attachments"),
+        ({"conversation_history": [message(attachments=[{"kind": "code"}])]}, "conversation_history[0].attachments[0]"),
+        ({"conversation_history": [message(attachments="x")]}, "conversation_history[0].attachments"),
+        (
+            {"conversation_history": [message(attachments=[{"type": "code", "hash": "0" * 64}])]},
+            "conversation_history[0].attachments[0].hash",
+        ),
+        (
+            {
+                "conversation_history": [
+                    message(attachments=[{"type": "image", "media_type": "image/png", "data": "!"}])
+                ]
+            },
+            "conversation_history[0].attachments[0].data",
+        ),
         ({"history_policy": "keep_all"}, "history_policy"),
         ({"history_policy": None}, "history_policy"),
         ({"history_policy": {"max_messages": 0}}, "history_policy.max_messages"),

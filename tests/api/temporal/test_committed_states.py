@@ -82,7 +82,7 @@ async def gateway_alone(
 # ---- committed states
 
 RACES = 40
-"""Sessions tried, since Temporal hands out a waiting query and a workflow task in either order."""
+"""Sessions tried, since Temporal hands out a waiting query and a workflow task in either order, from two partitions."""
 
 GIVEN_UP_SECONDS = 6.0
 """Longer than a lost task's timeout. Where Temporal gave a query up together with the task, it is waited for this long.
@@ -90,10 +90,13 @@ GIVEN_UP_SECONDS = 6.0
 
 
 async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_shown_to_nobody(
-    temporal: Client, tmp_path: Path, session_requests: SessionRequests, monkeypatch: pytest.MonkeyPatch
+    temporal_with_partitions: Client,
+    tmp_path: Path,
+    session_requests: SessionRequests,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     be_patient(monkeypatch, seconds=GIVEN_UP_SECONDS)
-    partials = InProcessCarrier()
+    temporal, partials = temporal_with_partitions, InProcessCarrier()
     async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
         for _ in range(RACES):
             async with environment(temporal, task_queue=queue, partials=partials) as env:

@@ -188,6 +188,7 @@ async def test_api_5_a_turn_folds_its_thoughts_says_what_it_cost_and_is_copied_a
     await tab.send("Again")
     await tab.shows(2)
     await expect(tab.page.locator("#session-usage")).to_have_text("2,468 tokens · $0.03")
+    await expect(tab.page.locator("#session-context")).to_contain_text("3 of 100 messages, ~")
 
 
 async def test_api_5_stop_ends_the_running_turn_by_its_button_and_by_escape(tab: Tab, env: Environment) -> None:

@@ -23,7 +23,9 @@ export interface Compared {
   Seen: Reads<page.Seen, Sent["TurnInContext"]["seen"]>;
   BlobRef: Reads<page.BlobRef, Sent["BlobRef"]>;
   Usage: Reads<page.Usage, Sent["Usage"]>;
+  TurnMetrics: Reads<page.TurnMetrics, Sent["TurnMetrics"]>;
   Approval: Reads<page.Approval, Sent["Approval"]>;
+  Attachment: Reads<page.Attachment, Sent["CodeAttachment"] | Sent["ImageAttachment"] | Sent["FileAttachment"]>;
   ToolResult: Reads<page.ToolResult, Sent["ToolResult"]>;
   ToolCall: Reads<page.ToolCall, Sent["ToolCall"]>;
   ModelStep: Reads<page.ModelStep, Sent["ModelStep"]>;

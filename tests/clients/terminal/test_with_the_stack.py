@@ -1,6 +1,7 @@
 """`turnkeeper up` and `turnkeeper chat` beside each other, as on a user's machine: API-6, OPS-1."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,15 @@ import pytest
 from tests.clients.terminal.conftest import COMMAND, READY, plain_env, run_chat
 from tests.clients.terminal.terminal import terminal_with
 from tests.ops.local.test_cli import LAST_LINE, Command
+from tests.processes.forked import forked_commands
 from turnkeeper.models.command_line import command_line
+
+
+@pytest.fixture(autouse=True)
+def _forked() -> Iterator[None]:
+    """Fork the stack's worker and gateway; `tests/ops/local/test_packages.py` executes them."""
+    with forked_commands():
+        yield
 
 
 @pytest.mark.timeout(120)

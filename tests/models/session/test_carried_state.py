@@ -65,7 +65,13 @@ FULL: dict[str, Any] = {
         "allowances": ["look"],
     },
     "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},
-    "task": {"percent": 50, "message": "Half", "findings": {"files": 3}, "reported": {"task_id": "s1", "percent": 40}},
+    "task": {
+        "percent": 50,
+        "message": "Half",
+        "findings": {"files": 3},
+        "reported": {"task_id": "s1", "percent": 40},
+        "condensed": {"condensed": 2},
+    },
     "tasks": {
         "started": 1,
         "spent": 2,

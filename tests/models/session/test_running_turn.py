@@ -13,6 +13,7 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import TurnFailedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, record_decision
+from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.turn.running_turn import RESULT_BYTES, CarriedTurn, RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ProviderState
@@ -177,7 +178,7 @@ def test_ses_9_an_interrupted_answer_uses_no_tools() -> None:
 
 
 def test_a_steered_prompt_is_no_step_of_the_models() -> None:
-    turn = running_turn().with_prompt("p2", "only the red ones", now=at(1))
+    turn = running_turn().with_prompt(Prompt(id="p2", text="only the red ones", received_at=at(1)), now=at(1))
     assert [step.kind for step in turn.message.steps] == ["user"]
     with pytest.raises(TypeError):
         _ = turn.newest_step

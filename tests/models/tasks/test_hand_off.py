@@ -225,6 +225,12 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
         ({"min_messages": -1}, "history_policy.min_messages"),
         ({"max_total_chars": 1e309}, "history_policy.max_total_chars"),
         ({"roles": []}, "history_policy.roles"),
+        ({"compress": "zip"}, "history_policy.compress"),
+        ({"relevant_to": 5}, "history_policy.relevant_to"),
+        ({"relevant_to": "x" * 20_001}, "history_policy.relevant_to"),
+        ({"relevant_to": "\ud800"}, "history_policy.relevant_to"),
+        ({"min_relevance": 1.1}, "history_policy.min_relevance"),
+        ({"min_relevance": "0.5"}, "history_policy.min_relevance"),
         ({"roles": ["system"]}, "history_policy.roles[0]"),
         ({"user_text": {}}, "history_policy.user_text.max_chars"),
         ({"user_text": {"max_chars": 5, "kept_chars": 6}}, "history_policy.user_text"),
@@ -387,8 +393,7 @@ def test_ctx_10_every_warning_names_its_field_and_says_what_was_done():
         assert warning.severity in ("low", "medium", "high")
 
 
-def test_ctx_10_attachments_are_refused_rather_than_lost():
-    assert refused([{**says(), "attachments": [{"kind": "code"}]}]).field == "conversation_history[0].attachments"
+def test_ctx_10_no_attachments_give_no_warning():
     assert hand_off([{**says(), "attachments": []}, {**says(), "attachments": None}]).warnings == []
 
 

@@ -1,17 +1,28 @@
-"""What `turnkeeper up` loads: it only starts and watches other programs (OPS-11)."""
+"""What our processes load at their start: memory and time that a stack costs (OPS-11)."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 
-def test_ops_11_the_process_that_starts_the_others_does_not_load_the_database() -> None:
-    script = """if True:
+@pytest.mark.parametrize(
+    ("loaded", "unneeded"),
+    [
+        ("turnkeeper.cli, turnkeeper.ops.local.supervisor", ("alembic", "mcp", "mcp_types", "sqlalchemy")),
+        ("turnkeeper.worker", ("alembic", "anthropic", "mcp", "mcp_types", "openai", "sqlalchemy.dialects.postgresql")),
+        ("turnkeeper.api.app", ("alembic", "jsonschema", "mcp", "mcp_types", "temporalio.worker")),
+    ],
+    ids=["up", "worker", "gateway"],
+)
+def test_ops_11_a_process_loads_nothing_that_it_may_never_need(loaded: str, unneeded: tuple[str, ...]) -> None:
+    script = f"""if True:
         import sys
-        import turnkeeper.cli, turnkeeper.ops.local.supervisor
-        print([name for name in ("alembic", "mcp", "sqlalchemy") if name in sys.modules])
+        import {loaded}
+        print([name for name in {unneeded!r} if name in sys.modules])
     """
     ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

@@ -23,12 +23,15 @@ def documented() -> dict[str, str]:
     return {row["name"]: row["default"] for row in rows}
 
 
-def defaults(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from defaults(field.annotation, f"{prefix}{name}.")
+def defaults(model: type[BaseModel] | BaseModel = Settings, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the names of the settings with their defaults; of a nested one, those of the value that is its default."""
+    model_type = type(model) if isinstance(model, BaseModel) else model
+    for name, field in model_type.model_fields.items():
+        value = getattr(model, name) if isinstance(model, BaseModel) else field.get_default()
+        if isinstance(value, BaseModel):
+            yield from defaults(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, field.get_default()
+            yield prefix + name, value
 
 
 @pytest.mark.parametrize(("name", "default"), list(defaults()))

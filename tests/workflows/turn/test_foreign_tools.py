@@ -288,8 +288,8 @@ async def test_agt_6_a_server_from_npm_is_listed_and_called_over_either_transpor
     async with everything_over(transport, command) as server, toolbox_of(tmp_path, everything=server) as toolbox:
         assert {"echo", "get-sum"} <= {tool.name for tool in (await toolbox.list_tools()).tools}
         assert (await call(toolbox, "get-sum", a=2, b=3)).outcome == "The sum of 2 and 3 is 5."
-        image = await call(toolbox, "get-tiny-image")
-        assert "[image, image/png," in image.content
+        (image,) = (await call(toolbox, "get-tiny-image")).attachments
+        assert (image.type, image.media_type) == ("image", "image/png")
         wrong = await call(toolbox, "echo", message=5)
         assert "message: 5 is not of type 'string'" in wrong.content
 

@@ -1,0 +1,139 @@
+"""Handing off a conversation with a model's or an index's help: `condense_history` and `prepare_sub_task` (CTX-15)."""
+
+from pydantic import ValidationError
+from temporalio import activity
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from turnkeeper.activities.failures import judge, reason_of, with_details
+from turnkeeper.activities.heartbeat import heartbeating
+from turnkeeper.activities.model_request.large_texts import LargeTexts
+from turnkeeper.activities.model_request.model_client import ModelClient
+from turnkeeper.activities.model_request.spending import Spending
+from turnkeeper.activities.own_workflow import WorkflowSilentError, current_session_id, query_own_workflow
+from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.models.errors import TaskValidationError
+from turnkeeper.models.ids import sibling_id
+from turnkeeper.models.session.messages import StateRequest
+from turnkeeper.models.session.task import TaskRequest, policy_of, prepare_task
+from turnkeeper.models.session.tasks.hand_off_messages import (
+    CondenseCall,
+    CondenseOutcome,
+    PreparedSubTask,
+    PrepareSubTask,
+)
+from turnkeeper.models.session.tasks.task_arguments import read_run_task
+from turnkeeper.models.tasks.condensing import LongTexts, batches, condensed_prompt, read_answer
+from turnkeeper.models.tasks.history_policy import HandOffPresets
+from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.hand_off import store_hand_off
+
+OVER_BUDGET = "The turn's budget is used up."
+
+
+class HandOffActivities:
+    """The activities that hand off a conversation, where that needs more than the session's own state."""
+
+    def __init__(self, model_client: ModelClient, texts: LargeTexts, blobs: Blobs, client: Client) -> None:
+        self._model_client = model_client
+        self._texts = texts
+        self._blobs = blobs
+        self._client = client
+
+    @activity.defn
+    async def condense_history(self, call: CondenseCall) -> CondenseOutcome:
+        """Return the first prompt of a task with its long texts condensed by the model; those that fail stay cut.
+
+        A second attempt asks the model again: it may be billed twice, it is recorded once.
+        """
+        stored = await self._texts.read(current_session_id(), call.texts)
+        try:
+            long = LongTexts.model_validate_json(stored) if stored is not None else None
+        except ValidationError:  # of a later release
+            long = None
+        if long is None:
+            return CondenseOutcome(trouble="The texts can't be read from the store.")
+        spending = self._model_client.spending(call.model)
+        async with heartbeating(lambda: spending.heartbeat_details(())):
+            try:
+                condensed, usage, trouble = await self._condense(call, long, spending)
+            except ApplicationError as failure:
+                activity.heartbeat(*spending.heartbeat_details(()))
+                raise with_details(failure, spending.heartbeat_details(())) from None
+        prompt = condensed_prompt(long, condensed) if condensed else None
+        if condensed and (prompt is None or len(prompt.encode()) > call.max_bytes):
+            condensed, prompt, trouble = {}, None, "With the condensed texts, the prompt would be too long."
+        if len(condensed) == len(long.texts):
+            trouble = None
+        elif trouble is None:
+            trouble = "The model gave no condensed text."
+        return CondenseOutcome(
+            prompt=prompt,
+            condensed=len(condensed),
+            trouble=trouble,
+            usage=usage,
+            spent=spending.total,
+        )
+
+    async def _condense(
+        self, call: CondenseCall, long: LongTexts, spending: Spending
+    ) -> tuple[dict[int, str], Usage | None, str | None]:
+        """Return the condensed texts by their message's index, their usage, and why others are missing."""
+        condensed, usage = dict[int, str](), Usage()
+        for batch in batches(long):
+            if spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left, besides=usage):
+                return condensed, usage, OVER_BUDGET
+            try:
+                response = await self._model_client.answer(
+                    call.model, batch.request, number=call.request, spending=spending
+                )
+            except ModelError as error:
+                _raise_if_retried(error, unclear=spending.unclear_answers)
+                return condensed, usage, reason_of(error)
+            usage += response.usage or Usage()
+            condensed |= read_answer(response.text, batch.texts)
+        return condensed, usage, None
+
+    @activity.defn
+    async def prepare_sub_task(self, call: PrepareSubTask) -> PreparedSubTask:
+        """Return the context of a task of this session, from the conversation as it is now.
+
+        A second attempt reads the conversation again, and stores the same texts again.
+        """
+        request, presets = read_run_task(call.args), call.presets or HandOffPresets()
+        try:
+            inherited = await self._inheritance(request, presets) if request.inherits_history else None
+            prepared = prepare_task(request, now=call.now, inherited=inherited, presets=presets, rank=rank)
+        except TaskValidationError as error:
+            return PreparedSubTask(error=f"{error} (got {error.value})")
+        except (WorkflowSilentError, WorkflowQueryFailedError, RPCError) as error:
+            raise ApplicationError("the conversation could not be read", type="internal") from error
+        session_id = current_session_id()
+        task_id = sibling_id(call.task_id, of=session_id)
+        prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
+        notes = [warning.message for warning in prepared.warnings]
+        return PreparedSubTask(
+            context=prepared.context, to_condense=to_condense, attachments=prepared.attachments, notes=notes
+        )
+
+    async def _inheritance(self, request: TaskRequest, presets: HandOffPresets) -> Inheritance:
+        policy = policy_of(request, presets, inherits=True)
+        state = await query_own_workflow(
+            self._client, "get_conversation_state", StateRequest(limit=policy.max_read), ConversationState
+        )
+        turns = await self._texts.resolve_answers(current_session_id(), state.messages)
+        return Inheritance(policy).with_older(turns, has_older=state.has_more)
+
+
+def _raise_if_retried(error: ModelError, *, unclear: int) -> None:
+    """Raise `ApplicationError` if a quick retry may help: a text is not worth a longer wait."""
+    try:
+        judge(error, attempt=activity.info().attempt, vendor_waits=0, unclear=unclear)
+    except ApplicationError as failure:
+        if not failure.non_retryable:
+            raise

@@ -1,0 +1,1 @@
+"""Copies of sessions: exports, imports and forks (SES-18)."""

@@ -1,0 +1,143 @@
+"""Forks: a new session with the turns of another up to one of them (SES-18).
+
+The original is only read, by one query and in the archive, so nothing is added to its history.
+"""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+
+from pydantic_core import to_json
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api import problems
+from turnkeeper.api.auth.roles import require_for_copy
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.copies.copying import SessionCopies
+from turnkeeper.api.copies.exporting import SessionExporter
+from turnkeeper.api.copies.whole_turns import whole_turns
+from turnkeeper.api.session_links import chat_url
+from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.models.bounds import head_within
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.copies.copied_state import copy_of_first_turns, max_session_bytes, start_of_copy
+from turnkeeper.models.session.copies.copied_turns import (
+    CopiedTurns,
+    attachments_in,
+    attachments_in_view,
+    session_form,
+    stored_hashes,
+    texts_in,
+    texts_in_view,
+)
+from turnkeeper.models.session.copies.document import ExportedTurn
+from turnkeeper.models.session.copies.snapshot import SessionSnapshot
+from turnkeeper.models.session.outside_start import check_outside_start
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.archive import ArchivedTurn
+from turnkeeper.stores.blobs import attachments_owner
+from turnkeeper.stores.stores import Stores
+
+TITLE_BYTES = 100
+FORK_MARK = " (fork)"
+
+
+class SessionForker:
+    """Starts forks of sessions, also of those that have ended."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        exporter: SessionExporter,
+        copies: SessionCopies,
+        stores: Stores,
+    ) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._exporter = exporter
+        self._copies = copies
+        self._stores = stores
+
+    async def run(
+        self, caller: Caller, source: WorkflowId, target: WorkflowId, *, turn: int | str | None, title: str | None
+    ) -> tuple[int, str]:
+        """Start the fork; return the number and the id of its last turn.
+
+        `turn`: a number from 1, or an id; `None`: the last completed one. Raises 403, 404, 409 and 422.
+        """
+        snapshot = await self._exporter.snapshot(source)
+        require_for_copy(caller, snapshot.config)
+        count = await self._number_of(source, snapshot, turn)
+        config = snapshot.config.model_copy(
+            update={
+                "title": title or _fork_title(snapshot.config.title),
+                "user": caller.user or snapshot.config.user,
+                "chat_url": chat_url(self._settings, target),
+            }
+        )
+        copied = CopiedTurns(config.history, max_bytes=max_session_bytes(config.limits))
+        hashes, attachments, unarchived, stepped = set[str](), set[str](), list[ExportedTurn](), list[int]()
+        async for page in whole_turns(self._stores.archive, source, snapshot, last=count):
+            for exported in page:
+                copied.add(exported)
+                hashes.update(ref.hash for ref in texts_in(exported.turn))
+                attachments.update(stored_hashes(attachments_in(exported.turn)))
+                if exported.archived_steps:
+                    stepped.append(exported.number)
+                if exported.number > snapshot.transcript.archived:
+                    unarchived.append(exported)
+        copy = copy_of_first_turns(snapshot, copied)
+        refs = [*copy.context.view.entries, *copy.context.waiting]
+        hashes.update(ref.hash for ref in texts_in_view(refs))
+        attachments.update(stored_hashes(attachments_in_view(refs)))
+        start = start_of_copy(config, copied, copy, now=datetime.now(UTC))
+        check_outside_start(start, now=datetime.now(UTC))
+        key = sha256(to_json(["fork", source, copied.ids[-1], count, title])).hexdigest()
+        if await self._copies.begin(target, key):
+            blobs, rows = self._stores.blobs, self._stores.row_copies
+            await rows.copy_blobs(source, target, hashes)
+            await rows.copy_blobs(attachments_owner(source), attachments_owner(target), attachments)
+            await blobs.put(target, copy.texts)
+            archived = count - len(copy.turns)
+            in_archive = min(archived, snapshot.transcript.archived)
+            await rows.copy_turns(source, target, last=in_archive)
+            others = [one for one in unarchived if one.number <= archived]
+            await self._stores.archive.put_turns(
+                target, [ArchivedTurn(number=one.number, turn=session_form(one)) for one in others]
+            )
+            for number in stepped:
+                if number > in_archive:
+                    await rows.copy_steps(source, target, turn_number=number)
+            await self._reader.describe_if_retained(source)  # raises 404 if its rows may have been deleted meanwhile
+            await self._copies.start(target, start, key)
+        return count, copied.ids[-1]
+
+    async def _number_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> int:
+        """Return the number of a completed turn. Raises 404 if the session has no such turn, 422 if it is running."""
+        transcript = snapshot.transcript
+        if turn is None:
+            if not transcript.count:
+                raise problems.invalid("turn", texts.NO_COMPLETED_TURN)
+            return transcript.count
+        if isinstance(turn, int):
+            if turn == transcript.count + 1 and snapshot.running_turn:
+                raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+            if turn > transcript.count:
+                raise problems.unknown_turn(str(turn))
+            return turn
+        if turn == snapshot.running_turn:
+            raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+        for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
+            if own.id == turn:
+                return number
+        until = seconds_from_now(REQUEST_SECONDS)
+        archived = await read_store(self._stores.archive.number_of(source, turn), until=until)
+        if archived is None or archived > transcript.archived:
+            raise problems.unknown_turn(turn)
+        return archived
+
+
+def _fork_title(title: str | None) -> str | None:
+    """Return the title of a fork; `None`: its first prompt gives it one."""
+    return None if title is None else head_within(title.removesuffix(FORK_MARK), TITLE_BYTES) + FORK_MARK

@@ -1,0 +1,1 @@
+"""The contents that turns refer to by hash: large texts and attachments."""

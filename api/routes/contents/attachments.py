@@ -1,0 +1,131 @@
+"""Contents of attachments: uploading one before its prompt, and reading it back (CTX-16)."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Annotated, Any, get_args
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api import problems
+from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.http.etags import matches
+from turnkeeper.api.http.openapi import SESSION, errors
+from turnkeeper.api.prompts.attachment_bodies import attachment_path
+from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.models.transcript.attachment_rules import check_content, first_problem, image_type_of
+from turnkeeper.models.transcript.attachments import (
+    MAX_ATTACHMENT_BYTES,
+    MAX_NAME_CHARS,
+    Attachment,
+    FileAttachment,
+    ImageAttachment,
+    ImageMediaType,
+)
+from turnkeeper.stores.blobs import attachments_owner
+
+router = APIRouter(tags=["conversation"], max_body_size=MAX_HISTORY_BYTES)
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+}
+"""For untrusted contents."""
+
+Name = Annotated[str | None, Query(min_length=1, max_length=MAX_NAME_CHARS, description="The file's name.")]
+
+_ANY_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": f"The content itself, of any media type: 1 to {MAX_ATTACHMENT_BYTES:,} bytes.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "minLength": 1}}},
+    }
+}
+
+
+_FIELDS = {"name": "name", "media_type": "Content-Type"}
+"""Where the fields of an attachment are in an upload; what is in none of these is in the body."""
+
+
+@router.post(
+    "/workflow/{id}/attachments",
+    status_code=201,
+    operation_id="upload_attachment",
+    response_model=Attachment,
+    openapi_extra=_ANY_BODY,
+    responses=errors(*SESSION, "too-large"),
+)
+async def upload_attachment(
+    request: Request, response: Response, services: ServicesDep, workflow_id: SessionId, name: Name = None
+) -> Any:
+    """Store a content for a prompt of this session; the answer is an item of that prompt's `attachments`.
+
+    The `Content-Type` says what it is; without a `name`, a file is called `file`. Uploading the same content again
+    changes nothing. A content without a prompt is deleted with the session.
+    """
+    content = await request.body()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if len(content) > MAX_ATTACHMENT_BYTES:
+        raise problems.content_too_large(MAX_ATTACHMENT_BYTES)
+    attachment = _attachment_of(content, media_type or "application/octet-stream", name)
+    if wrong := first_problem(attachment):
+        raise problems.invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
+    if problem := check_content(content, attachment.media_type):
+        raise problems.invalid("body", problem)
+    await services.attachments.store(workflow_id, {attachment.hash or "": content})
+    response.headers["Location"] = attachment_path(workflow_id, attachment.hash or "")
+    return attachment
+
+
+@router.get(
+    "/workflow/{id}/attachments/{hash}",
+    operation_id="get_attachment",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The content. Images have their type, everything else is `application/octet-stream`.",
+            "content": {
+                name: {"schema": {"type": "string", "format": "binary"}}
+                for name in ("application/octet-stream", *get_args(ImageMediaType))
+            },
+            "headers": {"ETag": {"description": "The hash.", "schema": {"type": "string"}}},
+        },
+        304: {"description": "`If-None-Match` contains the hash; the content never changes."},
+        **errors(*SESSION, "unknown-blob"),
+    },
+)
+async def get_attachment(
+    services: ServicesDep,
+    workflow_id: SessionId,
+    content_hash: BlobHash,
+    name: Name = None,
+    if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
+) -> Response:
+    """Return the content of an attachment by its `hash`. `name` is what a browser saves it as."""
+    until = seconds_from_now(REQUEST_SECONDS)
+    await services.reader.describe_if_retained(workflow_id)
+    reading = services.stores.blobs.get_data(attachments_owner(workflow_id), [content_hash])
+    contents = await read_store(reading, until=until)
+    if content_hash not in contents:
+        raise problems.unknown_blob(content_hash)
+    content = contents[content_hash]
+    headers = {**HEADERS, "ETag": f'"{content_hash}"', **_disposition_headers(content, name)}
+    if if_none_match and matches(headers["ETag"], if_none_match):
+        return Response(status_code=304, headers=headers)
+    return Response(content, headers=headers, media_type=image_type_of(content) or "application/octet-stream")
+
+
+def _attachment_of(content: bytes, media_type: str, name: str | None) -> ImageAttachment | FileAttachment:
+    place: dict[str, Any] = {"hash": sha256(content).hexdigest(), "bytes": len(content) or None}
+    if media_type in get_args(ImageMediaType):
+        return ImageAttachment.model_validate({"type": "image", "name": name, "media_type": media_type, **place})
+    return FileAttachment(type="file", name=name or texts.UNNAMED_FILE, media_type=media_type, **place)
+
+
+def _disposition_headers(content: bytes, name: str | None) -> Mapping[str, str]:
+    """Return the header by which a browser shows an image in its place, and saves everything else."""
+    disposition = "inline" if image_type_of(content) else "attachment"
+    suffix = f"; filename*=UTF-8''{quote(name, safe='')}" if name else ""
+    return {"Content-Disposition": disposition + suffix}

@@ -1,0 +1,136 @@
+"""Exporting, importing and forking sessions."""
+
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api import problems
+from turnkeeper.api.audit.actions import Change
+from turnkeeper.api.bodies import Fork
+from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.http.openapi import SESSION, WORKER, errors
+from turnkeeper.api.request_audit import recorded
+from turnkeeper.api.session_links import session_path
+from turnkeeper.models.http_responses import SessionForked, SessionImported
+from turnkeeper.models.ids import ID_PATTERN, session_id_of
+from turnkeeper.models.session.copies.document import FORMAT, VERSION
+
+router = APIRouter(tags=["sessions"])
+
+_DOCUMENT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "title": "SessionDocument",
+                    "description": "An exported session; `docs/export.schema.json` has the whole schema.",
+                    "required": ["format", "version", "exported_at", "session", "turns"],
+                    "properties": {
+                        "format": {"type": "string", "const": FORMAT},
+                        "version": {"type": "integer", "const": VERSION},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.get(
+    "/workflow/{id}/export",
+    operation_id="export_session",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The document; with `format=markdown` a text for people.",
+            "content": {
+                "application/json": {"schema": _DOCUMENT["requestBody"]["content"]["application/json"]["schema"]},
+                "text/markdown": {"schema": {"type": "string"}},
+            },
+        },
+        **errors(*WORKER, "archive-unavailable"),
+    },
+)
+async def export_session(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    workflow_id: SessionId,
+    export_format: Annotated[
+        Literal["json", "markdown"], Query(alias="format", description="`json` can be imported.")
+    ] = "json",
+) -> Response:
+    """Return the whole session as of its last completed turn: one document, which any later release imports.
+
+    Waiting prompts and the vendors' opaque state are not in it.
+    """
+    export = Change("export", session_id_of(workflow_id))
+    async with recorded(services, caller, [export], operation="export_session", scope=request.scope):
+        if export_format == "markdown":
+            parts, media_type, suffix = await services.exporter.markdown(workflow_id), "text/markdown", "md"
+        else:
+            parts, media_type, suffix = await services.exporter.document(workflow_id), "application/json", "json"
+    name = f"{session_id_of(workflow_id)}.{suffix}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(parts, media_type=media_type, headers=headers)
+
+
+@router.post(
+    "/workflow/import",
+    status_code=201,
+    operation_id="import_session",
+    responses=errors(*SESSION, "too-large", "session-exists"),
+    openapi_extra=_DOCUMENT,
+)
+async def import_session(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    response: Response,
+    session_id: Annotated[
+        str | None, Query(alias="id", pattern=ID_PATTERN, description="The new session's id; by default a random one.")
+    ] = None,
+) -> SessionImported:
+    """Start a session from an exported document: the same transcript, and the same view of it for the model.
+
+    All of the document is checked first; 422 says what is wrong, and then nothing was imported. Its `session.id` is
+    ignored. 409 if the id was used before. After an answer that was lost, the same request can be sent again.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise problems.invalid("body", texts.NOT_JSON)
+    workflow_id = caller.workflow_id(session_id or str(uuid4()))
+    count = await services.importer.run(caller, workflow_id, request.stream())
+    response.headers["Location"] = session_path(workflow_id)
+    return SessionImported(workflow_id=session_id_of(workflow_id), turn_count=count)
+
+
+@router.post(
+    "/workflow/{id}/fork",
+    status_code=201,
+    operation_id="fork_session",
+    responses=errors(*WORKER, "too-large", "session-exists", "unknown-turn"),
+)
+async def fork_session(
+    services: ServicesDep,
+    caller: CallerDep,
+    response: Response,
+    workflow_id: SessionId,
+    body: Fork | None = None,
+) -> SessionForked:
+    """Start a session with the turns of this one up to a completed turn. The original stays as it is.
+
+    The session is the caller's. 409 if the new id was used before. After an answer that was lost, the same request can
+    be sent again.
+    """
+    options = body or Fork()
+    target = caller.workflow_id(options.id or str(uuid4()))
+    number, turn_id = await services.forker.run(caller, workflow_id, target, turn=options.turn, title=options.title)
+    response.headers["Location"] = session_path(target)
+    return SessionForked(
+        workflow_id=session_id_of(target), forked_from=session_id_of(workflow_id), turn=number, message_id=turn_id
+    )

@@ -1,0 +1,132 @@
+"""How long copies of a session of 2,000 turns take (SES-18): importing it, exporting it, and forking it.
+
+Each turn has a tool call; some have large results and some an image. The gateway runs in its own process.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import httpx
+
+from benchmarks.environment import BOUND, bench_environment, gateway_process
+from benchmarks.measurements import Row
+from turnkeeper.models.session.copies.document import FORMAT, VERSION
+from turnkeeper.ops.local.ports import LOOPBACK
+
+TURNS = 2_000
+EARLY_TURN = 12
+SAMPLES = 5
+MAX_SECONDS = 2.0
+
+IMAGES = 20
+IMAGE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 800
+LARGE_RESULTS = 100
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def copies() -> list[Row]:
+    """Measure import, export and forks of a session of 2,000 turns."""
+    body = json.dumps(_document()).encode()
+    async with (
+        bench_environment() as environment,
+        gateway_process(environment) as port,
+        httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND) as http,
+    ):
+        imports = [await _seconds(lambda: _import(http, body, f"i{number}")) for number in range(SAMPLES)]  # noqa: B023
+        exports = [await _seconds(lambda: _export(http)) for _ in range(SAMPLES)]
+        early = [await _seconds(lambda: _fork(http, EARLY_TURN)) for _ in range(SAMPLES)]
+        late = [await _seconds(lambda: _fork(http, TURNS)) for _ in range(SAMPLES)]
+    return [
+        _row(f"fork of turn {EARLY_TURN} of {TURNS:,}", median(early), goal=MAX_SECONDS),
+        _row(f"fork of turn {TURNS:,} of {TURNS:,}", median(late)),
+        _row(f"export of {TURNS:,} turns, {len(body) / 1e6:.0f} MB", median(exports)),
+        _row(f"import of {TURNS:,} turns, {len(body) / 1e6:.0f} MB", median(imports)),
+    ]
+
+
+def _row(what: str, seconds: float, *, goal: float | None = None) -> Row:
+    goal_text = f"≤ {goal * 1000:g} ms" if goal else ""
+    return Row(what, f"{seconds * 1000:.0f} ms", "", "", goal_text, None if goal is None else seconds <= goal)
+
+
+async def _seconds(call: Callable[[], Awaitable[object]]) -> float:
+    started_at = perf_counter()
+    await call()
+    return perf_counter() - started_at
+
+
+async def _import(http: httpx.AsyncClient, body: bytes, session_id: str) -> None:
+    headers = {"content-type": "application/json"}
+    response = await http.post("/workflow/import", params={"id": session_id}, content=body, headers=headers)
+    response.raise_for_status()
+
+
+async def _export(http: httpx.AsyncClient) -> None:
+    response = await http.get("/workflow/i0/export")
+    response.raise_for_status()
+    assert len(response.json()["turns"]) == TURNS
+
+
+async def _fork(http: httpx.AsyncClient, turn: int) -> None:
+    response = await http.post("/workflow/i0/fork", json={"turn": turn})
+    response.raise_for_status()
+
+
+def _document() -> dict[str, Any]:
+    texts, attachments = dict[str, str](), dict[str, str]()
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "exported_at": BEGAN.isoformat(),
+        "session": {
+            "id": "bench",
+            "created_at": BEGAN.isoformat(),
+            "turn_count": TURNS,
+            "configuration": {"model": "offline:", "system_prompt": "Be brief."},
+        },
+        "turns": [{"number": number, "turn": _turn(number, texts, attachments)} for number in range(1, TURNS + 1)],
+        "texts": texts,
+        "attachments": attachments,
+    }
+
+
+def _turn(number: int, texts: dict[str, str], attachments: dict[str, str]) -> dict[str, Any]:
+    at = (BEGAN + timedelta(minutes=number)).isoformat()
+    result: dict[str, Any] = {"outcome": "read notes.txt", "content": f"line {number}\n" * 40}
+    if number % (TURNS // LARGE_RESULTS) == 0:
+        text = f"line {number} of a large file\n" * 800
+        name = sha256(text.encode()).hexdigest()
+        texts[name] = text
+        result |= {"content": text[:400], "blob": {"hash": name, "chars": len(text), "bytes": len(text)}}
+    call = {"id": f"{number}.1.0", "name": "file_read", "args": {"path": "notes.txt"}, "result": result}
+    step: dict[str, Any] = {"kind": "model", "timestamp": at, "model": "offline", "usage": {"input_tokens": 900}}
+    steps = [
+        {**step, "number": 1, "text": "I read it.", "tool_calls": [call], "stop": "tool_calls"},
+        {**step, "number": 2, "text": f"It says {number}. " * 20},
+    ]
+    turn = {
+        "id": f"m{number}",
+        "timestamp": at,
+        "user_message": f"What does the file say in line {number}? " * 5,
+        "user_timestamp": at,
+        "agent_message": f"It says {number}. " * 20,
+        "agent_timestamp": at,
+        "reasoning_trajectory": {"steps": steps},
+        "tools_used": ["file_read"],
+        "usage": {"input_tokens": 1_800, "output_tokens": 90},
+        "revision": number * 5,
+        "status": "completed",
+    }
+    if number % (TURNS // IMAGES) == 0:
+        content = IMAGE + str(number).encode()
+        name = sha256(content).hexdigest()
+        attachments[name] = b64encode(content).decode()
+        turn["attachments"] = [{"type": "image", "media_type": "image/png", "hash": name, "bytes": len(content)}]
+    return turn

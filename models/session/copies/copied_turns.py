@@ -1,0 +1,118 @@
+"""Collects what a copy needs of the turns that are copied, in one pass over them (SES-18)."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.window import ConversationHistoryConfig
+from turnkeeper.models.replay_text.turns import MovedEvents, count_events
+from turnkeeper.models.session.copies.document import ExportedTurn
+from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
+from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
+from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.large_texts import refs_in
+from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
+from turnkeeper.models.transcript.transcript import carried_size
+
+MAX_VIEW_TURNS = 1_000
+"""Turns from which a model view is made, if the window has no limit: it has a limit of bytes too."""
+
+
+class CopiedTurns:
+    """The turns of a copy; only the newest stay in memory.
+
+    `max_bytes`: JSON of the newest turns that the copy has in its session.
+    """
+
+    def __init__(self, window: ConversationHistoryConfig, *, max_bytes: int) -> None:
+        self.count = 0
+        self.usage = Usage()
+        self.ids: deque[str] = deque(maxlen=REMEMBERED_IDS)
+        self.fates: deque[Fate] = deque(maxlen=REMEMBERED_FATES)
+        self.events = 0
+        """Events of the replay text in all turns but the newest."""
+        self.head: list[ExportedTurn] = []
+        """The first turns, which the window preserves."""
+        self.newest: deque[ExportedTurn] = deque(maxlen=window.max_messages or MAX_VIEW_TURNS)
+        self._head_turns = window.preserve_first_n
+        self._max_bytes = max_bytes
+        self._newest_events = 0
+
+    def add(self, exported: ExportedTurn) -> None:
+        """Add the next turn, with all its steps."""
+        turn = exported.turn
+        self.count += 1
+        self.ids.append(turn.id)
+        self.fates.append(Fate(id=turn.id, fate="started", turn_id=turn.id, at=turn.timestamp))
+        self.usage += turn.usage or Usage()
+        self.events += self._newest_events
+        self._newest_events = count_events(turn)
+        if len(self.head) < self._head_turns:
+            self.head.append(exported)
+        self.newest.append(exported)
+
+    def events_before(self, carried: Iterable[ConversationMessage]) -> MovedEvents:
+        """Return the events of replay text that the archive has, if the session has the turns `carried`."""
+        own_turns = list(carried)
+        newest = self.newest[-1] if self.newest else None
+        moved = MovedEvents().with_steps(newest.turn.steps[: newest.archived_steps]) if newest else MovedEvents()
+        return MovedEvents(
+            earlier=max(0, self.events - sum(count_events(turn) for turn in own_turns[:-1])), newest=moved.newest
+        )
+
+    def newest_turns(self) -> list[ConversationMessage]:
+        """Return the newest turns that fit in `max_bytes`, at least one, as a session has them."""
+        turns: list[ConversationMessage] = []
+        room = self._max_bytes
+        for exported in reversed(self.newest):
+            turn = session_form(exported)
+            room -= carried_size(turn)
+            if turns and (room < 0 or len(turns) == REMEMBERED_FATES):
+                break
+            turns.append(turn)
+        return turns[::-1]
+
+    def for_view(self) -> list[ExportedTurn]:
+        """Return the turns that the model may see at all: the first and the newest, oldest first."""
+        first = self.newest[0].number if self.newest else 1
+        # After 1,000 prompts an id may be another turn's, and views find turns by their ids.
+        ids = {one.turn.id for one in self.newest}
+        return [*(one for one in self.head if one.number < first and one.turn.id not in ids), *self.newest]
+
+
+def session_form(exported: ExportedTurn) -> ConversationMessage:
+    """Return the turn as session and archive have it, without its archived steps."""
+    return exported.turn.without_oldest_steps(exported.archived_steps) if exported.archived_steps else exported.turn
+
+
+def texts_in(turn: ConversationMessage) -> Iterator[BlobRef]:
+    """Yield the references to large texts in a turn."""
+    return refs_in(turn)
+
+
+def attachments_in(turn: ConversationMessage) -> Iterator[list[Attachment]]:
+    """Yield the attachments of a turn: of each of its prompts and of each of its tools' results."""
+    yield turn.attachments
+    for step in turn.steps:
+        if not isinstance(step, ModelStep):
+            yield step.attachments
+            continue
+        yield from (call.result.attachments for call in step.tool_calls if call.result)
+
+
+def texts_in_view(refs: Iterable[ViewRef]) -> Iterator[BlobRef]:
+    """Yield the references to large texts in messages that entries of a view carry themselves."""
+    for message in (message for ref in refs for message in ref.messages):
+        yield from (ref for ref in (message.blob, *(call.blob for call in message.tool_calls)) if ref)
+
+
+def attachments_in_view(refs: Iterable[ViewRef]) -> Iterator[list[Attachment]]:
+    """Yield the attachments of each message that entries of a view carry themselves."""
+    return (message.attachments for ref in refs for message in ref.messages)
+
+
+def stored_hashes(lists: Iterable[list[Attachment]]) -> set[str]:
+    """Return the hashes of the attachments whose contents the store has."""
+    return {attachment.hash for attachments in lists for attachment in attachments if attachment.hash}

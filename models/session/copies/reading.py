@@ -1,0 +1,226 @@
+"""Reads a document that somebody wants to import, and checks everything that the code relies on (SES-18).
+
+A document comes from anywhere: from this release, an earlier or later one, or a text editor. `read_document` checks its
+form, `check_document` whether its parts agree. What the state of the new session must have besides is checked where
+every start from outside is (`models/session/outside_start.py`).
+"""
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import chain
+
+from pydantic import JsonValue, ValidationError
+from pydantic_core import from_json
+
+from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.ids import is_id
+from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.session.copies.copied_turns import (
+    attachments_in,
+    attachments_in_view,
+    session_form,
+    texts_in,
+    texts_in_view,
+)
+from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedTurn, SessionDocument
+from turnkeeper.models.transcript.attachment_rules import check_attachments, check_content, with_true_type
+from turnkeeper.models.transcript.attachments import HASH_PATTERN, MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.model_call import ModelMessage
+from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep
+from turnkeeper.models.transcript.transcript import carried_size
+
+MAX_TURN_BYTES = 1_000_000
+"""Maximum of a turn without its archived steps, as JSON: more than a session can carry of it."""
+
+
+def read_document(body: bytes) -> SessionDocument:
+    """Return the document in `body`, in its form of today. Raises `RejectedError` naming the first wrong field."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        raise RejectedError("invalid", "body: is not valid JSON.", field="body") from None
+    _raise_first(_wrong_form(value))
+    try:
+        return SessionDocument.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = field_path(first["loc"]) or "body"
+        raise RejectedError("invalid", f"{field}: {reason_of(first)}.", field=field) from None
+
+
+def check_document(document: SessionDocument) -> None:
+    """Check that the parts of the document agree. Raises `RejectedError` naming the first wrong field.
+
+    Attachments that are of another type than they say get their own: vendors would refuse every later request.
+    """
+    _raise_first(chain(_wrong_turns(document), _wrong_contents(document), _wrong_context(document)))
+
+
+Complaints = Iterator[tuple[str, str]]
+
+
+def _raise_first(complaints: Complaints) -> None:
+    for field, complaint in complaints:
+        raise RejectedError("invalid", f"{field}: {complaint}.", field=field)
+
+
+def _wrong_form(value: JsonValue) -> Complaints:
+    """Yield what is checked one by one, since validation reports every wrong item: of 100,000 in ten seconds."""
+    if not isinstance(value, dict):
+        yield "body", "must be an object"
+        return
+    if value.get("format") != FORMAT:
+        yield "format", f"must be {FORMAT!r}"
+    version = value.get("version")
+    if isinstance(version, int) and version > VERSION:
+        yield "version", f"a later release has written it; this one reads versions up to {VERSION}"
+    for field in ("texts", "attachments"):
+        contents = value.get(field)
+        for name, content in contents.items() if isinstance(contents, dict) else ():
+            if not re.fullmatch(HASH_PATTERN, name):
+                yield field_path([field, name]), "must be named by its SHA-256 in hex"
+            if not isinstance(content, str):
+                yield field_path([field, name]), "must be a string"
+
+
+def _wrong_turns(document: SessionDocument) -> Complaints:
+    if document.session.turn_count != len(document.turns):
+        yield "turns", f"has {len(document.turns):,} items, and session.turn_count is {document.session.turn_count:,}"
+    revision = 0
+    for index, exported in enumerate(document.turns):
+        field, turn = f"turns[{index}]", exported.turn
+        if exported.number != index + 1:
+            yield f"{field}.number", f"must be {index + 1:,}: turns are in order and none is missing"
+        if not is_id(turn.id):
+            yield f"{field}.turn.id", "is not a valid id"
+        if not turn.is_complete:
+            yield f"{field}.turn", "has not ended"
+        if turn.revision < revision:
+            yield f"{field}.turn.revision", "is less than that of the turn before"
+        revision = turn.revision
+        yield from _wrong_steps(field, exported)
+
+
+def _wrong_steps(field: str, exported: ExportedTurn) -> Complaints:
+    turn = exported.turn
+    if turn.steps_omitted:
+        yield f"{field}.turn.steps_omitted", "must be 0: all steps are in the document"
+    if exported.archived_steps > len(turn.steps):
+        yield f"{field}.archived_steps", f"the turn has {len(turn.steps):,} steps"
+    for number, step in enumerate(turn.steps):
+        calls = step.tool_calls if isinstance(step, ModelStep) else ()
+        if any(call.result is None for call in calls):
+            yield f"{field}.turn.reasoning_trajectory.steps[{number}]", "has a tool call without a result"
+    if carried_size(session_form(exported)) > MAX_TURN_BYTES:
+        yield f"{field}.turn", f"may have {MAX_TURN_BYTES:,} bytes of JSON without its archived steps"
+
+
+def _wrong_contents(document: SessionDocument) -> Complaints:
+    """Yield what is wrong with texts and attachments: other contents than their names say, or none.
+
+    Raises `RejectedError` for an attachment that no prompt may have.
+    """
+    for name, text in document.texts.items():
+        if sha256(text.encode()).hexdigest() != name:
+            yield f"texts.{name}", "is another text than its hash says"
+    contents: dict[str, bytes] = {}
+    for name, encoded in document.attachments.items():
+        try:
+            contents[name] = b64decode(encoded, validate=True)
+        except ValueError:
+            yield f"attachments.{name}", "is no base64"
+            return
+        if sha256(contents[name]).hexdigest() != name:
+            yield f"attachments.{name}", "is another content than its hash says"
+    lost = set(document.missing)
+    for field, refs, attachments in _references(document):
+        yield from _wrong_texts(field, refs, document.texts, lost)
+        check_attachments(attachments[:MAX_ATTACHMENTS], field=f"{field}.attachments")
+        yield from _wrong_attachments(field, attachments, contents, lost)
+
+
+def _references(document: SessionDocument) -> Iterator[tuple[str, Iterable[BlobRef], list[Attachment]]]:
+    for index, exported in enumerate(document.turns):
+        yield f"turns[{index}].turn", texts_in(exported.turn), []
+        for attachments in attachments_in(exported.turn):
+            yield f"turns[{index}].turn", (), attachments
+    for name, refs in _entries(document):
+        yield f"context.state.{name}", texts_in_view(refs), []
+        for attachments in attachments_in_view(refs):
+            yield f"context.state.{name}", (), attachments
+
+
+def _wrong_texts(field: str, refs: Iterable[BlobRef], texts: dict[str, str], lost: set[str]) -> Complaints:
+    for ref in refs:
+        text = texts.get(ref.hash)
+        if text is None and ref.hash not in lost:
+            yield field, f"refers to the text {ref.hash[:64]!a}, which is neither in texts nor in missing"
+        if text is not None and len(text) != ref.chars:
+            yield field, f"says that the text {ref.hash} has another number of characters than it has"
+
+
+def _wrong_attachments(
+    field: str, attachments: list[Attachment], contents: dict[str, bytes], lost: set[str]
+) -> Complaints:
+    if len(attachments) > MAX_ATTACHMENTS:
+        yield f"{field}.attachments", f"may have {MAX_ATTACHMENTS} items"
+    for index, attachment in enumerate(attachments):
+        name = attachment.hash
+        if name is None:
+            continue
+        content = contents.get(name)
+        if content is None:
+            if name not in lost:
+                yield field, f"refers to the attachment {name}, which is neither in attachments nor in missing"
+            continue
+        if attachment.bytes != len(content):
+            yield field, f"says that the attachment {name} has another number of bytes than it has"
+        if complaint := check_content(content, None):
+            yield f"attachments.{name}", complaint
+        attachments[index] = with_true_type(attachment, content)
+
+
+def _wrong_context(document: SessionDocument) -> Complaints:
+    context = document.context
+    if context is None:
+        return
+    count = len(document.turns)
+    if context.archived_turns > max(0, count - 1):
+        yield "context.archived_turns", f"may be {max(0, count - 1):,}: the newest turn is never archived"
+    for name, refs in _entries(document):
+        for index, ref in enumerate(refs):
+            if ref.messages and (complaint := _wrong_messages(ref.messages)):
+                yield f"context.state.{name}[{index}].messages", complaint
+            if not ref.messages and not ref.summary and 0 < ref.number <= count:
+                expected = document.turns[ref.number - 1].turn.id
+                if ref.turn != expected:
+                    yield f"context.state.{name}[{index}].turn", f"is not the id of turn {ref.number:,}"
+
+
+def _entries(document: SessionDocument) -> list[tuple[str, list[ViewRef]]]:
+    if document.context is None:
+        return []
+    state = document.context.state
+    return [("view.entries", list(state.view.entries)), ("waiting", list(state.waiting))]
+
+
+def _wrong_messages(messages: tuple[ModelMessage, ...]) -> str | None:
+    """Return what is wrong with the messages of an entry; vendors refuse calls without results, for ever.
+
+    >>> _wrong_messages((ModelMessage(role="user", content="Hi"),))
+    >>> _wrong_messages((ModelMessage(role="tool", content="42"),))
+    'are neither one message nor calls with their results'
+    """
+    first, *results = messages
+    if first.role == "tool" or len(results) != len(first.tool_calls):
+        return "are neither one message nor calls with their results"
+    if first.tool_calls and first.role != "assistant":
+        return "have tool calls of somebody else than the model"
+    for call, result in zip(first.tool_calls, results, strict=True):
+        if result.role != "tool" or result.call_id != call.id:
+            return "have a result of another call"
+    return None

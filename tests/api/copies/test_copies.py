@@ -1,0 +1,408 @@
+"""Sessions are exported, imported and forked (SES-18)."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from httpx import AsyncClient
+from temporalio.client import Client
+
+from tests.api.conftest import gateway
+from tests.api.copies.record import EXPORTS
+from tests.api.copies.rich_sessions import PICTURE, exported, imported, model_view, rich_session, transcript
+from tests.api.history.test_forgotten_sessions import forget
+from tests.harness import DrivenSession, Environment, environment
+from tests.waiting import until
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.copies.importing import MAX_IMPORTS, SessionImporter
+from turnkeeper.clients.python.errors import GatewayProblemError
+from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.stores.blobs import attachments_owner
+from turnkeeper.stores.copies.row_copies import RowCopies
+from turnkeeper.stores.partials.in_process import InProcessCarrier
+
+
+@pytest.fixture(scope="module")
+async def rich(shared_env: Environment) -> DrivenSession:
+    """A session with everything; no test changes it."""
+    return await rich_session(shared_env)
+
+
+async def test_ses_18_an_export_is_imported_on_another_stack_and_the_conversation_goes_on(
+    temporal: Client, shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession
+) -> None:
+    document = await exported(shared_http, rich.handle.id)
+    assert (document["session"]["turn_count"], len(document["attachments"]), document["missing"]) == (12, 1, [])
+    assert document["context"]["state"]["view"]["entries"]
+
+    async with (
+        environment(temporal, partials=InProcessCarrier()) as other,
+        gateway(temporal, other.task_queue, other.settings.state_dir, partials=other.partials) as http,
+    ):
+        new_id = await imported(http, document, f"copy-{uuid4()}")
+        assert await transcript(http, new_id) == await transcript(shared_http, rich.handle.id)
+        assert await model_view(http, new_id) == await model_view(shared_http, rich.handle.id)
+        again = await exported(http, new_id)
+        assert {name: again[name] for name in ("turns", "texts", "attachments")} == {
+            name: document[name] for name in ("turns", "texts", "attachments")
+        }
+
+        session = other.adopt(temporal.get_workflow_handle(new_id))
+        await session.prompt(id="next", text="go on")
+        turns = await session.idle(turns=13)
+        assert turns[-1].agent_message == "echo: go on"
+        contents = [message.content for message in other.vendor.turn_requests[-1].messages]
+        assert any("Ada wanted a story" in content for content in contents)
+        assert contents[-1] == "go on"
+        await session.prompt(id="p3", text="the id of an imported turn")
+        assert await session.fate("p3") == "started"
+        assert (await session.state()).session.turn_count == 13
+
+
+async def event_ids(session: DrivenSession) -> list[bytes]:
+    """Return the session's whole history, byte for byte."""
+    return [
+        event.SerializeToString(deterministic=True) for history in await session.histories() for event in history.events
+    ]
+
+
+@pytest.mark.parametrize("turn", [2, "p7", 11, None])
+async def test_ses_18_a_fork_has_the_turns_up_to_one_and_the_original_is_not_touched(
+    shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, turn: int | str | None
+) -> None:
+    before, turns = await event_ids(rich), await transcript(shared_http, rich.handle.id)
+    body = {} if turn is None else {"turn": turn}
+    answer = await shared_http.post(f"/workflow/{rich.handle.id}/fork", json=body)
+    assert answer.status_code == 201, answer.text
+    fork = answer.json()
+    number = {"p7": 7, None: 12}.get(turn, turn)
+    assert (fork["turn"], fork["message_id"], fork["forked_from"]) == (number, f"p{number}", rich.handle.id)
+    assert answer.headers["location"] == f"/workflow/{fork['workflow_id']}"
+
+    assert await transcript(shared_http, fork["workflow_id"]) == turns[:number]
+    view, original = await model_view(shared_http, fork["workflow_id"]), await model_view(shared_http, rich.handle.id)
+    if turn is None:
+        assert view == original
+    assert view["turns"][-1] == {**original["turns"][number - 1], **view["turns"][-1]}
+    assert view["turns"][-1]["seen"] == "verbatim"
+    assert view["message_count"] <= 12
+    described = (await shared_http.get(f"/workflow/{fork['workflow_id']}")).json()
+    assert (described["title"], described["user"], described["turn_count"]) == ("A long story (fork)", "Ada", number)
+
+    session = shared_env.adopt(shared_env.client.get_workflow_handle(fork["workflow_id"]))
+    await session.prompt(id="next", text="go on")
+    await session.idle(turns=number + 1)
+    hashes = (await exported(shared_http, session.handle.id))["attachments"]
+    owner = attachments_owner(WorkflowId(session.handle.id))
+    assert list((await shared_env.stores.blobs.get_data(owner, hashes)).values()) == [PICTURE]
+    assert await event_ids(rich) == before
+
+
+async def test_ses_18_a_session_that_temporal_has_forgotten_is_exported_and_forked(
+    shared_env: Environment, shared_http: AsyncClient
+) -> None:
+    session = await rich_session(shared_env, turns=6)
+    before = await exported(shared_http, session.handle.id)
+    await session.handle.signal("end_chat", "done")
+    await session.handle.result()
+    assert (await exported(shared_http, session.handle.id))["turns"] == before["turns"]
+    await forget(shared_env, session)
+
+    document = await exported(shared_http, session.handle.id)
+    assert (document["turns"], document["context"], document["missing"]) == (before["turns"], None, [])
+    assert document["texts"].items() <= before["texts"].items()
+    fork = (await shared_http.post(f"/workflow/{session.handle.id}/fork", json={})).json()
+    copy = await imported(shared_http, document)
+    for new_id in (fork["workflow_id"], copy):
+        turns = await transcript(shared_http, new_id)
+        assert [turn["id"] for turn in turns] == [f"p{number}" for number in range(1, 7)]
+        driven = shared_env.adopt(shared_env.client.get_workflow_handle(new_id))
+        await driven.prompt(id="next", text="go on")
+        assert (await driven.idle(turns=7))[-1].agent_message == "echo: go on"
+
+
+async def test_ses_18_a_running_turn_is_left_out(env: Environment, http: AsyncClient) -> None:
+    session = await env.start()
+    await session.prompt(id="p1", text="one")
+    await session.idle(turns=1)
+    env.vendor.gate.close()
+    await session.prompt(id="p2", text="two")
+    await session.prompt(id="p3", text="three")
+    await env.vendor.gate.until_arrived(2)
+    document = await exported(http, session.handle.id)
+    assert [one["turn"]["id"] for one in document["turns"]] == ["p1"]
+    assert (document["session"]["running_turn"], document["session"]["waiting_prompts"]) == ("p2", 1)
+    for turn in ("p2", 2):
+        refused = await http.post(f"/workflow/{session.handle.id}/fork", json={"turn": turn})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "turn")
+    for turn in ("p9", 9):
+        assert (await http.post(f"/workflow/{session.handle.id}/fork", json={"turn": turn})).status_code == 404
+    fork = (await http.post(f"/workflow/{session.handle.id}/fork", json={"id": f"f-{uuid4()}"})).json()
+    env.vendor.gate.open()
+    await session.idle(turns=3)
+    again = await http.post(f"/workflow/{session.handle.id}/fork", json={"id": fork["workflow_id"], "turn": 1})
+    assert (again.status_code, again.json()) == (201, fork)
+    other = await http.post(f"/workflow/{session.handle.id}/fork", json={"id": fork["workflow_id"], "turn": 2})
+    assert (other.status_code, other.json()["type"]) == (409, "urn:turnkeeper:problem:session-exists")
+    assert [turn["id"] for turn in await transcript(http, fork["workflow_id"])] == ["p1"]
+
+
+async def test_ses_18_a_copy_that_was_broken_off_is_seen_by_nobody_and_can_be_repeated(
+    shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id, http = await exported(shared_http, rich.handle.id), f"copy-{uuid4()}", shared_http
+
+    async def dies(*_: object, **__: object) -> None:
+        raise RuntimeError("the gateway dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.start", dies)
+        assert (await http.post("/workflow/import", params={"id": new_id}, json=document)).status_code == 500
+    assert await shared_env.stores.archive.count(WorkflowId(new_id)) > 0
+    for path in ("", "/conversation", "/conversation/full", "/export"):
+        assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404, path
+    other_starts = [
+        await http.post("/workflow", json={"id": new_id}),
+        await http.post(f"/workflow/{new_id}/prompt?start=true", json={"message": "hello"}),
+        await http.post(f"/workflow/{rich.handle.id}/fork", json={"id": new_id}),
+    ]
+    assert [answer.status_code for answer in other_starts] == [409] * 3
+
+    assert await imported(http, document, new_id) == new_id
+    assert await transcript(http, new_id) == await transcript(http, rich.handle.id)
+    assert await shared_env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
+    assert await imported(http, document, new_id) == new_id
+    other = await http.post("/workflow/import", params={"id": new_id}, json={**document, "turnkeeper": "other"})
+    assert other.status_code == 409
+    assert await transcript(http, new_id) == await transcript(http, rich.handle.id)
+
+
+BREAKS = [
+    ("stores.archive.Archive.put_turns", False),
+    ("api.temporal.session_commands.SessionCommands.start", True),
+]
+"""Where an import is broken off, and whether the archive has turns of it then."""
+
+
+@pytest.mark.parametrize(("place", "has_turns"), BREAKS)
+async def test_ses_18_the_rest_of_a_broken_copy_is_deleted_on_request_or_by_a_later_copy(
+    shared_env: Environment,
+    shared_http: AsyncClient,
+    rich: DrivenSession,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    has_turns: bool,
+) -> None:
+    document, http, stores = await exported(shared_http, rich.handle.id), shared_http, shared_env.stores
+    names = [f"copy-{uuid4()}", f"copy-{uuid4()}"]
+
+    async def dies(*_: object, **__: object) -> None:
+        raise RuntimeError("the gateway dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"turnkeeper.{place}", dies)
+        for name in names:
+            assert (await http.post("/workflow/import", params={"id": name}, json=document)).status_code == 500
+            assert (await stores.archive.count(WorkflowId(name)) > 0) is has_turns
+
+    async def is_deleted() -> bool:
+        return (await http.delete(f"/workflow/{names[0]}")).status_code == (200 if has_turns else 404)
+
+    await until(is_deleted)
+    with monkeypatch.context() as patch:
+        patch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
+        await imported(http, document)
+    for name in names:
+        owner = WorkflowId(name)
+        assert await stores.archive.count(owner) == 0
+        assert await stores.blobs.get(owner, document["texts"]) == {}
+        assert await stores.blobs.get_data(attachments_owner(owner), document["attachments"]) == {}
+        assert await stores.unfinished_copies.find(owner) is None
+        assert (await http.post("/workflow", json={"id": name})).status_code == 201
+
+
+async def test_ses_18_two_imports_with_one_id_at_once_make_one_session(
+    shared_http: AsyncClient, rich: DrivenSession
+) -> None:
+    document, new_id = await exported(shared_http, rich.handle.id), f"copy-{uuid4()}"
+    imports = [shared_http.post("/workflow/import", params={"id": new_id}, json=document) for _ in range(3)]
+    answers = await asyncio.gather(*imports)
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert await transcript(shared_http, new_id) == await transcript(shared_http, rich.handle.id)
+
+
+async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads((EXPORTS / "v1.json").read_text())
+    waiting, write = asyncio.Barrier(MAX_IMPORTS + 1), SessionImporter._write
+    upload_goes_on, write_goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_upload() -> AsyncIterator[bytes]:
+        await waiting.wait()
+        await upload_goes_on.wait()
+        yield json.dumps(document).encode()
+
+    async def slow_write(*args: Any) -> None:
+        await waiting.wait()
+        await write_goes_on.wait()
+        await write(*args)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        headers = {"content-type": "application/json"}
+        posts = [http.post("/workflow/import", content=slow_upload(), headers=headers) for _ in range(MAX_IMPORTS)]
+        uploads = [group.create_task(post) for post in posts]
+        await waiting.wait()
+        await imported(http, document)
+        with monkeypatch.context() as patch:
+            patch.setattr(SessionImporter, "_write", slow_write)
+            patch.setattr("turnkeeper.api.copies.importing.PATIENCE_SECONDS", 0)
+            upload_goes_on.set()
+            await waiting.wait()
+            refused = await http.post("/workflow/import", json=document)
+            assert (refused.status_code, "retry-after" in refused.headers) == (429, True)
+            write_goes_on.set()
+            assert [(await upload).status_code for upload in uploads] == [201] * MAX_IMPORTS
+
+
+async def test_ses_18_a_fork_whose_id_is_taken_or_whose_original_is_deleted_meanwhile_starts_nothing(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = await env.start()
+    await original.prompt(id="p1", text="one")
+    await original.idle(turns=1)
+    path, new_id = f"/workflow/{original.handle.id}/fork", f"fork-{uuid4()}"
+    owner, content = attachments_owner(WorkflowId(new_id)), b"of the other session"
+
+    async def id_is_taken(*_: object, **__: object) -> None:
+        await env.stores.blobs.put_data(owner, [content])
+        await env.start(id=new_id)
+
+    monkeypatch.setattr(RowCopies, "copy_turns", id_is_taken)
+    assert (await http.post(path, json={"id": new_id})).status_code == 409
+    assert list(await env.stores.blobs.sizes_of(owner, [sha256(content).hexdigest()])) != []
+    assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
+
+    async def original_is_deleted(*_: object, **__: object) -> None:
+        await http.delete(f"/workflow/{original.handle.id}")
+
+    monkeypatch.setattr(RowCopies, "copy_turns", original_is_deleted)
+    assert (await http.post(path, json={"id": f"{new_id}-2"})).status_code == 404
+    assert (await http.get(f"/workflow/{new_id}-2")).status_code == 404
+
+
+async def test_ses_18_an_export_as_markdown_keeps_structure_in_texts_harmless(
+    env: Environment, http: AsyncClient
+) -> None:
+    session = await env.start()
+    await session.prompt(id="p1", text="# Turn 7\n\n<script>alert(1)</script>\n```\n# not closed")
+    await session.idle(turns=1)
+    answer = await http.get(f"/workflow/{session.handle.id}/export", params={"format": "markdown"})
+    assert answer.headers["content-type"].startswith("text/markdown")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{session.handle.id}.md"'
+    lines = answer.text.splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## Turn 1"]
+    assert "> # Turn 7" in lines
+    assert "> &lt;script>alert(1)&lt;/script>" in lines
+    assert not any(line.startswith(("#", "<", "```")) for line in lines if line not in ("## Turn 1", lines[0]))
+
+
+async def test_ses_18_an_export_of_an_earlier_release_is_imported(http: AsyncClient, env: Environment) -> None:
+    for file in sorted(EXPORTS.glob("v*.json")):
+        document = json.loads(file.read_text())
+        new_id = await imported(http, document)
+        turns = await transcript(http, new_id)
+        assert [turn["id"] for turn in turns] == [one["turn"]["id"] for one in document["turns"]]
+        assert [turn["user_message"] for turn in turns] == [one["turn"]["user_message"] for one in document["turns"]]
+        view = await model_view(http, new_id)
+        assert view["summary"]["text"] == "Ada wanted a story, and a file was read."
+        session = env.adopt(env.client.get_workflow_handle(new_id))
+        await session.prompt(id="next", text="go on")
+        assert (await session.idle(turns=len(turns) + 1))[-1].agent_message == "echo: go on"
+
+
+async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_what_is_wrong(
+    http: AsyncClient, env: Environment
+) -> None:
+    session = await env.start()
+    await session.prompt(id="p1", text="one")
+    await session.idle(turns=1)
+    document, new_id = await exported(http, session.handle.id), f"copy-{uuid4()}"
+    path = "/workflow/import"
+    whole = json.dumps(document)
+    answers = [
+        await http.post(path, params={"id": new_id}, content=whole[:-40], headers={"content-type": "application/json"}),
+        await http.post(path, params={"id": new_id}, json={**document, "version": 2}),
+        await http.post(path, params={"id": new_id}, content=whole, headers={"content-type": "text/plain"}),
+    ]
+    assert [answer.status_code for answer in answers] == [422] * 3
+    assert [answer.json()["errors"][0]["field"] for answer in answers] == ["body", "version", "body"]
+    assert (await http.get(f"/workflow/{new_id}")).status_code == 404
+    assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
+
+
+async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_audited(
+    temporal: Client, shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession
+) -> None:
+    document = await exported(shared_http, rich.handle.id)
+    folder, queue = shared_env.settings.state_dir, shared_env.task_queue
+    writer = Caller("key:writer", "", "Bob", "writer")
+    async with gateway(temporal, queue, folder, partials=shared_env.partials, caller=writer) as http:
+        refused = await http.post("/workflow/import", json=document)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "session.configuration.tool_policy")
+        document["session"]["configuration"]["tool_policy"] = {}
+        document["session"]["id"] = "somebody:elses"
+        new_id = await imported(http, document, "audited-import")
+        fork = await http.post(f"/workflow/{new_id}/fork", json={"id": "audited-fork", "turn": "p3", "title": "Other"})
+        assert (fork.status_code, fork.json()["turn"]) == (201, 3)
+        assert (await http.get(f"/workflow/{new_id}/export?format=markdown")).status_code == 200
+        described = (await http.get("/workflow/audited-fork")).json()
+        assert (described["title"], described["user"]) == ("Other", "Bob")
+        refused = await http.post(f"/workflow/{rich.handle.id}/fork", json={"id": "refused-fork"})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "tool_policy")
+    admin = Caller("key:admin", "", "Ada", "admin")
+    async with gateway(temporal, queue, folder, partials=shared_env.partials, caller=admin) as http:
+
+        async def outcomes() -> list[tuple[str, str, str]] | None:
+            entries = (await http.get("/audit", params={"user": "Bob"})).json()["entries"]
+            rows = sorted((entry["action"], entry["workflow_id"] or "", entry["outcome"]) for entry in entries)
+            return rows if all(entry["outcome"] != "unknown" for entry in entries) else None
+
+        assert await until(outcomes) == [
+            ("export", "audited-import", "accepted"),
+            ("fork", "audited-import", "accepted"),
+            ("fork", rich.handle.id, "refused"),
+            ("import", "", "refused"),
+            ("import", "audited-import", "accepted"),
+            ("start", "audited-fork", "accepted"),
+            ("start", "refused-fork", "refused"),
+        ]
+
+
+async def test_ses_18_the_python_client_exports_imports_and_forks(url: str, env: Environment) -> None:
+    async with GatewayClient(url) as client:
+        session = await env.start()
+        await session.prompt(id="p1", text="one")
+        await session.idle(turns=1)
+        document = b"".join([part async for part in client.export(session.handle.id)])
+        text = b"".join([part async for part in client.export(session.handle.id, markdown=True)])
+        assert (json.loads(document)["session"]["turn_count"], b"## Turn 1" in text) == (1, True)
+        copy = await client.import_session(document, "by-client")
+        assert (copy.workflow_id, copy.turn_count) == ("by-client", 1)
+        fork = await client.fork("by-client", turn=1, new_id="fork-by-client", title="Again")
+        assert (fork.turn, fork.message_id, fork.forked_from) == (1, "p1", "by-client")
+        empty = await env.start()
+        document = b"".join([part async for part in client.export(empty.handle.id)])
+        assert (await client.import_session(document)).turn_count == 0
+        with pytest.raises(GatewayProblemError) as no_turn:
+            await client.fork(empty.handle.id)
+        assert no_turn.value.problem.name == "invalid"
+        with pytest.raises(GatewayProblemError) as error:
+            await client.fork("by-client", new_id="fork-by-client", title="Other")
+        assert error.value.problem.name == "session-exists"
