@@ -17,12 +17,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from tests.log_watch import LOG_WATCH
-from tests.waiting import BOUND, growing_pauses, until
+from tests.waiting import BOUND, until
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
-from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -56,8 +55,9 @@ SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
 
 
+DELAY = 0.05
 LONG_PAUSE = 0.2
-"""Seconds between two queries of a session that works for long: each query is work for it, too."""
+"""Seconds before the first query of a session, and between two: each is work for it, too. A turn takes about 25 ms."""
 
 FEW_TURNS = 3
 """Turns that every query may bring; of more, only the last query does."""
@@ -218,7 +218,6 @@ class DrivenSession:
         self.client = client
         self.patient = patient
         self.handle = handle
-        self.watches = WatchRegistry(client)
 
     async def prompt(self, *args: Any, **fields: Any) -> None:
         await self.handle.signal("prompt", args=[fields] if fields else list(args))
@@ -278,24 +277,25 @@ class DrivenSession:
         *,
         turns: int | None = None,
         bound: float = BOUND,
-        max_pause: float = 0.0,
+        max_pause: float = LONG_PAUSE,
     ) -> ConversationState:
-        """Return the first state for which `is_so` holds; look again after each change of the session.
+        """Query the session until a state is so, and return that.
 
-        With `turns`, the state holds that many of the newest turns only: it costs less. `max_pause`, in
-        seconds, is for states that last: the pauses between two queries grow up to it.
+        With `turns`, the state holds that many of the newest turns only: it costs less. `max_pause`, in seconds, is
+        shorter for states that soon pass.
         """
-        deadline = asyncio.get_running_loop().time() + bound
-        pauses = growing_pauses(max_pause)
-        async with self.watches.watching(self.handle.id) as watch:
-            while True:
-                await next(pauses)
-                version = watch.version
-                state = await self.state(None if turns is None else {"limit": turns})
-                if is_so(state):
-                    return state
-                if not await watch.wait_beyond(version, until=deadline):
-                    raise AssertionError(f"never so; the last state was {state.model_dump_json(indent=1)[:4000]}")
+        state: ConversationState | None = None
+
+        async def check() -> ConversationState | None:
+            nonlocal state
+            state = await self.state(None if turns is None else {"limit": turns})
+            return state if is_so(state) else None
+
+        try:
+            return await until(check, within=bound, delay=DELAY, max_pause=max_pause)
+        except TimeoutError as error:
+            last = state.model_dump_json(indent=1)[:4000] if state else None
+            raise AssertionError(f"never so; the last state was {last}") from error
 
     async def idle(self, *, turns: int, bound: float = BOUND) -> list[ConversationMessage]:
         """Return the turns once `turns` turns are complete and no prompt waits."""
@@ -303,7 +303,6 @@ class DrivenSession:
             lambda s: s.session.turn_count >= turns and s.status == "idle" and not s.queue_length,
             turns=None if turns <= FEW_TURNS else 0,
             bound=bound,
-            max_pause=LONG_PAUSE,
         )
         return (state if turns <= FEW_TURNS else await self.state()).messages
 
@@ -428,5 +427,3 @@ async def _environment(
         finally:
             vendor.gate.open()
             tools.gate.open()
-            for session in env.sessions:
-                await session.watches.close()

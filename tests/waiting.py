@@ -4,7 +4,7 @@ Most waits need none of this: an event, a queue, a stream, a gate and a session'
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TypeVar
 
@@ -19,19 +19,25 @@ MAX_PAUSE = 0.05
 
 
 async def until(
-    condition: Callable[[], Answer | Awaitable[Answer]], *, within: float = BOUND, max_pause: float = MAX_PAUSE
+    condition: Callable[[], Answer | Awaitable[Answer]],
+    *,
+    within: float = BOUND,
+    delay: float = 0.0,
+    max_pause: float = MAX_PAUSE,
 ) -> Answer:
     """Call `condition` until its result is true, and return that.
 
-    For what can only be polled: a process, a file, a list of Temporal's, a gateway that is starting. `max_pause`, in
-    seconds, is longer for what takes long and costs something each time.
+    For what can only be polled: a process, a file, a list of Temporal's, a gateway that is starting. The
+    pauses double up to `max_pause`. For what takes long and costs something each time, `max_pause` is longer, and
+    `delay` is the pause before the first check; all in seconds.
 
     Raises:
         TimeoutError: after `within` seconds, with the last answer.
     """
-    answer, pause = None, FIRST_PAUSE
+    answer, pause = None, delay or FIRST_PAUSE
     try:
         async with asyncio.timeout(within):
+            await asyncio.sleep(delay)
             while True:
                 result = condition()
                 answer = await result if isawaitable(result) else result
@@ -41,18 +47,6 @@ async def until(
                 pause = min(2 * pause, max_pause)
     except TimeoutError as error:
         raise TimeoutError(f"not so within {within:g} s; the last answer was {answer!r}") from error
-
-
-FIRST_GROWING_PAUSE = 0.05
-"""Seconds: about what a turn takes, since every check is work for the session and for Temporal."""
-
-
-def growing_pauses(max_pause: float) -> Iterator[Awaitable[None]]:
-    """Yield pauses before checks: each is twice as long as the one before, up to `max_pause`."""
-    pause = min(FIRST_GROWING_PAUSE, max_pause)
-    while True:
-        yield asyncio.sleep(pause)
-        pause = min(2 * pause, max_pause)
 
 
 async def run_other_tasks(times: int = 1) -> None:

@@ -58,9 +58,7 @@ async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Env
 async def env(shared_worker: Environment, vendors: Vendors) -> AsyncIterator[Environment]:
     """The worker of all tests of the clients, with a vendor and tools of this test's own."""
     vendors.newest = env = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
-    yield env
-    for session in env.sessions:
-        await session.watches.close()
+    return env
 
 
 def gateway_settings(env: Environment) -> Settings:

@@ -63,5 +63,4 @@ async def next_worker(temporal: Client, settings: dict[str, Any]) -> AsyncIterat
 
 async def check_replay(session: DrivenSession) -> None:
     """Replay the history that the workers made together."""
-    await session.watches.close()
     await replayer().replay_workflow(await session.handle.fetch_history())

@@ -180,6 +180,5 @@ async def test_api_1_a_deletion_goes_on_wherever_the_worker_dies_over_it(
         assert (receipt.runs, receipt.remaining) == (1, 0)
         assert await stores.blobs.delete(session.handle.id) == 0
     assert await is_forgotten(temporal, session.handle.id)
-    await session.watches.close()
     replayer = Replayer(workflows=[DeleteSession], data_converter=pydantic_data_converter)
     await replayer.replay_workflow(await deletion.fetch_history())

@@ -180,7 +180,6 @@ class Law(RuleBasedStateMachine):
 
     async def _close(self) -> None:
         await self.session.handle.terminate()
-        await self.session.watches.close()
         await self.open.aclose()
 
     async def _check(self) -> None:

@@ -62,7 +62,6 @@ async def test_ses_14_a_session_of_dozens_of_runs_keeps_every_turn_though_its_wo
         await session.handle.result()
         async with Stores.of(Settings(**settings)) as stores:
             await check_transcript(session, stores, clients)
-    await session.watches.close()
     await check_runs(session)
 
 

@@ -232,10 +232,7 @@ async def scenario(temporal: Client, folder: Path, story: Story) -> AsyncIterato
     )
     session = DrivenSession(temporal, handle)
     await session.prompt(id="p1", text="Read, put and pay.")
-    try:
-        yield Scenario(session, settings, story)
-    finally:
-        await session.watches.close()
+    yield Scenario(session, settings, story)
 
 
 @dataclass

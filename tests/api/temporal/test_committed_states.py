@@ -190,7 +190,7 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
     lost = [(await taken_task(temporal, queue)).history.events[-1].event_time for _ in range(2)]
     async with environment(temporal, task_queue=queue) as env, asyncio.timeout(BOUND):
         session = env.adopt(handle)
-        async with session.watches.watching(handle.id) as watch:
+        async with watches.watching(handle.id) as watch:
             await watch.wait_beyond(0)
         committed = await stamp(session)
         for is_watched in (False, True):

@@ -98,8 +98,6 @@ async def supervised(
     env = Supervised(client, program, task_queue, folder)
     async with keep_running("The worker", program, env.log_lines.append, stop_seconds=stop_seconds):
         yield env
-    for session in env.sessions:
-        await session.watches.close()
 
 
 async def is_answering(session: DrivenSession) -> bool:
