@@ -63,8 +63,8 @@ class PromptSender:
         """Signal a prompt, and return its position if a worker answers in time.
 
         `contents` of its attachments, by hash, are stored before. With `start` the session is started if it does not
-        exist. `is_new`: the id is newly generated, so the prompt
-        can't have been sent before. Without `wants_receipt` it returns as soon as the prompt is safe.
+        exist. `is_new`: the id is newly generated, so the prompt can't have been sent before. Without `wants_receipt`
+        it returns as soon as the prompt is safe.
 
         Raises the session's rejection of the prompt, and 429 also before it is sent.
         """

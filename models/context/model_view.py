@@ -74,6 +74,9 @@ class ViewEntry:
     chars: int
     carried_bytes: int
 
+    def is_prompt_of(self, turn_id: str) -> bool:
+        return (self.ref.turn, self.ref.step) == (turn_id, None)
+
 
 @dataclass(frozen=True)
 class Eviction:
@@ -189,7 +192,7 @@ class ModelView:
             return None
         staying = self._head(first_n, max_bytes // 4)
         for entry in self._entries[len(staying) :]:
-            if excess <= 0 or entry.ref.summary or (entry.ref.turn, entry.ref.step) == (running_turn, None):
+            if excess <= 0 or entry.ref.summary or entry.is_prompt_of(running_turn):
                 staying.append(entry)
             else:
                 excess -= entry.carried_bytes
@@ -234,20 +237,19 @@ class ModelView:
 
         Returns the number of removed characters by turn number; a new segment begins if there are any.
         """
-        index = next((at for at in reversed(range(len(self._entries))) if self._is_prompt(at, running_turn)), None)
-        if index is None or self._entries[index].chars <= max_chars:
+        prompts = [index for index, entry in enumerate(self._entries) if entry.is_prompt_of(running_turn)]
+        if not prompts:
             return {}
+        index = prompts[-1]
         entry = self._entries[index]
+        if entry.chars <= max_chars:
+            return {}
         messages = tuple(name_largest_attachments(message, entry.chars - max_chars) for message in entry.messages)
         if messages == entry.messages:
             return {}
         self._entries[index] = _entry(entry.ref.model_copy(update={"messages": messages}), messages)
         self.open_segment()
         return {entry.ref.number: entry.chars - self._entries[index].chars}
-
-    def _is_prompt(self, index: int, turn_id: str) -> bool:
-        ref = self._entries[index].ref
-        return (ref.turn, ref.step) == (turn_id, None)
 
     def _permanent(self, running_turn: str, first_n: int) -> list[ViewEntry]:
         """Return the entries that `shrink` never evicts."""
@@ -314,7 +316,7 @@ class ModelView:
         for entry in self._entries:
             if entry.ref.summary:
                 pinned.add(index)
-            elif (entry.ref.turn, entry.ref.step) == (running_turn, None):
+            elif entry.is_prompt_of(running_turn):
                 opening = index  # the last one counts: the id may have been used long ago
             index += len(entry.messages)
         return frozenset(pinned | {opening})
@@ -433,7 +435,7 @@ def _chars(message: ModelMessage) -> int:
 
 
 def _stays_whole(entry: ViewEntry, running_turn: str) -> bool:
-    return entry.ref.summary is not None or (entry.ref.turn, entry.ref.step) == (running_turn, None)
+    return entry.ref.summary is not None or entry.is_prompt_of(running_turn)
 
 
 def _text_length(message: ModelMessage) -> int:

@@ -90,7 +90,7 @@ def copy_with_new_view(
 
 
 def _detach(context: ModelContext, leaving: Sequence[ExportedTurn], first: int, limits: Limits) -> list[str]:
-    """Let the view carry the messages of turns and steps that the session does not have; return texts to store."""
+    """Move the messages of turns and steps that the session does not have into the view; return texts to store."""
     texts = context.texts_of([one.turn for one in leaving], inline_bytes=limits.small_text_bytes)
     for one in leaving:
         steps_before = None if one.number < first else one.archived_steps
