@@ -12,6 +12,7 @@ from benchmarks.hand_off import hand_off
 from benchmarks.kept_facts import kept_facts
 from benchmarks.listing import listing
 from benchmarks.measurements import Row, months, throughput, turns
+from benchmarks.reading import reading
 from benchmarks.recovery import recovery
 from benchmarks.results import RESULTS, machine, table, with_own_part
 from benchmarks.starting import starting
@@ -28,7 +29,7 @@ async def measure() -> list[Row]:
             new_rows = await measurement(environment)
         _print(new_rows)
         rows += new_rows
-    for measurement_of_its_own in (starting, commands, copies, embedded, listing, recovery):
+    for measurement_of_its_own in (reading, starting, commands, copies, embedded, listing, recovery):
         new_rows = await measurement_of_its_own()
         _print(new_rows)
         rows += new_rows

@@ -5,20 +5,20 @@ the same work.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from statistics import median
 from time import perf_counter
 from uuid import uuid4
 
-import httpx
+from httpx import codes
 from temporalio.service import RPCError
 
 from benchmarks.environment import BOUND, BenchEnvironment, OurSession, gateway_process, interleaved, stack_environment
+from benchmarks.http_client import HttpClient, http_client
 from benchmarks.measurements import Row, row
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.ops.local.ports import LOOPBACK
 
 STARTS, STARTS_AT_ONCE, START_SAMPLES = 96, 16, 5
 PROMPT_SAMPLES = 40
@@ -35,11 +35,12 @@ RESPOND_ASYNC = {"Prefer": "respond-async"}
 
 async def commands() -> list[Row]:
     """Measure starts and prompts on what `make run` runs, with everybody in a process of their own."""
-    async with stack_environment() as environment, _http(environment) as http:
-        return [*await _starts(environment, http), *await _prompts(environment, http)]
+    async with stack_environment() as environment, gateway_process(environment) as port:
+        with http_client(port, at_once=CLIENTS) as http:
+            return [*await _starts(environment, http), *await _prompts(environment, http)]
 
 
-async def _starts(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[Row]:
+async def _starts(environment: BenchEnvironment, http: HttpClient) -> list[Row]:
     """Start sessions, 16 at once."""
 
     async def bare() -> str:
@@ -49,9 +50,9 @@ async def _starts(environment: BenchEnvironment, http: httpx.AsyncClient) -> lis
         return session_id
 
     async def ours() -> str:
-        response = await http.post("/workflow", json={"model": MODEL})
-        response.raise_for_status()
-        return str(response.json()["workflow_id"])
+        status, answer = await http.post("/workflow", {"model": MODEL})
+        assert status == codes.CREATED, answer
+        return str(answer["workflow_id"])
 
     samples = await interleaved(
         START_SAMPLES, lambda: _start_rate(environment, bare), lambda: _start_rate(environment, ours)
@@ -61,7 +62,7 @@ async def _starts(environment: BenchEnvironment, http: httpx.AsyncClient) -> lis
     return [row(what, f"{rate:.0f}", f"{floor:.0f}", floor / rate, at_most=1.5)]
 
 
-async def _prompts(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[Row]:
+async def _prompts(environment: BenchEnvironment, http: HttpClient) -> list[Row]:
     """Send prompts: one by one to an idle session, and by 64 clients at once, each to a session of its own."""
     idle, rates = await _idle(environment, http), await _rates(environment, http)
     (signal, receipt, at_once), (raw_rate, receipt_rate, at_once_rate) = idle, rates
@@ -74,18 +75,6 @@ async def _prompts(environment: BenchEnvironment, http: httpx.AsyncClient) -> li
             f"{crowd}, respond-async", f"{at_once_rate:.0f}", f"{raw_rate:.0f}", at_once_rate / raw_rate, at_least=0.85
         ),
     ]
-
-
-@asynccontextmanager
-async def _http(environment: BenchEnvironment) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client of a gateway that runs in its own process."""
-    # The gateway closes a connection that is idle for 5 s.
-    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS, keepalive_expiry=1)
-    async with (
-        gateway_process(environment) as port,
-        httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=BOUND, limits=limits) as http,
-    ):
-        yield http
 
 
 async def _start_rate(environment: BenchEnvironment, start: Callable[[], Awaitable[str]]) -> float:
@@ -107,7 +96,7 @@ async def _start_rate(environment: BenchEnvironment, start: Callable[[], Awaitab
 Send = Callable[[OurSession, str], Awaitable[None]]
 
 
-def _ways(http: httpx.AsyncClient) -> Sequence[Send]:
+def _ways(http: HttpClient) -> Sequence[Send]:
     """Return the ways to send a prompt: a bare signal, a request for a receipt, and one that wants none."""
 
     async def signal(session: OurSession, message_id: str) -> None:
@@ -116,10 +105,10 @@ def _ways(http: httpx.AsyncClient) -> Sequence[Send]:
     async def post(session: OurSession, message_id: str, headers: dict[str, str]) -> None:
         body = {"message": TEXT, "id": message_id}
         while True:
-            response = await http.post(f"/workflow/{session.handle.id}/prompt", json=body, headers=headers)
-            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:  # a busy machine; clients repeat the request
+            status, answer = await http.post(f"/workflow/{session.handle.id}/prompt", body, headers)
+            if status != codes.SERVICE_UNAVAILABLE:  # a busy machine; clients repeat the request
                 break
-        response.raise_for_status()
+        assert status == codes.ACCEPTED, answer
 
     return (
         signal,
@@ -143,7 +132,7 @@ async def _until_idle(session: OurSession) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _idle(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[float]:
+async def _idle(environment: BenchEnvironment, http: HttpClient) -> list[float]:
     """Return the median seconds of each way to send a prompt to a session that has nothing to do."""
     session = await environment.session("answer")
 
@@ -158,7 +147,7 @@ async def _idle(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[
     return [median(values) for values in await interleaved(PROMPT_SAMPLES, *ways)]
 
 
-async def _rates(environment: BenchEnvironment, http: httpx.AsyncClient) -> list[float]:
+async def _rates(environment: BenchEnvironment, http: HttpClient) -> list[float]:
     """Return the prompts a second of 64 clients for each way to send them."""
     sessions = [await environment.session("answer") for _ in range(CLIENTS)]
 

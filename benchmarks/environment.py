@@ -76,12 +76,14 @@ class BenchSession:
     watches: WatchRegistry
     rounds: int = 0
 
-    async def round(self) -> float:
+    async def round(self, text: str = "") -> float:
         """Return the seconds from a prompt's signal until a watching client sees its answer."""
         self.rounds += 1
         async with self.watches.watching(self.handle.id) as watch:
             started_at = perf_counter()
-            await self.handle.signal("prompt", {"id": f"m{self.rounds}", "text": self.text()})
+            await self.handle.signal(
+                "prompt", {"id": f"m{self.rounds}", "text": text or f"Question {self.rounds}: what is it?"}
+            )
             until = asyncio.get_running_loop().time() + BOUND
             version = watch.version
             while not await self.is_done():
@@ -89,10 +91,6 @@ class BenchSession:
                     raise TimeoutError(f"round {self.rounds} of {self.handle.id} is not done after {BOUND:g} s")
                 version = watch.version
             return perf_counter() - started_at
-
-    def text(self) -> str:
-        """Return the text of the newest prompt."""
-        return f"Question {self.rounds}: what is it?"
 
     async def is_done(self) -> bool:
         """Return whether the last round's answer is visible."""
@@ -132,6 +130,8 @@ class BenchEnvironment:
     client: Client
     settings: Settings
     watches: WatchRegistry
+    worker: Program | None = None
+    """The worker, if it has a process of its own."""
 
     async def session(self, script: str, *, limits: Limits | None = None) -> OurSession:
         """Start a session that plays `script`."""
@@ -191,7 +191,7 @@ async def stack_environment(*, in_memory: bool = False) -> AsyncIterator[BenchEn
             watches = WatchRegistry(client)
             await worker.start()
             try:
-                yield BenchEnvironment(client, settings, watches)
+                yield BenchEnvironment(client, settings, watches, worker)
             finally:
                 await watches.close()
                 await worker.stop(seconds=BOUND)

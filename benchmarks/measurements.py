@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from statistics import mean, median
 from time import perf_counter
 
-import httpx
-
-from benchmarks.environment import BenchEnvironment, BenchSession, OurSession, gateway, interleaved
-from turnkeeper.api.app import create_app
+from benchmarks.environment import BenchEnvironment, BenchSession, OurSession, gateway_process, interleaved
+from benchmarks.http_client import HttpClient, http_client
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ModelStep
@@ -60,8 +58,9 @@ async def turns(environment: BenchEnvironment) -> list[Row]:
     bound = late.floor_bytes + text
     totals = await _totals(ours)
     return [
-        row(f"signal to visible answer, turn {EARLY}", _ms(early.ours), _ms(early.floor), early.ratio, at_most=1.25),
-        row(f"signal to visible answer, turn {LATE}", _ms(late.ours), _ms(late.floor), late.ratio, at_most=1.25),
+        row(f"signal to visible answer, quick reads, turn {EARLY}", *early.seconds, early.ratio, at_most=1.0),
+        row(f"signal to visible answer, quick reads, turn {LATE}", *late.seconds, late.ratio, at_most=1.0),
+        row("the same as ordinary tools, which they are (ADR 51)", *late.seconds, late.ratio, at_most=1.25),
         row(
             f"the same, turn {LATE} to turn {EARLY}, each over its floor",
             "",
@@ -81,7 +80,7 @@ async def turns(environment: BenchEnvironment) -> list[Row]:
             f"{long_bytes:,.0f}",
             f"{bound:,.0f}",
             long_bytes / bound,
-            at_most=1.3,
+            at_most=1.2,
         ),
         *totals,
     ]
@@ -95,6 +94,10 @@ class _Sample:
     floor_bytes: float
     ratio: float
     """The median over pairs of consecutive samples, which a busy machine does not change."""
+
+    @property
+    def seconds(self) -> tuple[str, str]:
+        return _ms(self.ours), _ms(self.floor)
 
 
 async def _around(turn: int, ours: BenchSession, floor: BenchSession) -> _Sample:
@@ -151,8 +154,8 @@ async def _totals(session: OurSession) -> list[Row]:
             carried.append(sum(payload.ByteSize() for payload in ending.input.payloads))
     turns_done, megabytes = session.rounds, sum(sizes) / 1e6
     return [
-        Row(f"history of a {turns_done}-turn session", f"{megabytes:.2f} MB", "", "", "≤ 5 MB", megabytes <= 5),
-        Row("continue-as-new in it", str(len(carried)), "", "", "≤ 6", len(carried) <= 6),
+        Row(f"history of a {turns_done}-turn session", f"{megabytes:.2f} MB", "", "", "≤ 3 MB", megabytes <= 3),
+        Row("continue-as-new in it", str(len(carried)), "", "", "≤ 4", len(carried) <= 4),
         Row(
             "largest state handed over",
             f"{max(carried, default=0) / 1e6:.2f} MB",
@@ -175,17 +178,15 @@ async def months(environment: BenchEnvironment) -> list[Row]:
     for session, turn_count in ((short, 10), (long, MONTHS)):
         while session.rounds < turn_count:
             await session.round()
-    async with (
-        gateway(create_app(environment.settings, client=environment.client)) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as http,
-    ):
-        polls = await interleaved(
-            POLLS,
-            lambda: _poll(http, short),
-            lambda: _poll(http, long),
-            lambda: _bare(short),
-            lambda: _bare(long),
-        )
+    async with gateway_process(environment) as port:
+        with http_client(port) as http:
+            polls = await interleaved(
+                POLLS,
+                lambda: _poll(http, short),
+                lambda: _poll(http, long),
+                lambda: _bare(short),
+                lambda: _bare(long),
+            )
     http_short, http_long, bare_short, bare_long = map(median, polls)
     late = await _side_by_side(long, short)
     totals = await _totals(long)
@@ -198,13 +199,13 @@ async def months(environment: BenchEnvironment) -> list[Row]:
             http_long / http_short,
             at_most=1.2,
         ),
-        row("the same to a bare query, 10 turns", _ms(http_short), _ms(bare_short), http_short / bare_short, at_most=2),
+        row("the same to a bare query, 10 turns", _ms(http_short), _ms(bare_short), http_short / bare_short, at_most=1),
         row(
             f"the same to a bare query, {MONTHS} turns",
             _ms(http_long),
             _ms(bare_long),
             http_long / bare_long,
-            at_most=2,
+            at_most=1,
         ),
         row(
             f"signal to visible answer, one tool, turn {MONTHS} to turn 10",
@@ -225,19 +226,15 @@ async def months(environment: BenchEnvironment) -> list[Row]:
     ]
 
 
-async def _poll(http: httpx.AsyncClient, session: BenchSession) -> float:
+async def _poll(http: HttpClient, session: BenchSession) -> float:
+    path = f"/workflow/{session.handle.id}/conversation?last_seen_message_id=m{session.rounds}"
     if not hasattr(session, "revision"):
-        first = (
-            await http.get(f"/workflow/{session.handle.id}/conversation?last_seen_message_id=m{session.rounds}")
-        ).json()
+        first = await http.get(path)
         session.revision = first["conversation_update"]["revision"]  # type: ignore[attr-defined]
     started_at = perf_counter()
-    answer = await http.get(
-        f"/workflow/{session.handle.id}/conversation",
-        params={"last_seen_message_id": f"m{session.rounds}", "since_revision": session.revision},  # type: ignore[attr-defined]
-    )
+    answer = await http.get(f"{path}&since_revision={session.revision}")  # type: ignore[attr-defined]
     seconds = perf_counter() - started_at
-    update = answer.json()["conversation_update"]
+    update = answer["conversation_update"]
     if update["new_messages"] or update["updated_messages"]:
         raise AssertionError("something was new")
     return seconds
@@ -257,14 +254,10 @@ async def throughput(environment: BenchEnvironment) -> list[Row]:
 
     samples = await interleaved(3, lambda: turns_a_second(ours), lambda: turns_a_second(floor))
     our_rate, floor_rate = map(median, samples)
+    rates, ratio = (f"{our_rate:.1f}", f"{floor_rate:.1f}"), our_rate / floor_rate
     return [
-        row(
-            f"turns a second, {SESSIONS} sessions",
-            f"{our_rate:.1f}",
-            f"{floor_rate:.1f}",
-            our_rate / floor_rate,
-            at_least=0.85,
-        )
+        row(f"turns a second, {SESSIONS} sessions, quick reads", *rates, ratio, at_least=1.0),
+        row("the same as ordinary tools, which they are (ADR 51)", *rates, ratio, at_least=0.85),
     ]
 
 
