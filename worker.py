@@ -30,6 +30,7 @@ from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
@@ -72,7 +73,8 @@ def build_worker(
     """Return a worker for workflows and activities on one task queue, so that they can share contexts in memory."""
     texts = LargeTexts(stores.blobs)
     model_client = ModelClient(providers, client, texts, ListPrices())
-    models = ModelActivities(model_client, texts, partials, IndexNotes(stores.index_writer))
+    index_notes, quick_reader = IndexNotes(stores.index_writer), QuickReader(tools, texts)
+    models = ModelActivities(model_client, texts, partials, index_notes, quick_reader)
     summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)

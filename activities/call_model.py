@@ -18,6 +18,7 @@ from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
 from turnkeeper.activities.own_workflow import STOPPING, WorkflowSilentError, current_session_id
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
@@ -59,16 +60,22 @@ class ModelActivities:
     """The activity that calls a model for a turn's next step."""
 
     def __init__(
-        self, model_client: ModelClient, texts: LargeTexts, partials: PartialCarrier, index_notes: IndexNotes
+        self,
+        model_client: ModelClient,
+        texts: LargeTexts,
+        partials: PartialCarrier,
+        index_notes: IndexNotes,
+        quick_reader: QuickReader,
     ) -> None:
         self._model_client = model_client
         self._texts = texts
         self._partials = partials
         self._index_notes = index_notes
+        self._quick_reader = quick_reader
 
     @activity.defn
     async def call_model(self, call: ModelCall) -> ModelCallOutcome:
-        """Return the model's whole answer to exactly the context of `call.digest` (AGT-2).
+        """Return the model's whole answer to exactly the context of `call.digest` (AGT-2), and its quick reads.
 
         A second attempt calls the model again with the same context: it may be billed twice, it is recorded once.
         """
@@ -128,7 +135,9 @@ class ModelActivities:
             if call.repeats_empty and _is_empty(response):
                 spending.add(response.usage)
                 return ModelCallOutcome(repeat="empty_answer")
-            return ModelCallOutcome(response=await self._storable(_sanitized(response), call))
+            carriable = _sanitized(response)
+            stored = await self._storable(carriable, call)
+            return ModelCallOutcome(response=stored, reads=await self._quick_reader.read(call, carriable))
         except ModelError as error:
             failure = error
         except ApplicationError as error:

@@ -52,8 +52,11 @@ def four_calls(file: str) -> dict[str, Any]:
     }
 
 
+SEARCH = {"calls": [{"name": "file_search", "args": {"query": "agent", "path": "notes.txt"}}]}
+
 SCRIPTS = {
     "four": four_calls("notes.txt"),
+    "searches": {"repeat": True, "responses": [SEARCH, SEARCH, SEARCH, {"text": "It is a file of equal lines."}]},
     "long": four_calls("report.txt"),
     "tool": {
         "repeat": True,
@@ -64,7 +67,7 @@ SCRIPTS = {
     },
     "answer": {"repeat": True, "responses": [{"text": "It is a file of equal lines."}]},
 }
-"""Short texts; a file of 4 KB; a single tool call; and none."""
+"""Short texts; tools that are activities; a file of 4 KB; a single tool call; and none."""
 
 
 @dataclass

@@ -52,6 +52,7 @@ async def turns(environment: BenchEnvironment) -> list[Row]:
         await ours.round()
         await floor.round()
     late = await _around(LATE, ours, floor)
+    activities = await _around(EARLY, await environment.session("searches"), floor)
     longer = await environment.session("long")
     long_bytes = (await _around(EARLY, longer, floor)).our_bytes
     text = mean(map(_own_text, (await _state(longer)).messages[-5:]))
@@ -60,7 +61,7 @@ async def turns(environment: BenchEnvironment) -> list[Row]:
     return [
         row(f"signal to visible answer, quick reads, turn {EARLY}", *early.seconds, early.ratio, at_most=1.0),
         row(f"signal to visible answer, quick reads, turn {LATE}", *late.seconds, late.ratio, at_most=1.0),
-        row("the same as ordinary tools, which they are (ADR 51)", *late.seconds, late.ratio, at_most=1.25),
+        row("the same with tools that are activities, turn 5", *activities.seconds, activities.ratio, at_most=1.25),
         row(
             f"the same, turn {LATE} to turn {EARLY}, each over its floor",
             "",
@@ -249,15 +250,29 @@ async def _bare(session: BenchSession) -> float:
 
 async def throughput(environment: BenchEnvironment) -> list[Row]:
     """Measure turns a second of 32 concurrent sessions, and of 32 floor workflows."""
-    ours = [await environment.session("four") for _ in range(SESSIONS)]
+    reading = [await environment.session("four") for _ in range(SESSIONS)]
+    searching = [await environment.session("searches") for _ in range(SESSIONS)]
     floor = [await environment.floor() for _ in range(SESSIONS)]
 
-    samples = await interleaved(3, lambda: turns_a_second(ours), lambda: turns_a_second(floor))
-    our_rate, floor_rate = map(median, samples)
-    rates, ratio = (f"{our_rate:.1f}", f"{floor_rate:.1f}"), our_rate / floor_rate
+    samples = await interleaved(
+        3, lambda: turns_a_second(reading), lambda: turns_a_second(searching), lambda: turns_a_second(floor)
+    )
+    reads, searches, floors = map(median, samples)
     return [
-        row(f"turns a second, {SESSIONS} sessions, quick reads", *rates, ratio, at_least=1.0),
-        row("the same as ordinary tools, which they are (ADR 51)", *rates, ratio, at_least=0.85),
+        row(
+            f"turns a second, {SESSIONS} sessions, quick reads",
+            f"{reads:.1f}",
+            f"{floors:.1f}",
+            reads / floors,
+            at_least=1.0,
+        ),
+        row(
+            "the same with tools that are activities",
+            f"{searches:.1f}",
+            f"{floors:.1f}",
+            searches / floors,
+            at_least=0.85,
+        ),
     ]
 
 

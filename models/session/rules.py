@@ -7,10 +7,11 @@ session's first run.
 2   prompts are parked, a stop waits for the unfinished answer, tools that write ask
 3   limits of tokens are learned, lists show a new title at once
 4   sessions can start tasks
-5   the current rules: a turn writes no search attribute
+5   a turn writes no search attribute
+6   the current rules: quick reads run in the activity of the model call
 """
 
-CURRENT_RULES = 5
+CURRENT_RULES = 6
 
 
 class Since:
@@ -65,3 +66,8 @@ class Since:
 
     RARE_TURN_COUNTS = 5
     """The number of turns is no longer written with every turn (OPS-8)."""
+
+    # ---- rules 6
+
+    QUICK_READS = 6
+    """The activity of a model call runs quick reads itself (OPS-8)."""

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, PlainSerializer
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolStatus, Usage
+from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolResult, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
 
 
@@ -24,6 +24,10 @@ ToolEffect = Literal["read", "idempotent", "at_most_once"]
 """The effect of a repeated call, from MCP's annotations (AGT-7). Only the first two are retried."""
 
 
+QUICK_READS = frozenset({"file_list", "file_read", "now"})
+"""Built-in tools that read and end within milliseconds (OPS-8)."""
+
+
 class ToolSpec(Compact):
     """A tool as the model sees it, and the effect of a repeated call.
 
@@ -36,6 +40,10 @@ class ToolSpec(Compact):
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
     server: str = ""
+
+    @property
+    def is_quick_read(self) -> bool:
+        return self.built_in and self.effect == "read" and self.name in QUICK_READS
 
     @property
     def digest(self) -> str:
@@ -160,6 +168,19 @@ class ModelRequest(Compact):
     messages: list[ModelMessage]
 
 
+class QuickReads(Compact):
+    """What `call_model` may read itself, right after an answer that asks for nothing else (OPS-8).
+
+    `tools` are those that need no approval; the fields below are those of `ToolInvocation`. `room` is how many bytes of
+    JSON answer and results together may add to the turn inline.
+    """
+
+    tools: list[str]
+    room: int
+    workspace: str = ""
+    max_chars: int = 30_000
+
+
 class ModelCall(Compact):
     """Input of `call_model`: it identifies the context but does not contain it (AGT-2).
 
@@ -189,6 +210,8 @@ class ModelCall(Compact):
     cost_left: float | None = None
     unclear_answers: int = 0
     """How many answers to this request were unclear in earlier calls (AGT-9)."""
+    quick_reads: QuickReads | None = None
+    """`None`: no tool runs in the call's activity."""
 
 
 class ModelCallOutcome(Compact):
@@ -199,6 +222,8 @@ class ModelCallOutcome(Compact):
     """
 
     response: ModelResponse | None = None
+    reads: dict[int, ToolResult] = {}
+    """Results of the response's calls, by position, that `quick_reads` allowed and that were ready in time (OPS-8)."""
     unfinished: ModelResponse | None = None
     wait_seconds: float | None = None
     """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""

@@ -36,7 +36,11 @@ async def failure_of(error: Exception, *, attempt: int) -> Exception:
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, attempt=attempt)
     models = ModelActivities(
-        cast("Any", Broken(error)), cast("Any", None), InProcessCarrier(), IndexNotes(cast("Any", None))
+        cast("Any", Broken(error)),
+        cast("Any", None),
+        InProcessCarrier(),
+        IndexNotes(cast("Any", None)),
+        cast("Any", None),
     )
     with pytest.raises(Exception) as failed:  # noqa: PT011 - which one is what is tested
         await environment.run(models.call_model, CALL)

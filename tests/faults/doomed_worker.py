@@ -7,6 +7,7 @@ Theory of operation. A turn passes named points, each of them once:
     a task is started               in the workflow task that starts a child workflow, before Temporal hears of it
     pay begins, pay has run         around an activity, its result not yet reported
     pay is about to act, has acted  inside a tool, around its effect
+    file_read is called             before any tool is called, by an activity of its own or by a model call
     model call 2 has written 3      after three pieces of a streamed answer
 
 An activity is called by what it is about: `list_tools`, `model call 2` (the session's second model request), or the
@@ -22,7 +23,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +41,8 @@ from turnkeeper.activities.toolbox.configured_servers import own_tool_server
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
 
 Pause = Literal["until told", "until stopping", "for ever"]
@@ -161,10 +163,22 @@ class Shop:
         return server
 
 
+class CoursedToolbox(Toolbox):
+    """A toolbox whose calls pass points."""
+
+    def __init__(self, servers: Sequence[ToolServer], course: Course) -> None:
+        super().__init__(servers)
+        self._course = course
+
+    async def call(self, invocation: ToolInvocation) -> ToolResult:
+        await self._course.reaches(f"{invocation.name} is called")
+        return await super().call(invocation)
+
+
 def build_toolbox(settings: Settings, course: Course) -> Toolbox:
     """Return the built-in tools and the shop's, its ledger in `state_dir`."""
     shop = Shop(settings.state_dir / "ledger", course).server()
-    return Toolbox([own_tool_server(settings), ToolServer("shop", shop, trusted=True)])
+    return CoursedToolbox([own_tool_server(settings), ToolServer("shop", shop, trusted=True)], course)
 
 
 # ---- points in the worker

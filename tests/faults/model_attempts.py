@@ -17,6 +17,7 @@ from turnkeeper.activities.model_request.list_prices import ListPrices
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS, CacheKey
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.transcript.model_call import (
@@ -46,7 +47,9 @@ class ModelAttempts:
         texts = LargeTexts(cast("Any", None))
         providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
         models = ModelClient(providers, cast("Any", None), texts, ListPrices())
-        self._activities = ModelActivities(models, texts, InProcessCarrier(), IndexNotes(cast("Any", None)))
+        self._activities = ModelActivities(
+            models, texts, InProcessCarrier(), IndexNotes(cast("Any", None)), QuickReader(cast("Any", None), texts)
+        )
         self._call = ModelCall(
             turn=1, step=1, request=1, model=wire.model, digest=digest_of(REQUEST), repeats_empty=True
         )

@@ -36,6 +36,16 @@ async def tool_calls(env: Environment) -> DrivenSession:
     return session
 
 
+async def quick_reads(env: Environment) -> DrivenSession:
+    env.tools.specs += [ToolSpec(name=name, effect="read", built_in=True) for name in ("file_read", "now")]
+    read = ("file_read", {"path": "a.txt"})
+    env.vendor.script = [asks(read, ("now", {})), asks(read, ("look", {})), says("done")]
+    session = await env.start()
+    await session.prompt("read")
+    await session.idle(turns=1)
+    return session
+
+
 async def failed_tool(env: Environment) -> DrivenSession:
     async def fail(invocation: object) -> ToolResult:
         return ToolResult(outcome="look failed", status="error")
@@ -515,6 +525,7 @@ STORIES: dict[str, Story] = {
     for story in (
         one_turn,
         tool_calls,
+        quick_reads,
         failed_tool,
         failed_turn,
         cancelled_turn,

@@ -15,8 +15,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.session.rules import Since
-    from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse
-    from turnkeeper.models.transcript.trajectory import Usage
+    from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
+    from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
@@ -53,6 +53,8 @@ class ModelCalls:
         """The vendor's usage report for the last answer; `None`: it reported none."""
         self.spent: Usage | None = None
         """Usage of failed attempts at the last answer (AGT-9)."""
+        self.reads: dict[int, ToolResult] = {}
+        """Results of the last answer's quick reads, by the position of their call (OPS-8)."""
 
     async def ask(self) -> ModelResponse:
         """Return the model's response, after waits and resends as `activities/failures.py` decides (AGT-9)."""
@@ -66,7 +68,7 @@ class ModelCalls:
             if outcome.response is not None:
                 self._slot.close()
                 self._note_size(request)
-                self.usage = outcome.response.usage
+                self.usage, self.reads = outcome.response.usage, outcome.reads
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             resends[cause] += 1
@@ -191,6 +193,7 @@ class ModelCalls:
                 repeats_empty=self._resends_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
+                quick_reads=self._quick_reads() if session.rules >= Since.QUICK_READS else None,
                 **(turn.budgets.remaining() if session.rules >= Since.SPENT_USAGE else {}),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
@@ -208,6 +211,22 @@ class ModelCalls:
             return await (self._finished(call) if session.rules >= Since.UNFINISHED_ANSWERS else call)
         except ActivityError as error:
             self._scope.fail_with(error)
+
+    def _quick_reads(self) -> QuickReads | None:
+        """Return what the activity may read itself; `None` if there is nothing, or no room for results."""
+        session, turn = self._session, self._scope.turn
+        tools = [
+            tool.name for tool in session.offered_tools if tool.is_quick_read and self._scope.decide(tool) == "allow"
+        ]
+        room = turn.inline_room
+        if not tools or room <= 0:
+            return None
+        return QuickReads(
+            tools=tools,
+            room=room,
+            workspace=session.config.workspace,
+            max_chars=turn.limits.max_tool_result_chars,
+        )
 
     async def _finished(self, call: workflow.ActivityHandle[ModelCallOutcome]) -> ModelCallOutcome:
         """Return the outcome of a call; keep the written part of an incomplete answer (SES-9).

@@ -13,10 +13,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.approvals import rejection_result
-    from turnkeeper.models.session.rules import Since
-    from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.transcript.large_texts import bound_result
-    from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+    from turnkeeper.models.transcript.model_call import ToolInvocation
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
@@ -37,6 +35,8 @@ class ToolCalls:
         self._session = scope.session
         self._approvals = Approvals(scope)
         self._scheduled: set[str] = set()
+        self.reads: dict[str, ToolResult] = {}
+        """Results of quick reads by call id; the model call's activity ran them (OPS-8)."""
 
     def check(self, step: ModelStep) -> None:
         """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
@@ -102,7 +102,7 @@ class ToolCalls:
             return ToolResult(
                 outcome=f"The arguments of {call.name} are not a JSON object", content=call.args, status="error"
             )
-        if self._decide(tool) == "deny":
+        if self._scope.decide(tool) == "deny":
             return ToolResult(outcome=f"{call.name} is denied by this session's tool policy", status="denied")
         return None
 
@@ -113,22 +113,14 @@ class ToolCalls:
         if self._reject_call(call):
             return False
         tool = self._session.find_tool(call.name)
-        return tool is not None and self._decide(tool) == "ask"
-
-    def _decide(self, tool: ToolSpec) -> ToolDecision:
-        session = self._session
-        return decide(
-            self._scope.turn.tool_policy,
-            tool,
-            unattended=session.config.unattended,
-            allowed=session.tools.allowances,
-            trusts_built_in=session.facts.default_rules < Since.ASKING_BEFORE_WRITES,
-        )
+        return tool is not None and self._scope.decide(tool) == "ask"
 
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         self._scope.check_stop()
         if self._task_tools.has(call.name):
             return await self._task_tools.run(call, inline_bytes=inline_bytes)
+        if read := self.reads.pop(call.id, None):
+            return read
         turn, time_left = self._scope.turn, self._scope.time_left()
         self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)

@@ -168,6 +168,7 @@ class TurnRunner:
         step = slot.add_response(response, calls, now=workflow.now(), spent=self._model_calls.spent)
         turn = self._scope.turn.with_unsettled_step(response.state, segment=self._model_calls.segment)
         slot.change(turn)
+        self._tool_calls.reads = {calls[position].id: read for position, read in self._model_calls.reads.items()}
         if step.is_answer:
             slot.settle_step()
         self._scope.refresh_ui()

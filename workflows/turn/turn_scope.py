@@ -14,7 +14,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
     from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
+    from turnkeeper.models.transcript.model_call import ToolSpec
 
 
 class TurnScope:
@@ -50,6 +52,17 @@ class TurnScope:
         """
         self.check_stop()
         return self.is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
+
+    def decide(self, tool: ToolSpec) -> ToolDecision:
+        """Return whether a call of `tool` may run in this turn (AGT-8)."""
+        session = self.session
+        return decide(
+            self.turn.tool_policy,
+            tool,
+            unattended=session.config.unattended,
+            allowed=session.tools.allowances,
+            trusts_built_in=session.facts.default_rules < Since.ASKING_BEFORE_WRITES,
+        )
 
     def time_left(self) -> timedelta:
         """Return the turn's remaining time, in whole seconds. Raises `TurnFailedError` if it is over."""

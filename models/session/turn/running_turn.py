@@ -177,9 +177,14 @@ class RunningTurn(CarriedTurn):
         """Maximum of an inline text of an answer (SES-15)."""
         return self.limits.inline_bytes(self.carried_bytes)
 
+    @property
+    def inline_room(self) -> int:
+        """How much more the turn may carry before its texts go by reference; negative if it carries more."""
+        return self.limits.turn_inline_bytes - self.carried_bytes
+
     def result_inline_bytes(self, results: int) -> int:
         """Return the maximum of an inline result when a step has this many `results` (SES-15)."""
-        share = (self.limits.turn_inline_bytes - self.carried_bytes) // max(1, results)
+        share = self.inline_room // max(1, results)
         return max(self.limits.small_text_bytes, min(self.inline_bytes, share))
 
     def oldest_steps(self, *, keep_bytes: int) -> list[Step]:

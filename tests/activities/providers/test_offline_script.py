@@ -23,6 +23,7 @@ from turnkeeper.activities.providers.offline.provider import OfflineProvider
 from turnkeeper.activities.providers.offline.script import ScriptedModel
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.context.model_view import digest_of
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -173,7 +174,9 @@ async def test_agt_9_the_activity_tells_the_script_how_often_the_workflow_waited
     REQUESTS.put(key, request, size=1)
     providers, texts = ProviderRegistry({"offline": lambda: player.model}), LargeTexts(Mock(spec=Blobs))
     asking = ModelClient(providers, Mock(spec=Client), texts, ListPrices())
-    call_model = ModelActivities(asking, texts, InProcessCarrier(), IndexNotes(cast("Any", None))).call_model
+    call_model = ModelActivities(
+        asking, texts, InProcessCarrier(), IndexNotes(cast("Any", None)), QuickReader(cast("Any", None), texts)
+    ).call_model
     assert (await activity.run(call_model, call)).wait_seconds == 60
     outcome = await activity.run(call_model, call.model_copy(update={"round": 1}))
     assert outcome.response.text == "a"

@@ -21,7 +21,7 @@ from turnkeeper.activities.toolbox.built_in import ResultLimits, built_in_tools,
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_READ_BYTES, Workspace
-from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.model_call import QUICK_READS, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolStatus
 
 NOW = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
@@ -128,6 +128,10 @@ async def test_agt_6_the_tools_say_what_they_do_and_what_a_repetition_may_do(too
 def test_agt_6_only_writing_is_said_to_destroy(tmp_path):
     tools = built_in_tools(tmp_path, now=lambda: NOW)
     assert [tool.name for tool in tools if tool.annotations.destructive_hint] == ["file_write"]
+
+
+async def test_ops_8_every_quick_read_is_a_built_in_tool_that_reads(toolbox):
+    assert {tool.name for tool in (await toolbox.list_tools()).tools if tool.is_quick_read} == QUICK_READS
 
 
 async def test_agt_7_no_argument_is_silently_ignored_and_no_tokens_are_spent_on_titles(toolbox):
