@@ -13,7 +13,7 @@ Theory of operation. Worker and gateway use the file at the same time, and peopl
   journal, and with it the earlier state, although the session has already dropped the archived turns.
 - `secure_delete` overwrites deleted data.
 - A whole transaction runs in one thread. SQLAlchemy's asyncio extension would need a thread for each connection, wake
-  the event loop for every statement, and load the ORM (docs/decisions/0056).
+  the event loop for every statement, and load the ORM (docs/decisions/0057).
 """
 
 import asyncio

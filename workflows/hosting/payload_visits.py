@@ -1,4 +1,4 @@
-"""Spares our workflows the SDK's visits of payloads where they would change nothing (OPS-8, docs/decisions/0056).
+"""Spares our workflows the SDK's visits of payloads where they would change nothing (OPS-8, docs/decisions/0057).
 
 Theory of operation. For each activation the SDK walks six times through its messages, in Python, and gives every
 payload to the codec and the external storage: a fifth of a worker's CPU time, also where there is neither. It has no
