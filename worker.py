@@ -47,6 +47,7 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare_in_time
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
+from turnkeeper.workflows.hosting.payload_visits import spare_needless_visits
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
@@ -82,6 +83,7 @@ def build_worker(
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
+    spare_needless_visits()
     worker = Worker(
         client,
         task_queue=settings.task_queue,

@@ -14,6 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
@@ -34,9 +35,6 @@ MAX_WAIT = 600.0
 
 MAX_WAITS = 10
 """How often the workflow waits before it retries one request, until the turn fails."""
-
-WORKER_DIED = "worker_died"
-"""The `type` of an attempt's failure if `ops/local/worker_process.py` saw the worker's process end."""
 
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""

@@ -5,28 +5,14 @@ only after the heartbeat timeout. A report is one line in a pipe: `+` when an ac
 then its token and ids in Base64. Reports are optional: a line that the pipe doesn't accept is dropped.
 """
 
-import base64
 import os
 import select
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from temporalio import activity
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-Event = Literal["begun", "ended"]
-
-_MARKS: dict[Event, bytes] = {"begun": b"+", "ended": b"-"}
-_EVENTS = {mark: event for event, mark in _MARKS.items()}
-
-
-class RunningActivity(NamedTuple):
-    """An attempt of an activity: its task token, and the ids by which Temporal shows it."""
-
-    token: bytes
-    workflow_id: str
-    run_id: str
-    activity_id: str
+from turnkeeper.activities.running_activity import Event, RunningActivity, render_report
 
 
 class RunningReporter(Interceptor):
@@ -70,25 +56,3 @@ class _ReportedActivity(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         finally:
             self._reporter.report("ended", running)
-
-
-def render_report(event: Event, running: RunningActivity) -> bytes:
-    r"""Return the line of a report.
-
-    >>> render_report("begun", RunningActivity(b"token", "s-1", "r", "2"))
-    b'+dG9rZW4= cy0x cg== Mg==\n'
-    """
-    names = (running.token, *(name.encode() for name in running[1:]))
-    return _MARKS[event] + b" ".join(base64.b64encode(name) for name in names) + b"\n"
-
-
-def parse_reports(lines: Iterable[bytes]) -> Iterator[tuple[Event, RunningActivity]]:
-    """Yield the event and the activity of each line.
-
-    >>> list(parse_reports([b"-dG9rZW4= cy0x cg== Mg=="]))
-    [('ended', RunningActivity(token=b'token', workflow_id='s-1', run_id='r', activity_id='2'))]
-    """
-    for line in lines:
-        token, *names = (base64.b64decode(name) for name in line[1:].split(b" "))
-        workflow_id, run_id, activity_id = (name.decode() for name in names)
-        yield _EVENTS[line[:1]], RunningActivity(token, workflow_id, run_id, activity_id)

@@ -21,7 +21,8 @@ from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
-from turnkeeper.models.session.messages import Configure, EndSession, ModelName, SystemPrompt, Title, UserName
+from turnkeeper.models.session.defaults import SystemPrompt
+from turnkeeper.models.session.messages import Configure, EndSession, ModelName, Title, UserName
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tool_policy import ToolPolicy

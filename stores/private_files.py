@@ -11,7 +11,10 @@ UMASK = 0o077
 
 _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
-_OURS = ("temporal.db*", "temporal.json", "temporal.new", "archive.db*", "gateway.json", "logs", "logs/*.log*")
+_OURS = (
+    *("temporal.db*", "temporal.json", "temporal.new", "temporal.program"),
+    *("archive.db*", "gateway.json", "logs", "logs/*.log*"),
+)
 """Our files in a state directory. Others are not touched: the folder may have more in it."""
 
 _log = logging.getLogger(__name__)

@@ -12,9 +12,10 @@ The index is never the only copy of anything: a lost write is repaired later, an
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, or_, select, tuple_, update
 
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
@@ -194,7 +195,13 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
 
 
 def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
-    insert = insert_into(connection, SESSIONS)
+    connection.execute(_put_statement(connection.dialect.name), rows)
+
+
+@cache
+def _put_statement(dialect_name: str) -> Executable:
+    """Return the statement of `put`. Building it would take longer than running it."""
+    insert = insert_into(dialect_name, SESSIONS)
     new, stored = insert.excluded, SESSIONS.c
     is_same_session = new.started_at == stored.started_at
     is_later = or_(
@@ -207,7 +214,7 @@ def _put(connection: Connection, rows: Sequence[dict[str, object]]) -> None:
     is_second = is_same_session & (new.revision == stored.revision)
     for name in ("title", "model", "searched_text"):
         values[name] = case((is_second, stored[name]), else_=new[name])
-    connection.execute(insert.on_conflict_do_update(index_elements=["session_id"], set_=values, where=is_later), rows)
+    return insert.on_conflict_do_update(index_elements=["session_id"], set_=values, where=is_later)
 
 
 def _close(connection: Connection, closures: Sequence[SessionClosure]) -> None:
@@ -239,7 +246,7 @@ def _configure(connection: Connection, session_id: WorkflowId, values: dict[str,
 
 
 def _note_compared(connection: Connection, row: dict[str, object]) -> None:
-    insert = insert_into(connection, INDEX_REPAIRS)
+    insert = insert_into(connection.dialect.name, INDEX_REPAIRS)
     new = insert.excluded.compared_until
     is_later = new > INDEX_REPAIRS.c.compared_until
     values = {"compared_until": new}

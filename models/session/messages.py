@@ -7,13 +7,11 @@ import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     Field,
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import to_json
 
 from turnkeeper.models.context.context_view import TURNS_A_PAGE
 from turnkeeper.models.context.window import ConversationHistoryConfig, HistoryChange
@@ -22,6 +20,7 @@ from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.session.carried_state import Carried
+from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
 from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
@@ -33,33 +32,13 @@ from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""
 
-DEFAULT_MODEL = "offline:"
-
-DEFAULT_SYSTEM_PROMPT = (
-    "You are a careful assistant working in a conversation that can last for months. "
-    "Use the tools you are given to look things up rather than guessing, say plainly what you could not do, "
-    "and answer briefly."
-)
-
 USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
 """User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
 
 _USER_PATTERN_WITHOUT_APOSTROPHES = r"^[\w .@+~-]{1,64}$"
 
-SYSTEM_PROMPT_BYTES = 100_000
-"""Maximum of a system prompt, as JSON, since it is carried from run to run."""
-
-
-def _carriable(system_prompt: str) -> str:
-    # `to_json` raises for a lone surrogate; other checks reject it in short texts.
-    if len(system_prompt) * 6 > SYSTEM_PROMPT_BYTES and len(to_json(system_prompt)) > SYSTEM_PROMPT_BYTES:
-        raise ValueError(f"may have {SYSTEM_PROMPT_BYTES:,} bytes as JSON")
-    return system_prompt
-
-
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
-SystemPrompt = Annotated[str, Field(max_length=50_000), AfterValidator(_carriable)]
 ModelName = Annotated[
     str,
     WithJsonSchema(

@@ -7,6 +7,7 @@ Its files in the state directory:
     temporal.db.lock        locked as long as the server lives
     temporal.db.version     the version of the server that wrote the database
     temporal.json           the server's address, for gateway and worker
+    temporal.program        the program's version and options, so that it is asked only once
     logs/temporal.log       the server's log
 
 Two servers on one database would both start and both write, without an error, so we lock it. The server inherits the
@@ -32,7 +33,7 @@ from turnkeeper.ops.local import write_ahead_log
 from turnkeeper.ops.local.environments import server_environment
 from turnkeeper.ops.local.ports import LOOPBACK, is_free, usable_port
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.temporal_binary import NoBinaryError, find_or_download_binary, has_flag, server_version
+from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.connection import (
     DEFAULT_NAMESPACE,
@@ -50,9 +51,6 @@ STOP_SECONDS = 10.0
 """Timeout of a stop, which takes about 1 s."""
 
 POLL_SECONDS = 0.02
-
-HIDE_NEWS = "--ui-disable-news-fetch"
-"""The option of newer servers without which their Web UI asks for news on the Internet."""
 
 QUERIES: Mapping[str, str] = {"history.MaxBufferedQueryCount": "100"}
 """How many queries of one session may wait for its running workflow task. With the default of 1, the second of two
@@ -185,13 +183,12 @@ class DevServer:
 
     async def _launch(self, binary: Path) -> None:
         with self._database_lock() as lock:
-            # Both at once: each starts the program, which takes a tenth of a second.
-            version, hides_news = await asyncio.gather(server_version(binary), has_flag(binary, HIDE_NEWS))
-            self._check_version(binary, version)
+            facts = await facts_of(binary, state_dir=self.state_dir)
+            self._check_version(binary, facts.version)
             self._choose_ports()
             log = self.state_dir / "logs" / "temporal.log"
             environment = server_environment(os.environ)
-            command = self._command(binary, hides_news=hides_news)
+            command = self._command(binary, hides_news=facts.hides_news)
             program = Program(command, log=log, env=environment, umask=UMASK)
             await program.start(keep_open=lock)
             self._program = program

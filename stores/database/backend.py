@@ -2,21 +2,39 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection
 
 from turnkeeper.models.errors import TurnkeeperError
+
+Result = TypeVar("Result")
 
 
 class NewerTablesError(TurnkeeperError):
     """A newer release has migrated the database."""
 
 
+class Transactions(Protocol):
+    """Runs functions in transactions of one database."""
+
+    async def run(
+        self, work: Callable[[Connection], Result], *, begin: str | None, may_commit: Callable[[], bool]
+    ) -> Result:
+        """Return what `work` returns. Nothing is committed if it raises, or `may_commit` returns False after it.
+
+        `begin` is the transaction's first statement; `None`: the driver begins it.
+        """
+
+    async def close(self) -> None:
+        """Close what is open, without waiting for transactions."""
+
+
 @dataclass(frozen=True)
 class Backend:
-    """An engine, and what is specific to it."""
+    """Transactions, and what is specific to the database."""
 
-    engine: AsyncEngine
+    transactions: Transactions
     max_writers: int
     """Maximum concurrent writing transactions of this process."""
     begin_reading: str | None

@@ -1,10 +1,12 @@
 """The store in a PostgreSQL database: pooled connections, each pinged before it is used."""
 
-from sqlalchemy import URL
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
+from collections.abc import Callable
 
-from turnkeeper.stores.database.backend import Backend
+from sqlalchemy import URL, Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from turnkeeper.stores.database.backend import Backend, Result
 
 CONNECT_SECONDS = 3.0
 
@@ -33,7 +35,7 @@ def postgresql_backend(url: URL) -> Backend:
     except ModuleNotFoundError as error:
         raise ValueError("PostgreSQL needs the package asyncpg: install turnkeeper[postgres].") from error
     return Backend(
-        engine=engine,
+        transactions=AsyncTransactions(engine),
         max_writers=MAX_CONNECTIONS,
         begin_reading=None,
         begin_writing=None,
@@ -41,6 +43,27 @@ def postgresql_backend(url: URL) -> Backend:
         create=lambda: None,
         explain=_explain,
     )
+
+
+class AsyncTransactions:
+    """Runs transactions in the event loop."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+
+    async def run(
+        self, work: Callable[[Connection], Result], *, begin: str | None, may_commit: Callable[[], bool]
+    ) -> Result:
+        async with self.engine.connect() as connection:
+            if begin is not None:
+                await connection.exec_driver_sql(begin)
+            result = await connection.run_sync(work)
+            if may_commit():
+                await connection.commit()
+            return result
+
+    async def close(self) -> None:
+        await self.engine.dispose()
 
 
 def _query(url: URL) -> dict[str, str]:

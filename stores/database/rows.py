@@ -16,9 +16,9 @@ DELETE_BATCH_ROWS = 100
 """Rows deleted in one transaction, which overwrites them and must stay short for every session."""
 
 
-def insert_into(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    """Return an insert with `on_conflict_do_update`, of the connection's dialect; other dialects stay unloaded."""
-    dialect: Any = import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
+def insert_into(dialect_name: str, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    """Return an insert with `on_conflict_do_update`, of a connection's dialect; other dialects stay unloaded."""
+    dialect: Any = import_module(f"sqlalchemy.dialects.{dialect_name}")
     insert: postgresql.Insert | sqlite.Insert = dialect.insert(table)
     return insert
 
@@ -28,7 +28,7 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str
 
     A check before the insert would not be enough: two attempts of one activity may write at the same time.
     """
-    connection.execute(insert_into(connection, table).on_conflict_do_nothing(), rows)
+    connection.execute(insert_into(connection.dialect.name, table).on_conflict_do_nothing(), rows)
 
 
 def put_rows(
@@ -38,7 +38,7 @@ def put_rows(
 
     With `newest_by`, a row with a greater value in that column stays, so a late second attempt undoes nothing.
     """
-    insert = insert_into(connection, table)
+    insert = insert_into(connection.dialect.name, table)
     keys = [column.name for column in table.primary_key]
     values = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys}
     where = None if newest_by is None else insert.excluded[newest_by] >= table.c[newest_by]

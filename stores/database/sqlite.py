@@ -12,23 +12,29 @@ Theory of operation. Worker and gateway use the file at the same time, and peopl
 - `synchronous=EXTRA` makes commits durable. With `FULL`, a power cut just after a commit can restore the deleted
   journal, and with it the earlier state, although the session has already dropped the archived turns.
 - `secure_delete` overwrites deleted data.
+- A whole transaction runs in one thread. SQLAlchemy's asyncio extension would need a thread for each connection, wake
+  the event loop for every statement, and load the ORM (docs/decisions/0057).
 """
 
+import asyncio
 import os
 import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, NullPool, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from turnkeeper.stores.database.backend import Backend
+from turnkeeper.stores.database.backend import Backend, Result
+from turnkeeper.stores.database.timeouts import MAX_OPERATIONS
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
 BUSY_SECONDS = 2.0
 """How long a transaction waits for those of other processes."""
+
+THREAD_NAME = "store"
 
 _PRAGMAS = "PRAGMA synchronous=EXTRA; PRAGMA secure_delete=ON;"
 
@@ -49,8 +55,8 @@ _REASONS = {
 def sqlite_backend(path: Path) -> Backend:
     """Return the backend of the file `path`, without opening it yet."""
     file = path.absolute()
-    engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=file.as_uri(), query={"uri": "true", "mode": "rw"}),
+    engine = create_engine(
+        URL.create("sqlite", database=file.as_uri(), query={"uri": "true", "mode": "rw"}),
         poolclass=NullPool,
         # A connection is closed after its only transaction, so it needs no reset.
         pool_reset_on_return=None,
@@ -59,9 +65,9 @@ def sqlite_backend(path: Path) -> Backend:
         # Without an isolation level the driver begins no transactions itself; it would do so only before writes.
         connect_args={"timeout": BUSY_SECONDS, "isolation_level": None},
     )
-    event.listen(engine.sync_engine, "connect", _set_up)
+    event.listen(engine, "connect", _set_up)
     return Backend(
-        engine=engine,
+        transactions=ThreadedTransactions(engine),
         # Waiting inside the process is cheaper and fairer than waiting for SQLite's lock.
         max_writers=1,
         begin_reading="BEGIN",
@@ -73,8 +79,37 @@ def sqlite_backend(path: Path) -> Backend:
     )
 
 
-def _set_up(connection: Any, _record: object) -> None:
-    connection.run_async(lambda driver: driver.executescript(_PRAGMAS))
+class ThreadedTransactions:
+    """Runs each transaction in one of `MAX_OPERATIONS` threads, which end with `close`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def run(
+        self, work: Callable[[Connection], Result], *, begin: str | None, may_commit: Callable[[], bool]
+    ) -> Result:
+        def transact() -> Result:
+            with self.engine.connect() as connection:
+                if begin is not None:
+                    connection.exec_driver_sql(begin)
+                result = work(connection)
+                if may_commit():
+                    connection.commit()
+                return result
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MAX_OPERATIONS, thread_name_prefix=THREAD_NAME)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, transact)
+
+    async def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+    connection.executescript(_PRAGMAS)
 
 
 def _create(file: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
-from turnkeeper.activities.failures import MAX_WAIT, MAX_WAITS, WORKER_DIED, describe_failure, judge
+from turnkeeper.activities.failures import MAX_WAIT, MAX_WAITS, describe_failure, judge
 from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 from turnkeeper.workflows.activity_options import MODEL_RETRIES

@@ -34,7 +34,6 @@ from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.die_with_parent import die_with_parent
 
 PRELOADED = (
-    "aiosqlite",
     "alembic.command",
     "anyio._backends._asyncio",
     "encodings.idna",

@@ -16,6 +16,7 @@ from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database import database as module
 from turnkeeper.stores.database.database import MAX_OPERATIONS, Database, StoreUnavailableError
+from turnkeeper.stores.database.sqlite import THREAD_NAME
 from turnkeeper.stores.database.tables import BLOBS
 
 
@@ -26,7 +27,7 @@ class Hanging:
         self.folder = file.parent
         self.database = Database.of_file(file)
         self.entered, self.released = threading.Event(), threading.Event()
-        event.listen(self.database._backend.engine.sync_engine, "connect", self._prepare)
+        event.listen(self.database._backend.transactions.engine, "connect", self._prepare)
 
     def hang(self, connection: Connection) -> None:
         connection.execute(insert(BLOBS).values(session_id="s1", hash="half", content=b""))
@@ -50,7 +51,7 @@ async def hanging(tmp_path: Path) -> AsyncIterator[Hanging]:
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if "_connection_worker_thread" in thread.name]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 
 def open_files(folder: Path) -> list[str]:
@@ -68,9 +69,11 @@ async def nothing_stays_behind(hanging: Hanging) -> None:
     assert open_files(hanging.folder) == []
 
 
-async def test_ses_15_a_use_leaves_no_thread(tmp_path: Path):
+async def test_ses_15_a_use_leaves_few_threads_and_the_end_none(tmp_path: Path):
     database = Database.of_file(tmp_path / "archive.db")
     await asyncio.gather(*(Blobs(database).put("s1", [f"{number}"]) for number in range(30)))
+    assert 0 < len(threads()) <= MAX_OPERATIONS
+    await database.close()
     for thread in threads():
         thread.join(BOUND)
     assert threads() == []

@@ -154,7 +154,7 @@ async def test_ses_15_a_lock_that_is_soon_released_is_waited_for(archive: Archiv
     await archive.put_turns("s1", turns(1, 3))
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        began, engine = asyncio.Event(), archive._database._backend.engine.sync_engine
+        began, engine = asyncio.Event(), archive._database._backend.transactions.engine
         event.listen(engine, "connect", lambda *_: began.set(), insert=True)
         writing = asyncio.create_task(archive.put_turns("s1", turns(4, 4)))
         await asyncio.wait_for(began.wait(), SECONDS)

@@ -93,6 +93,7 @@ class EvictingRunner(SandboxedWorkflowRunner):
 
         instance = EvictableInstance(
             super().create_instance(det),
+            needs_visits=needs_visits(self._client.data_converter),
             needs_contexts=needs_contexts(self._client.data_converter),
             evict=lambda: self.evict(det.info.run_id),
             check_soon=check_soon,
@@ -107,6 +108,11 @@ class EvictingRunner(SandboxedWorkflowRunner):
             is_completed = False
         if not is_completed and instance.task is task:
             self.evict(info.run_id)
+
+
+def needs_visits(converter: DataConverter) -> bool:
+    """Return whether payloads change on their way between the worker and the workflow."""
+    return converter.external_storage is not None or converter.payload_codec is not None
 
 
 def needs_contexts(converter: DataConverter) -> bool:
@@ -124,11 +130,13 @@ class EvictableInstance(WorkflowInstance):
         self,
         instance: WorkflowInstance,
         *,
+        needs_visits: bool,
         needs_contexts: bool,
         evict: Callable[[], None],
         check_soon: Callable[[], None],
     ) -> None:
         self._instance = instance
+        self.needs_visits = needs_visits
         self._needs_contexts = needs_contexts
         self._evict = evict
         self._check_soon = check_soon

@@ -8,13 +8,18 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
+DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.asyncio", "sqlalchemy.orm")
+
 
 @pytest.mark.parametrize(
     ("loaded", "unneeded"),
     [
-        ("turnkeeper.cli, turnkeeper.ops.local.supervisor", ("alembic", "mcp", "mcp_types", "sqlalchemy")),
-        ("turnkeeper.worker", ("alembic", "anthropic", "mcp", "mcp_types", "openai", "sqlalchemy.dialects.postgresql")),
-        ("turnkeeper.api.app", ("alembic", "jsonschema", "mcp", "mcp_types", "temporalio.worker")),
+        (
+            "turnkeeper.cli, turnkeeper.ops.local.supervisor",
+            ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio.worker", "turnkeeper.models.session.messages"),
+        ),
+        ("turnkeeper.worker", ("anthropic", "mcp", "mcp_types", "openai", *DATABASE_EXTRAS)),
+        ("turnkeeper.api.app", ("jsonschema", "mcp", "mcp_types", "temporalio.worker", *DATABASE_EXTRAS)),
     ],
     ids=["up", "worker", "gateway"],
 )

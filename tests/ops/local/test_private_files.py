@@ -12,7 +12,7 @@ from turnkeeper.stores.private_files import close_to_others, make_private_folder
 
 OURS = [
     *("temporal.db", "temporal.db-wal", "temporal.db-shm", "temporal.db-journal", "temporal.db.lock"),
-    *("temporal.db.version", "temporal.json", "archive.db", "archive.db-journal", "gateway.json"),
+    *("temporal.db.version", "temporal.json", "temporal.program", "archive.db", "archive.db-journal", "gateway.json"),
     *("logs/worker.log", "logs/api.log", "logs/temporal.log", "logs/mcp-files.log", "logs/mcp-files.log.1"),
 ]
 

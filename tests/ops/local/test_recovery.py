@@ -25,9 +25,9 @@ from tests.ops.conftest import BOUND
 from tests.processes.launcher import FORK_SERVER
 from tests.servers import odd
 from tests.waiting import until
-from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.running_reports import RunningActivity, RunningReporter
+from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity
+from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
