@@ -25,7 +25,7 @@ async def get_services(request: Request) -> Services:
 async def reject_unknown_parameters(request: Request) -> None:
     """Reject query parameters that the route doesn't have, so that no option is silently ignored (API-2)."""
     route = request.scope.get("route")
-    if not isinstance(route, APIRoute):
+    if not isinstance(route, APIRoute) or not request.query_params:
         return
     parameters = {field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)}
     for name in request.query_params:
@@ -46,16 +46,16 @@ CallerDep = Annotated[Caller, Depends(get_caller)]
 
 
 async def get_session(
-    caller: CallerDep, session_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
+    request: Request, session_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The session's id.")]
 ) -> WorkflowId:
     """Return the workflow id of the session in the path: one of the caller's tenant, whether it exists or not."""
-    return caller.workflow_id(session_id)
+    return (await get_caller(request)).workflow_id(session_id)
 
 
 async def get_task(
-    caller: CallerDep, task_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
+    request: Request, task_id: Annotated[str, Path(alias="id", pattern=ID_PATTERN, description="The task's id.")]
 ) -> WorkflowId:
-    return caller.workflow_id(task_id)
+    return (await get_caller(request)).workflow_id(task_id)
 
 
 ServicesDep = Annotated[Services, Depends(get_services)]

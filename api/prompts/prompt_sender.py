@@ -1,8 +1,12 @@
-"""Sending a prompt: admit it, signal it once, and only then query its position (SES-6, API-1).
+"""Sending a prompt: admit it, signal it once, and query its position (SES-6, API-1).
 
-Before the signal the worker is queried only if the prompt is about to be rejected: is the queue still full, and does
-the session already have the prompt? An accepted prompt is not rejected when it is sent again. Where no worker answers,
-the end of the history and this gateway's own memory say so. Old rejections and withdrawals are in the archive.
+No signal waits for a worker, unless the prompt is about to be rejected: is the queue still full, and does the session
+already have the prompt? An accepted prompt is not rejected when it is sent again. Where no worker answers, the end of
+the history and this gateway's own memory say so. Old rejections and withdrawals are in the archive.
+
+The query for the position is sent beside the signal, since the signal's workflow task begins a whole turn, and a query
+that comes after the signal waits for it. The session then says where its next prompt will be. If that may be another
+one, or the session may reject this one, it is queried once more, after the signal.
 """
 
 import asyncio
@@ -10,12 +14,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from turnkeeper.api import problems
-from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.coalescer import Coalescer, SharedCall
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
-from turnkeeper.api.temporal.receipts import Receipt, receipt_of
+from turnkeeper.api.temporal.receipts import Receipt, early_receipt_of, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.errors import RejectedError
@@ -30,6 +34,9 @@ MAX_QUERIES = 3
 
 READ_SECONDS = 0.5
 """Time for reading the end of the history before a prompt is sent. After that the gateway uses its own count."""
+
+STEPS_TO_SEND = 2
+"""Turns of the event loop after which a query has been sent, unless the session has another one open."""
 
 NO_CONTENTS: Mapping[str, bytes] = MappingProxyType({})
 
@@ -68,17 +75,60 @@ class PromptSender:
 
         Raises the session's rejection of the prompt, and 429 also before it is sent.
         """
-        clock = asyncio.get_running_loop().time
-        started_at, message_id = clock(), prompt.id or ""
+        started_at, message_id = _now(), prompt.id or ""
         receipt = await self._admit(workflow_id, prompt, is_new=is_new)
-        seconds_spent = clock() - started_at
-        if receipt is None:
-            await self._signal(workflow_id, prompt, start, contents)
-            receipt = Receipt(message_id)
-        seconds = min(RECEIPT_SECONDS - seconds_spent, started_at + SEND_SECONDS - clock())
-        if receipt.is_known or not wants_receipt or seconds <= 0:
+        if receipt is not None and receipt.is_known:
             return receipt
-        return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
+        is_over_limit = wants_receipt and not self._reader.receipt_limit.has_room
+        if is_over_limit:
+            self._estimates.of(workflow_id).note_silence(now=_now())
+        if is_over_limit or not wants_receipt:
+            if receipt is None:
+                await self._signal(workflow_id, prompt, start, contents)
+            return Receipt(message_id)
+        with self._reader.receipt_limit.waiting():
+            seconds, asked_at = RECEIPT_SECONDS - (_now() - started_at), _now()
+            if receipt is None and seconds > 0 and self._can_ask_at_once(workflow_id, prompt, start):
+                receipt = await self._signal_and_ask(workflow_id, prompt, contents, seconds=seconds)
+            elif receipt is None:
+                await self._signal(workflow_id, prompt, start, contents)
+                asked_at = _now()
+            seconds = min(asked_at + seconds, started_at + SEND_SECONDS) - _now()
+            if seconds <= 0 or (receipt is not None and receipt.is_known):
+                return receipt or Receipt(message_id)
+            return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
+
+    def _can_ask_at_once(self, workflow_id: WorkflowId, prompt: PromptSignal, start: SessionInput | None) -> bool:
+        """Return whether the session's state just before the signal would say where the prompt will be."""
+        is_plain = start is None and prompt.mode == "enqueue" and not prompt.attachments
+        return is_plain and self._estimates.of(workflow_id).are_others_settled(prompt.id or "")
+
+    async def _signal_and_ask(
+        self, workflow_id: WorkflowId, prompt: PromptSignal, contents: Mapping[str, bytes], *, seconds: float
+    ) -> Receipt:
+        """Signal a prompt while the session is queried: neither waits for the other.
+
+        The query is sent first. If it reaches the session first, as it nearly always does where nothing else happens,
+        it does not wait for the signal's workflow task, which begins a whole turn.
+        """
+        estimate, message_id = self._estimates.of(workflow_id), prompt.id or ""
+        reservations = estimate.reservations
+        question = SharedCall(self._reader.queue_in_time(workflow_id, message_id, seconds=seconds, is_shared=False))
+        try:
+            for _ in range(STEPS_TO_SEND):
+                await asyncio.sleep(0)
+            await self._signal(workflow_id, prompt, None, contents)
+        except BaseException:
+            estimate.release(message_id)  # unless it was sent
+            await question.cancel()
+            raise
+        try:
+            result = await question.result()
+        except ProblemError:  # no such session: it was started only just before the signal
+            result = None
+        if result is None or estimate.reservations != reservations:  # another prompt may have overtaken this one
+            return Receipt(message_id)
+        return early_receipt_of(result.view, prompt) or Receipt(message_id)
 
     async def _signal(
         self,
@@ -119,7 +169,7 @@ class PromptSender:
     async def _admit(self, workflow_id: WorkflowId, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
         """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
         estimate, size = self._estimates.of(workflow_id), text_bytes(prompt)
-        if estimate.is_tail_due(now=_now(), workers_answer=self._estimates.workers_answer(now=_now())):
+        if estimate.is_tail_due(now=_now(), answered_at=self._estimates.answered_at):
             await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):
             return Receipt(prompt.id or "")

@@ -126,6 +126,8 @@ class QueueEstimate:
         self.tail: HistoryTail | None = None
         self.first_limits: Limits | None = None
         """The limits that the session's run began with, used until there is a read."""
+        self.reservations = 0
+        """How many prompts were counted so far: a prompt that sees it grow may be overtaken."""
         self._unanswered_at = float("-inf")
         self._own_signals: dict[str, _OwnSignal] = {}
 
@@ -167,26 +169,29 @@ class QueueEstimate:
     def _has_answered(self) -> bool:
         return self.read is not None and self.read.asked_at >= self._unanswered_at
 
-    def is_tail_due(self, *, now: float, workers_answer: bool = False) -> bool:
+    def is_tail_due(self, *, now: float, answered_at: float = float("-inf")) -> bool:
         """Return whether the history's tail must be read to know how full the queue is.
 
-        `workers_answer`: a worker has recently answered for some session. Then the first prompt of an unknown session
-        is sent without reading the tail, since its receipt will say how full the queue is. Nor does the tail matter
-        while even all signals since an answer would leave half of the queue free.
+        `answered_at`: when a worker last answered for any session. If that was a moment ago, the first prompt of an
+        unknown session is sent without reading the tail, since its receipt will say how full the queue is. And if a
+        worker has answered since this session did not, this one is only busy. Unless there is no worker, the tail does
+        not matter while even all signals since an answer would leave half of the queue free.
         """
-        if self.read is None:
-            if workers_answer and self.tail is None and not self._own_signals:
-                return False
-        else:
-            if self.read.asked_at >= now - FRESH_SECONDS:
-                return False
-            settled_times = [
-                own_signal.settled_at for own_signal in self._own_signals.values() if own_signal.settled_at
-            ]
-            are_recent = min(settled_times, default=now) >= now - FRESH_SECONDS
-            if self._has_answered and (are_recent or not self._is_half_full):
-                return False
+        if self.read is None and self.tail is None:
+            return answered_at < now - FRESH_SECONDS or bool(self._own_signals)
+        if self.read is not None and self.read.asked_at >= now - FRESH_SECONDS:
+            return False
+        if (self._has_answered or self._is_only_busy(answered_at)) and not self._is_half_full:
+            return False
+        settled_times = [own_signal.settled_at for own_signal in self._own_signals.values() if own_signal.settled_at]
+        if self._has_answered and min(settled_times, default=now) >= now - FRESH_SECONDS:
+            return False
         return self.tail is None or self.tail.asked_at < now - TAIL_SECONDS
+
+    def _is_only_busy(self, answered_at: float) -> bool:
+        """Return whether a worker has answered for another session since this one did not, or since only its tail."""
+        tail_read_at = self.tail.asked_at if self.tail is not None and self.read is None else float("-inf")
+        return answered_at > max(tail_read_at, self._unanswered_at)
 
     # ---- room
 
@@ -236,11 +241,21 @@ class QueueEstimate:
 
     def reserve(self, message_id: str, size: int) -> None:
         """Count a prompt that is about to be signalled. A repetition counts once."""
-        self._own_signals.setdefault(message_id, _OwnSignal(size))
+        if message_id not in self._own_signals:
+            self.reservations += 1
+            self._own_signals[message_id] = _OwnSignal(size)
 
     def settle(self, message_id: str, *, now: float) -> None:
         if own_signal := self._own_signals.get(message_id):
             own_signal.settled_at, own_signal.is_certain = now, True
+
+    def are_others_settled(self, message_id: str) -> bool:
+        """Return whether no other signal of this gateway is under way."""
+        return all(
+            own_signal.settled_at is not None
+            for other_id, own_signal in self._own_signals.items()
+            if other_id != message_id
+        )
 
     def leave_open(self, message_id: str, *, now: float) -> None:
         """Note that Temporal may have the prompt, or may get it in a moment, so that it counts."""
@@ -291,7 +306,8 @@ class QueueEstimates:
     def __init__(self) -> None:
         self._estimates = BoundedDict[str, QueueEstimate](max_entries=MAX_ESTIMATES)
         self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
-        self._answered_at = float("-inf")
+        self.answered_at = float("-inf")
+        """When a worker last answered for any session."""
 
     def of(self, workflow_id: WorkflowId) -> QueueEstimate:
         estimate = self._estimates[workflow_id] = self._estimates.get(workflow_id) or QueueEstimate()
@@ -299,11 +315,7 @@ class QueueEstimates:
 
     def note_answer(self, *, now: float) -> None:
         """Note that a worker has answered for some session."""
-        self._answered_at = now
-
-    def workers_answer(self, *, now: float) -> bool:
-        """Return whether a worker has recently answered for some session."""
-        return self._answered_at >= now - FRESH_SECONDS
+        self.answered_at = now
 
     def note_accepted(self, workflow_id: WorkflowId, message_id: str) -> None:
         self._accepted_ids[workflow_id, message_id] = None

@@ -14,7 +14,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.queue.prompts import Fate, QueueView
+from turnkeeper.models.session.queue.prompts import Fate, PromptSignal, QueueView
 
 MAX_IDS = 100
 """Ids in one query."""
@@ -59,10 +59,27 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
+def early_receipt_of(view: QueueView, prompt: PromptSignal) -> Receipt | None:
+    """Return the receipt from a view that may be of the moment before the signal; `None` if only a later one has it.
+
+    Raises as `receipt_of` does. A rejection in the view may be an earlier one: the id may have been sent again.
+    """
+    message_id = prompt.id or ""
+    if view.next_position is not None and message_id not in view.positions:
+        is_certain = prompt.mode == "enqueue" and not prompt.attachments and len(prompt.text) <= view.next_max_chars
+        return Receipt(message_id, position=view.next_position) if is_certain else None
+    if any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
+        return None
+    receipt = receipt_of(view, message_id)
+    return receipt if receipt.is_known else None
+
+
 def are_accepted(view: QueueView, message_ids: Sequence[str]) -> bool:
-    """Return whether each of these prompts waits or has become part of a turn, and the session accepts more."""
+    """Return whether each of these prompts waits, is part of a turn or is next, and the session accepts more."""
+    if view.refusing:
+        return False
     turns = {fate.id for fate in view.fates if fate.turn_id is not None}
-    return not view.refusing and all(
+    return view.next_position is not None or all(
         message_id in turns or position_in(view, message_id) is not None for message_id in message_ids
     )
 

@@ -35,6 +35,7 @@ from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
 from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
+from turnkeeper.api.temporal.receipt_limit import ReceiptLimit
 from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, are_accepted, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
@@ -119,7 +120,7 @@ class QueryKey:
     argument: str
     view_type: type[BaseModel]
     for_receipts: bool = False
-    """The result may be of an uncommitted state, if all it says is that the prompts were accepted."""
+    """The result may be of an uncommitted state, if all it says is that the prompts were or will be accepted."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ class SessionReader:
         self._forgotten = forgotten
         self.watches = WatchRegistry(client)
         self.estimates = QueueEstimates()
+        self.receipt_limit = ReceiptLimit()
         self.tails = HistoryTailReader(client)
         self._queries = SessionQueries(client, self.watches)
         self._receipts = ReceiptReader(partial(self.queue_result, for_receipts=True))
@@ -243,19 +245,28 @@ class SessionReader:
         return result
 
     async def queue_in_time(
-        self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS
+        self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS, is_shared: bool = True
     ) -> QueryResult[QueueView] | None:
-        """Return the answer about a prompt, shared by concurrent callers; `None` without one in time. Raises 404."""
+        """Return the answer about a prompt; `None` without one in time. Raises 404.
+
+        `is_shared` with concurrent callers. Otherwise the view says what would become of the prompt if it was new.
+        """
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
-                return await self._receipts.answer(workflow_id, message_id)
+                if is_shared:
+                    result = await self._receipts.answer(workflow_id, message_id)
+                else:
+                    result = await self.queue_result(workflow_id, [message_id], for_receipts=True)
+                self.receipt_limit.note(is_answered=True)
+                return result
         except TimeoutError:
             pass
         except ProblemError as problem:
             if problem.problem.status == 404:
                 raise
         self.estimates.of(workflow_id).note_silence(now=clock())
+        self.receipt_limit.note(is_answered=False)
         return None
 
     async def receipt(self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:

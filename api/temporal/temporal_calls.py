@@ -57,7 +57,8 @@ def rpc_timeout() -> timedelta:
 async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float | None = None) -> Answer:
     """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
-        return await asyncio.wait_for(call, CALL_SECONDS if seconds is None else seconds)
+        async with asyncio.timeout(CALL_SECONDS if seconds is None else seconds):
+            return await call
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problems.temporal_unreachable() from error
     except RPCError as error:
@@ -67,7 +68,8 @@ async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, sec
 async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId) -> Answer:
     """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
-        return await asyncio.wait_for(call, CALL_SECONDS)
+        async with asyncio.timeout(CALL_SECONDS):
+            return await call
     except WorkflowQueryFailedError as error:
         raise problems.invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:

@@ -156,20 +156,24 @@ class Session:
                 limits=self.config.limits,
                 takes_attachments=takes_attachments,
             )
-            if self.queue.is_duplicate(prompt.id) or prompt.id in self.transcript:
+            if self.has_prompt(prompt.id):
                 return None
             check_open(self)
             self.queue.check_room(prompt, self.config.limits)
         except RejectedError as rejection:
             sent_id = id_in(raw)
             # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
-            is_taken = sent_id is None or self.queue.is_duplicate(sent_id) or sent_id in self.transcript
+            is_taken = sent_id is None or self.has_prompt(sent_id)
             self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
             self._changed()
             return None
         self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
         return prompt
+
+    def has_prompt(self, message_id: str) -> bool:
+        """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
+        return self.queue.is_duplicate(message_id) or message_id in self.transcript
 
     def reject_waiting_if_full(self, *, now: datetime) -> None:
         """Reject all waiting prompts if there is no room for another turn: they would wait for ever (SES-15)."""

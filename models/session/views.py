@@ -77,12 +77,22 @@ def summary_of(session: Session) -> SessionSummary:
 
 def queue_of(session: Session, *message_ids: str) -> QueueView:
     """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
+    rejection = current_rejection(session)
+    is_new = len(message_ids) <= 1 and not any(map(session.has_prompt, message_ids))
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
-        rejection=current_rejection(session),
+        rejection=rejection,
         limits=session.config.limits,
+        next_position=_next_position(session) if is_new and rejection is None else None,
     )
+
+
+def _next_position(session: Session) -> int | None:
+    if session.room.is_full:
+        return None
+    is_idle = session.turn is None and not len(session.queue)
+    return 0 if is_idle else len(session.queue) + 1
 
 
 def approvals_of(session: Session) -> PendingApprovals:

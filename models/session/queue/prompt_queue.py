@@ -12,7 +12,7 @@ from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
-from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState, row_bytes, text_bytes
+from turnkeeper.models.session.queue.prompt_row import MAX_ROW_BYTES, PromptRow, RowState, row_bytes, text_bytes
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
@@ -24,6 +24,9 @@ ACCEPTED_TIMES = 10
 
 FATES_AT_ONCE = 50
 """Number of waiting fates that starts a move to the archive."""
+
+MAX_JSON_BYTES = 6
+"""Maximum of a character, as JSON: a control character is `\\u001f`."""
 
 REASON_BYTES = 500
 """Maximum of a fate's reason, as JSON."""
@@ -227,6 +230,7 @@ class PromptQueue:
         message_ids: Collection[str] | None = None,
         rejection: RejectedError | None = None,
         limits: Limits | None = None,
+        next_position: int | None = None,
     ) -> QueueView:
         """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
         limits, row = limits or Limits(), self.row
@@ -251,7 +255,16 @@ class PromptQueue:
             positions=positions,
             max_prompts=limits.max_queued_prompts,
             max_bytes=limits.queued_bytes,
+            next_position=next_position,
+            next_max_chars=0 if next_position is None else self._certain_chars(limits),
         )
+
+    def _certain_chars(self, limits: Limits) -> int:
+        """Return the length up to which a text is accepted, whatever its characters and its prompt's id are."""
+        if self.row.id_bytes + MAX_ROW_BYTES > limits.parked_bytes:
+            return 0
+        room = limits.queued_bytes - self.row.text_bytes - 2  # its quotes
+        return max(0, min(limits.max_prompt_chars, limits.prompt_bytes // 4, room // MAX_JSON_BYTES))
 
     def _visible(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
         """Return the first prompts, without parked ones, with at most `max_bytes` together, but at least one."""

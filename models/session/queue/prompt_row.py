@@ -20,6 +20,9 @@ from turnkeeper.models.session.rules import Since
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.wire import Compact, Items
 
+MAX_ROW_BYTES = 148
+"""Maximum of a parked prompt, with the longest id."""
+
 QUEUED_PROMPT_BYTES = 300
 """Size of a waiting prompt without its text, as JSON."""
 

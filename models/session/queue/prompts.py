@@ -115,6 +115,13 @@ class QueueView(Frozen):
     """`limits.max_queued_prompts`, which the gateway enforces. The session itself accepts ten times as many."""
     max_bytes: int = 0
     """The same limit for the JSON bytes of all texts."""
+    next_position: int | None = None
+    """Position of a prompt of mode `enqueue` that is sent now; 0: it starts at once.
+
+    Null: it might be rejected, several ids were requested, or the session already has the requested one.
+    """
+    next_max_chars: int = 0
+    """The session certainly accepts a text of up to this many characters."""
     as_of: Stamp = None
 
 

@@ -265,6 +265,127 @@ async def test_api_1_the_receipt_of_an_accepted_prompt_waits_for_no_history(
     assert checked == [session]
 
 
+@pytest.mark.parametrize("first", ["signal", "query"])
+async def test_api_1_a_prompt_and_the_query_for_its_position_do_not_wait_for_each_other(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    services, is_first_done, queries = http._transport.app.state.services, asyncio.Event(), 0
+    prompt, ask = services.sessions.prompt, services.reader._queries.ask
+
+    async def signal_in_order(*arguments: Any) -> None:
+        if first == "query":
+            await is_first_done.wait()
+        await prompt(*arguments)
+        is_first_done.set()
+
+    async def ask_in_order(*arguments: Any, **options: Any) -> Any:
+        nonlocal queries
+        queries += 1
+        if first == "signal":
+            await is_first_done.wait()
+        result = await ask(*arguments, **options)
+        is_first_done.set()
+        return result
+
+    monkeypatch.setattr(services.sessions, "prompt", signal_in_order)
+    monkeypatch.setattr(services.reader._queries, "ask", ask_in_order)
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    answer = await http.post(f"/workflow/{session}/prompt", json={"message": "hi", "id": "p1"})
+    assert (answer.status_code, answer.json()["position"], queries) == (202, 0, 1)
+
+
+async def test_api_1_the_query_for_the_position_is_sent_before_the_signal_without_waiting_for_its_answer(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services, requests, may_answer = http._transport.app.state.services, list[str](), asyncio.Event()
+    prompt, query = services.sessions.prompt, services.reader._queries._query_with_retries
+
+    async def noted_signal(*arguments: Any) -> None:
+        requests.append("signal")
+        await prompt(*arguments)
+        may_answer.set()
+
+    async def noted_query(*arguments: Any) -> Any:
+        requests.append("query")
+        await may_answer.wait()
+        return await query(*arguments)
+
+    monkeypatch.setattr(services.sessions, "prompt", noted_signal)
+    monkeypatch.setattr(services.reader._queries, "_query_with_retries", noted_query)
+    session = fresh()
+    await http.post("/workflow", json={"id": session})
+    answer = await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
+    assert (answer.status_code, answer.json()["position"], requests) == (202, 0, ["query", "signal"])
+
+
+async def test_api_1_a_prompt_that_others_overtake_is_queried_again(
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services, was_asked, may_go = http._transport.app.state.services, asyncio.Event(), asyncio.Event()
+    prompt, ask = services.sessions.prompt, services.reader._queries.ask
+
+    async def signal_late(workflow_id: WorkflowId, signal: Any) -> None:
+        if signal.id == "slow":
+            await may_go.wait()
+        await prompt(workflow_id, signal)
+
+    async def ask_and_note(*arguments: Any, **options: Any) -> Any:
+        result = await ask(*arguments, **options)
+        was_asked.set()
+        return result
+
+    session = fresh()
+    env.vendor.gate.close()
+    await http.post("/workflow", json={"id": session, "prompt": "first"})
+    await env.vendor.gate.until_arrived(1)
+    monkeypatch.setattr(services.sessions, "prompt", signal_late)
+    monkeypatch.setattr(services.reader._queries, "ask", ask_and_note)
+    path = f"/workflow/{session}/prompt"
+    slow = asyncio.create_task(http.post(path, json={"message": "hi", "id": "slow"}))
+    await was_asked.wait()
+    quick = await http.post(path, json={"message": "hi", "id": "quick"})
+    may_go.set()
+    assert (quick.json()["position"], (await slow).json()["position"]) == (1, 2)
+    env.vendor.gate.open()
+    await until_turns(http, session, 3)
+
+
+async def test_api_1_what_only_the_session_rejects_is_rejected_in_the_answer_and_may_be_sent_again(
+    http: AsyncClient,
+) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "limits": {"max_prompt_chars": 5}})
+    path = f"/workflow/{session}/prompt"
+    refused = await http.post(path, json={"message": "much too long", "id": "p1"})
+    assert (refused.status_code, problem_of(refused)) == (422, "invalid")
+    assert "max_prompt_chars allows 5" in refused.text
+    again = await http.post(path, json={"message": "short", "id": "p1"})
+    assert (again.status_code, again.json()["position"]) == (202, 0)
+    repeated = await http.post(path, json={"message": "short", "id": "p1"})
+    assert (repeated.status_code, repeated.json()["position"]) == (202, 0)
+
+
+async def test_api_1_while_workers_answer_nobody_one_prompt_at_a_time_waits_for_its_position(
+    http_alone: AsyncClient,
+) -> None:
+    limit = http_alone._transport.app.state.services.reader.receipt_limit
+    one, other = fresh(), fresh()
+    for session in (one, other):
+        await http_alone.post("/workflow", json={"id": session})
+    for _ in range(10):
+        limit.note(is_answered=False)
+    waiting = asyncio.create_task(http_alone.post(f"/workflow/{one}/prompt", json={"message": "hi"}))
+
+    async def one_waits() -> bool:
+        return not limit.has_room
+
+    await until(one_waits)
+    answer = await http_alone.post(f"/workflow/{other}/prompt", json={"message": "hi"})
+    assert (answer.status_code, answer.json()["position"], waiting.done()) == (202, None, False)
+    assert (await waiting).status_code == 202
+
+
 async def test_api_1_respond_async_asks_nobody(url: str, env: Environment, session_requests: SessionRequests) -> None:
     session = fresh()
     async with AsyncClient(base_url=url, timeout=60) as http:

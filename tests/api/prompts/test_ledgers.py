@@ -16,13 +16,15 @@ from turnkeeper.api.temporal.queue_estimates import (
     QueueEstimates,
     QueueRead,
 )
-from turnkeeper.api.temporal.receipts import are_accepted
+from turnkeeper.api.temporal.receipts import are_accepted, early_receipt_of
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.queue.prompts import Fate, QueueView
+from turnkeeper.models.session.queue.prompts import Fate, PromptSignal, QueueView
 
 
-def view_of(*fates: Fate, positions: Mapping[str, int] = MappingProxyType({}), refusing: Any = None) -> QueueView:
-    return QueueView(waiting=[], fates=list(fates), revision=1, positions=dict(positions), refusing=refusing)
+def view_of(
+    *fates: Fate, positions: Mapping[str, int] = MappingProxyType({}), refusing: Any = None, **fields: Any
+) -> QueueView:
+    return QueueView(waiting=[], fates=list(fates), revision=1, positions=dict(positions), refusing=refusing, **fields)
 
 
 def fate_of(message_id: str, fate: Any, *, turn_id: str | None = None) -> Fate:
@@ -133,8 +135,10 @@ def test_ses_6_the_tail_is_not_read_while_half_of_the_queue_is_free_even_if_noth
         (view_of(fate_of("a", "withdrawn")), False),
         (view_of(), False),
         (view_of(positions={"a": 2}, refusing="queue_full"), False),
+        (view_of(next_position=0), True),
+        (view_of(next_position=0, refusing="queue_full"), False),
     ],
-    ids=["waits", "in a turn", "rejected", "withdrawn", "unknown", "others are rejected"],
+    ids=["waits", "in a turn", "rejected", "withdrawn", "unknown", "others are rejected", "next", "next is rejected"],
 )
 def test_ses_12_only_the_receipt_of_an_accepted_prompt_needs_no_committed_state(
     view: QueueView, is_accepted: bool
@@ -142,20 +146,65 @@ def test_ses_12_only_the_receipt_of_an_accepted_prompt_needs_no_committed_state(
     assert are_accepted(view, ["a"]) is is_accepted
 
 
+@pytest.mark.parametrize(
+    ("view", "position"),
+    [
+        (view_of(next_position=3, next_max_chars=2), 3),
+        (view_of(next_position=0, next_max_chars=2), 0),
+        (view_of(next_position=0, next_max_chars=1), None),
+        (view_of(positions={"a": 2}), 2),
+        (view_of(fate_of("a", "started", turn_id="a")), 0),
+        (view_of(fate_of("a", "rejected")), None),
+        (view_of(fate_of("a", "rejected"), next_position=1, next_max_chars=2), 1),
+        (view_of(), None),
+    ],
+    ids=[
+        "waits behind others",
+        "starts at once",
+        "may be too long",
+        "waits",
+        "has started",
+        "rejected: before or after the signal?",
+        "sent again after a rejection",
+        "of an earlier worker",
+    ],
+)
+def test_api_1_a_view_from_before_the_signal_says_where_a_prompt_will_be_or_leaves_it_open(
+    view: QueueView, position: int | None
+) -> None:
+    receipt = early_receipt_of(view, PromptSignal(id="a", text="hi"))
+    assert (receipt and receipt.position) == position
+    assert receipt is None or receipt.is_known
+
+
 def test_ses_6_while_workers_answer_only_the_first_prompt_of_an_unknown_session_goes_without_the_tail() -> None:
     estimates = QueueEstimates()
-    assert not estimates.workers_answer(now=0.0)
+    assert estimates.of("s").is_tail_due(now=0.0, answered_at=estimates.answered_at)
     estimates.note_answer(now=0.0)
-    assert estimates.workers_answer(now=FRESH_SECONDS)
-    assert not estimates.workers_answer(now=FRESH_SECONDS + 0.1)
     estimate = estimates.of("s")
-    assert not estimate.is_tail_due(now=1.0, workers_answer=True)
+    assert not estimate.is_tail_due(now=FRESH_SECONDS, answered_at=estimates.answered_at)
+    assert estimate.is_tail_due(now=FRESH_SECONDS + 0.1, answered_at=estimates.answered_at)
     estimate.reserve("a", 1)
-    assert estimate.is_tail_due(now=1.0, workers_answer=True)
+    assert estimate.is_tail_due(now=1.0, answered_at=estimates.answered_at)
     estimate.release("a")
     assert estimate.is_tail_due(now=1.0)
     estimate.note_tail(HistoryTail(1.0))
-    assert estimate.is_tail_due(now=1.1 + TAIL_SECONDS, workers_answer=True)
+    assert estimate.is_tail_due(now=1.1 + TAIL_SECONDS, answered_at=estimates.answered_at)
+    estimates.note_answer(now=1.1)
+    assert not estimate.is_tail_due(now=1.1 + TAIL_SECONDS, answered_at=estimates.answered_at)
+
+
+def test_ses_6_a_session_that_does_not_answer_is_busy_if_a_worker_has_answered_for_another_one_since() -> None:
+    estimate = QueueEstimate()
+    estimate.note_read(read(0.0, max_prompts=4))
+    estimate.reserve("a", 1)
+    estimate.settle("a", now=10.0)
+    estimate.note_silence(now=10.7)
+    assert estimate.is_tail_due(now=100.0)
+    assert estimate.is_tail_due(now=100.0, answered_at=10.0)
+    assert not estimate.is_tail_due(now=100.0, answered_at=11.0)
+    estimate.reserve("b", 1)
+    assert estimate.is_tail_due(now=100.0, answered_at=11.0)  # now it matters what other gateways have sent
 
 
 def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_temporal_to_refuse() -> None:

@@ -29,6 +29,29 @@ def fates(target) -> list[tuple[str, str]]:
     return [(fate.id, fate.fate) for fate in target.queue.fates]
 
 
+@given(
+    text=st.text(min_size=1, max_size=40),
+    waiting=st.integers(0, 4),
+    limits=st.fixed_dictionaries(
+        {"max_prompt_chars": st.integers(1, 40), "max_queued_bytes": st.integers(1_024, 1_100)}
+    ),
+)
+def test_api_1_a_session_says_where_the_next_prompt_will_be_and_which_it_certainly_accepts(
+    text: str, waiting: int, limits: dict[str, int]
+) -> None:
+    target = session(limits=Limits(**limits))
+    for number in range(waiting):
+        target.receive({"id": f"m{number}", "text": "x"}, extra_arguments=0, new_id="?", now=NOW)
+    view = queue_of(target, "new")
+    accepted = target.receive({"id": "new", "text": text}, extra_arguments=0, new_id="?", now=NOW)
+    if text.strip() and "\0" not in text and len(text) <= view.next_max_chars:
+        assert accepted
+    if accepted:
+        assert queue_of(target, "new").positions["new"] == (view.next_position or 1)
+        assert view.next_position == (waiting + 1 if waiting else 0)
+        assert queue_of(target, "new").next_position is None  # it would be the same prompt
+
+
 @given(raw=JSON, extra=st.integers(0, 2))
 def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: object, extra: int) -> None:
     target = session()
