@@ -45,7 +45,7 @@ def visited(monkeypatch) -> list[str]:
     """Return the names of the SDK's functions that were called."""
     names: list[str] = []
 
-    def noted(name: str):
+    def recording(name: str):
         async def visit(*_: object, **__: object) -> StorageOperationMetrics:
             names.append(name)
             return StorageOperationMetrics()
@@ -53,7 +53,7 @@ def visited(monkeypatch) -> list[str]:
         return visit
 
     for name in VISITS:
-        monkeypatch.setattr(sdk, name, noted(name))
+        monkeypatch.setattr(sdk, name, recording(name))
     spare_needless_visits()
     spare_needless_visits()
     return names
