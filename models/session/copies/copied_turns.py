@@ -17,7 +17,7 @@ from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
 from turnkeeper.models.transcript.transcript import carried_size
 
 MAX_VIEW_TURNS = 1_000
-"""Turns from which a model view is made, if the window has no limit: it has a limit of bytes too."""
+"""Maximum of turns from which a model view is made, however many the window allows: it has a limit of bytes too."""
 
 
 class CopiedTurns:
@@ -35,7 +35,7 @@ class CopiedTurns:
         """Events of the replay text in all turns but the newest."""
         self.head: list[ExportedTurn] = []
         """The first turns, which the window preserves."""
-        self.newest: deque[ExportedTurn] = deque(maxlen=window.max_messages or MAX_VIEW_TURNS)
+        self.newest: deque[ExportedTurn] = deque(maxlen=min(window.max_messages or MAX_VIEW_TURNS, MAX_VIEW_TURNS))
         self._head_turns = window.preserve_first_n
         self._max_bytes = max_bytes
         self._newest_events = 0

@@ -27,6 +27,7 @@ from turnkeeper.models.session.copies.copied_turns import (
     texts_in_view,
 )
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedTurn, SessionDocument
+from turnkeeper.models.session.outside_start import MAX_COUNT
 from turnkeeper.models.transcript.attachment_rules import check_attachments, check_content, with_true_type
 from turnkeeper.models.transcript.attachments import HASH_PATTERN, MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.transcript.model_call import ModelMessage
@@ -159,8 +160,10 @@ def _wrong_texts(field: str, refs: Iterable[BlobRef], texts: dict[str, str], los
         text = texts.get(ref.hash)
         if text is None and ref.hash not in lost:
             yield field, f"refers to the text {ref.hash[:64]!a}, which is neither in texts nor in missing"
-        if text is not None and len(text) != ref.chars:
-            yield field, f"says that the text {ref.hash} has another number of characters than it has"
+        if text is not None and (len(text), len(text.encode())) != (ref.chars, ref.bytes):
+            yield field, f"says that the text {ref.hash} has another number of characters or bytes than it has"
+        if text is None and not 0 <= ref.chars <= ref.bytes < MAX_COUNT:
+            yield field, f"says that the text {ref.hash} has a size that no text can have"
 
 
 def _wrong_attachments(

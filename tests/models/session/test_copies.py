@@ -62,6 +62,13 @@ def other(path: str, value: object) -> Damage:
     return damage
 
 
+def lose(document: dict[str, Any], text: str, *, said_bytes: int) -> None:
+    """Turn a text into one that the original had lost, whose reference says this size."""
+    del document["texts"][text]
+    document["missing"].append(text)
+    document["turns"][1]["turn"]["agent_message_blob"]["bytes"] = said_bytes
+
+
 TEXT = next(
     one["turn"]["agent_message_blob"]["hash"] for one in RECORDED["turns"] if "agent_message_blob" in one["turn"]
 )
@@ -89,6 +96,9 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other(f"{SECOND_STEPS}.0.tool_calls.0.result", None), "turns[0].turn.reasoning_trajectory.steps[0]", "result"),
     (other(f"texts.{TEXT}", "another text"), f"texts.{TEXT}", "hash"),
     (lambda document: document["texts"].pop(TEXT), "turns", "neither in texts"),
+    (other("turns.1.turn.agent_message_blob.bytes", 10**20), "turns[1].turn", "characters or bytes"),
+    (lambda document: lose(document, TEXT, said_bytes=10**20), "turns[1].turn", "size that no text can have"),
+    (other(f"{SECOND_STEPS}.0.text", 7), "turns[0].turn.reasoning_trajectory.steps[0].text", "a string"),
     (other(f"attachments.{PICTURE}", "bm8="), f"attachments.{PICTURE}", "hash"),
     (other(f"attachments.{PICTURE}", "???"), f"attachments.{PICTURE}", "base64"),
     (lambda document: document["attachments"].pop(PICTURE), "turns[0].turn", "neither in attachments"),
