@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
@@ -113,6 +114,20 @@ def attachments_in_view(refs: Iterable[ViewRef]) -> Iterator[list[Attachment]]:
     return (message.attachments for ref in refs for message in ref.messages)
 
 
-def stored_hashes(lists: Iterable[list[Attachment]]) -> set[str]:
-    """Return the hashes of the attachments whose contents the store has."""
-    return {attachment.hash for attachments in lists for attachment in attachments if attachment.hash}
+class StoredContents:
+    """The hashes of the texts and attachments that only the store has, of turns and of what the model sees."""
+
+    def __init__(self) -> None:
+        self.texts = set[str]()
+        self.attachments = set[str]()
+
+    def add_turn(self, turn: ConversationMessage) -> None:
+        self._add(texts_in(turn), attachments_in(turn))
+
+    def add_view(self, context: ContextState) -> None:
+        refs = [*context.view.entries, *context.waiting]
+        self._add(texts_in_view(refs), attachments_in_view(refs))
+
+    def _add(self, texts: Iterable[BlobRef], attachments: Iterable[list[Attachment]]) -> None:
+        self.texts.update(ref.hash for ref in texts)
+        self.attachments.update(one.hash for some in attachments for one in some if one.hash)
