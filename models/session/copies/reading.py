@@ -100,8 +100,8 @@ def _wrong_turns(document: SessionDocument) -> Complaints:
             yield f"{field}.turn.id", "is not a valid id"
         if not turn.is_complete:
             yield f"{field}.turn", "has not ended"
-        if turn.revision < revision:
-            yield f"{field}.turn.revision", "is less than that of the turn before"
+        if not revision <= turn.revision < MAX_COUNT:
+            yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
         yield from _wrong_steps(field, exported)
 

@@ -341,8 +341,11 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_wha
         await http.post(path, params={"id": new_id}, json={**document, "version": 2}),
         await http.post(path, params={"id": new_id}, content=whole, headers={"content-type": "text/plain"}),
     ]
-    assert [answer.status_code for answer in answers] == [422] * 3
-    assert [answer.json()["errors"][0]["field"] for answer in answers] == ["body", "version", "body"]
+    document["session"]["configuration"]["model"] = "nobody:model"
+    answers.append(await http.post(path, params={"id": new_id}, json=document))
+    assert [answer.status_code for answer in answers] == [422] * 4
+    fields = [answer.json()["errors"][0]["field"] for answer in answers]
+    assert fields == ["body", "version", "body", "session.configuration.model"]
     assert (await http.get(f"/workflow/{new_id}")).status_code == 404
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
 

@@ -89,6 +89,7 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other("turns.3.turn.id", "a b"), "turns[3].turn.id", "valid id"),
     (other("turns.3.turn.agent_message", None), "turns[3].turn", "has not ended"),
     (other("turns.3.turn.revision", 0), "turns[3].turn.revision", "less than"),
+    (other("turns.11.turn.revision", 2**31), "turns[11].turn.revision", "2,147,483,648"),
     (other("turns.3.turn.steps_omitted", 2), "turns[3].turn.steps_omitted", "must be 0"),
     (other("turns.3.archived_steps", 9), "turns[3].archived_steps", "steps"),
     (other("turns.3.turn.timestamp", "yesterday"), "turns[3].turn.timestamp", "date and time"),
