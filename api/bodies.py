@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -19,7 +20,7 @@ from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS
 from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.context.window import HistoryChange
-from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.ids import ID_PATTERN, is_id
 from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
 from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import Configure, EndSession, ModelName, Title, UserName
@@ -147,6 +148,19 @@ class StartSession(Strict):
     """Of the first prompt; with them it may be blank or absent."""
 
 
+def _check_turn(turn: object) -> object:
+    """Check a turn's number or id; validation of the union would name each of its parts as a wrong field."""
+    is_number = isinstance(turn, int) and not isinstance(turn, bool) and 1 <= turn <= MAX_TURN
+    if not is_number and not is_id(turn):
+        raise ValueError(f"must be a turn's number, 1 to {MAX_TURN:,}, or its id")
+    return turn
+
+
+MAX_TURN = 2**31
+
+Turn = Annotated[Annotated[StrictInt, Field(ge=1, le=MAX_TURN)] | Id, BeforeValidator(_check_turn)]
+
+
 class Fork(Strict):
     """A new session with the turns up to `turn`: a turn's id, or its number from 1; by default the last completed one.
 
@@ -155,7 +169,7 @@ class Fork(Strict):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"turn": 12, "id": "support-42b"}]})
 
-    turn: Annotated[StrictInt, Field(ge=1, le=2**31)] | Id | None = None
+    turn: Turn | None = None
     id: Id | None = None
     title: Title | None = None
 

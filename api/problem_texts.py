@@ -232,6 +232,7 @@ AUDIT_DOWN = "{reason} The audit can't record the change, so nothing was done. T
 ATTACHMENTS_NOT_STORED = "{reason} The attachments can't be stored, so nothing was sent. Try again."
 LONG_ATTACHMENTS = "names and addresses are too long: without contents, {limit:,} bytes of JSON are allowed"
 UNKNOWN_UPLOAD = "no content with this hash was uploaded to this session"
+NO_FORM = "must be the content's own type: the body is the content, not a form with it"
 UNNAMED_FILE = "file"
 ONLY_DATA_URLS = "must be a data: URL in base64; only images may be at an http or https address"
 CONTENT_TOO_LARGE = "An attachment may have at most {limit:,} bytes."

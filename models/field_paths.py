@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-MAX_NAME_CHARS = 60
+MAX_NAME_CHARS = 64
+"""As long as a hash."""
 
-_TAGS = frozenset({"code", "image", "file"})
+_TAGS = {"attachments": frozenset({"code", "image", "file"}), "steps": frozenset({"model", "user"})}
+"""What validation adds to the path of a list's item: which of several models it is. By the list's name."""
 
 
 def field_path(location: Iterable[int | str]) -> str:
@@ -19,18 +21,19 @@ def field_path(location: Iterable[int | str]) -> str:
     'tool_policy.pay\\n\\ud800'
     >>> field_path(["attachments", 1, "image", "data"])
     'attachments[1].data'
+    >>> field_path(["steps", 0, "model", "model"]), field_path(["messages", 0, "user"])
+    ('steps[0].model', 'messages[0].user')
     """
     parts = (f"[{part}]" if isinstance(part, int) else f".{_name(part)}" for part in _without_tags(location))
     return "".join(parts).removeprefix(".")
 
 
 def _without_tags(location: Iterable[int | str]) -> Iterator[int | str]:
-    """Leave out what validation adds after an index of a list of attachments: which of the three models it is."""
-    before: int | str = ""
-    for part in location:
-        if not (isinstance(before, int) and part in _TAGS):
+    parts = list(location)
+    for index, part in enumerate(parts):
+        is_in_item = index >= 2 and isinstance(parts[index - 1], int)
+        if not (is_in_item and part in _TAGS.get(str(parts[index - 2]), ())):
             yield part
-        before = part
 
 
 def _name(key: str) -> str:

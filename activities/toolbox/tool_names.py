@@ -157,7 +157,7 @@ class NamedTool:
         if isinstance(error, TimeoutError):
             return f"No answer came within {self.connection.server.timeout:g} s."
         if is_lost:
-            return "The tool server disconnected before answering, or its answer was not valid."
+            return "The tool server disconnected before answering, or its answer was not valid, or over 10 MB."
         return "Its answer could not be read."
 
 

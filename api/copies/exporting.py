@@ -18,13 +18,7 @@ from turnkeeper.api.copies.whole_turns import whole_turns
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.copies.copied_turns import (
-    attachments_in,
-    attachments_in_view,
-    stored_hashes,
-    texts_in,
-    texts_in_view,
-)
+from turnkeeper.models.session.copies.copied_turns import StoredContents, texts_in
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.models.session.copies.markdown import markdown_head, markdown_turn
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot
@@ -74,24 +68,24 @@ class SessionExporter:
         return await _with_first_part(self._markdown(workflow_id, snapshot))
 
     async def _document(self, workflow_id: WorkflowId, snapshot: SessionSnapshot) -> AsyncIterator[bytes]:
-        refs = [*snapshot.context.view.entries, *snapshot.context.waiting] if snapshot.context else []
-        texts, attachments = {ref.hash for ref in texts_in_view(refs)}, stored_hashes(attachments_in_view(refs))
+        contents = StoredContents()
+        if snapshot.context:
+            contents.add_view(snapshot.context)
         # The first page of turns is read before anything is sent, so that most errors are answers.
         opening, is_first = to_json(_head(workflow_id, snapshot))[:-1] + b',"turns":[', True
         async for page in whole_turns(self._stores.archive, workflow_id, snapshot):
             for exported in page:
-                texts.update(ref.hash for ref in texts_in(exported.turn))
-                attachments.update(stored_hashes(attachments_in(exported.turn)))
+                contents.add_turn(exported.turn)
                 yield (opening if is_first else b",") + to_json(_turn(exported))
                 is_first = False
         if is_first:
             yield opening
         missing: list[str] = []
         yield b'],"texts":{'
-        async for part in self._texts(workflow_id, texts, missing):
+        async for part in self._texts(workflow_id, contents.texts, missing):
             yield part
         yield b'},"attachments":{'
-        async for part in self._attachments(workflow_id, attachments, missing):
+        async for part in self._attachments(workflow_id, contents.attachments, missing):
             yield part
         yield b'},"missing":' + to_json(missing) + b"}\n"
 

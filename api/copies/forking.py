@@ -20,16 +20,8 @@ from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.copies.copied_state import copy_of_first_turns, max_session_bytes, start_of_copy
-from turnkeeper.models.session.copies.copied_turns import (
-    CopiedTurns,
-    attachments_in,
-    attachments_in_view,
-    session_form,
-    stored_hashes,
-    texts_in,
-    texts_in_view,
-)
+from turnkeeper.models.session.copies.copied_state import Copy, copy_of_first_turns, max_session_bytes, start_of_copy
+from turnkeeper.models.session.copies.copied_turns import CopiedTurns, StoredContents, session_form
 from turnkeeper.models.session.copies.document import ExportedTurn
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.outside_start import check_outside_start
@@ -76,42 +68,38 @@ class SessionForker:
                 "chat_url": chat_url(self._settings, target),
             }
         )
-        copied = CopiedTurns(config.history, max_bytes=max_session_bytes(config.limits))
-        hashes, attachments, unarchived, stepped = set[str](), set[str](), list[ExportedTurn](), list[int]()
+        copied, rows = CopiedTurns(config.history, max_bytes=max_session_bytes(config.limits)), _Rows()
         async for page in whole_turns(self._stores.archive, source, snapshot, last=count):
             for exported in page:
                 copied.add(exported)
-                hashes.update(ref.hash for ref in texts_in(exported.turn))
-                attachments.update(stored_hashes(attachments_in(exported.turn)))
-                if exported.archived_steps:
-                    stepped.append(exported.number)
-                if exported.number > snapshot.transcript.archived:
-                    unarchived.append(exported)
+                rows.add(exported, is_archived=exported.number <= snapshot.transcript.archived)
         copy = copy_of_first_turns(snapshot, copied)
-        refs = [*copy.context.view.entries, *copy.context.waiting]
-        hashes.update(ref.hash for ref in texts_in_view(refs))
-        attachments.update(stored_hashes(attachments_in_view(refs)))
+        rows.contents.add_view(copy.context)
         start = start_of_copy(config, copied, copy, now=datetime.now(UTC))
         check_outside_start(start, now=datetime.now(UTC))
         key = sha256(to_json(["fork", source, copied.ids[-1], count, title])).hexdigest()
         if await self._copies.begin(target, key):
-            blobs, rows = self._stores.blobs, self._stores.row_copies
-            await rows.copy_blobs(source, target, hashes)
-            await rows.copy_blobs(attachments_owner(source), attachments_owner(target), attachments)
-            await blobs.put(target, copy.texts)
-            archived = count - len(copy.turns)
-            in_archive = min(archived, snapshot.transcript.archived)
-            await rows.copy_turns(source, target, last=in_archive)
-            others = [one for one in unarchived if one.number <= archived]
-            await self._stores.archive.put_turns(
-                target, [ArchivedTurn(number=one.number, turn=session_form(one)) for one in others]
-            )
-            for number in stepped:
-                if number > in_archive:
-                    await rows.copy_steps(source, target, turn_number=number)
+            await self._write(source, target, rows, copy, archived=count - len(copy.turns))
             await self._reader.describe_if_retained(source)  # raises 404 if its rows may have been deleted meanwhile
             await self._copies.start(target, start, key)
         return count, copied.ids[-1]
+
+    async def _write(self, source: WorkflowId, target: WorkflowId, rows: "_Rows", copy: Copy, *, archived: int) -> None:
+        """Write texts first: turns refer to them. Every write adds what is missing.
+
+        `archived`: how many turns the fork has in the archive.
+        """
+        copies, archive, contents = self._stores.row_copies, self._stores.archive, rows.contents
+        await copies.copy_blobs(source, target, contents.texts)
+        await copies.copy_blobs(attachments_owner(source), attachments_owner(target), contents.attachments)
+        await self._stores.blobs.put(target, copy.texts)
+        copied = min(archived, rows.archived)
+        await copies.copy_turns(source, target, last=copied)
+        added = [one for one in rows.unarchived if one.number <= archived]
+        await archive.put_turns(target, [ArchivedTurn(number=one.number, turn=session_form(one)) for one in added])
+        for number in rows.stepped:
+            if number > copied:
+                await copies.copy_steps(source, target, turn_number=number)
 
     async def _number_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> int:
         """Return the number of a completed turn. Raises 404 if the session has no such turn, 422 if it is running."""
@@ -136,6 +124,27 @@ class SessionForker:
         if archived is None or archived > transcript.archived:
             raise problems.unknown_turn(turn)
         return archived
+
+
+class _Rows:
+    """What the stores have of the turns that are copied, and the turns that only the original's session has."""
+
+    def __init__(self) -> None:
+        self.contents = StoredContents()
+        self.archived = 0
+        self.unarchived: list[ExportedTurn] = []
+        self.stepped: list[int] = []
+        """Numbers of the turns with archived steps."""
+
+    def add(self, exported: ExportedTurn, *, is_archived: bool) -> None:
+        """Add the next turn."""
+        self.contents.add_turn(exported.turn)
+        if is_archived:
+            self.archived += 1
+        else:
+            self.unarchived.append(exported)
+        if exported.archived_steps:
+            self.stepped.append(exported.number)
 
 
 def _fork_title(title: str | None) -> str | None:

@@ -56,9 +56,9 @@ _IN_THE_DOCUMENT = (
     ("carried.transcript.turns", "turns"),
     ("carried.context", "context.state"),
     ("carried", "turns"),
-    ("limits", "session.configuration.limits"),
+    ("", "session.configuration."),
 )
-"""Fields of a session's start, and what they are made of."""
+"""How the fields of a session's start begin, and what they are made of. The first match counts."""
 
 
 class SessionImporter:
@@ -171,10 +171,9 @@ def _field_names_of_the_document() -> Iterator[None]:
     try:
         yield
     except RejectedError as error:
-        field, message = error.field or "", error.message
-        names = [(before, after) for before, after in _IN_THE_DOCUMENT if field.startswith(before)]
-        if not names:
+        field = error.field or ""
+        if not field:
             raise
-        before, after = names[0]
-        message = message.replace(before, after, 1)
-        raise RejectedError(error.reason, message, field=field.replace(before, after, 1)) from None
+        before, after = next(names for names in _IN_THE_DOCUMENT if field.startswith(names[0]))
+        name = after + field.removeprefix(before)
+        raise RejectedError(error.reason, error.message.replace(field, name, 1), field=name) from None

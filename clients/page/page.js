@@ -8,6 +8,7 @@ import { Conversation } from "./conversation/conversation.js";
 import { byId, setText } from "./dom.js";
 import { forgetUnsentTexts, hasUnsentTexts } from "./conversation/unsent_texts.js";
 import { newId } from "./conversation/ids.js";
+import { offerImport } from "./panels/copies.js";
 import { LogView } from "./turns/log_view.js";
 import { LoginPanel } from "./panels/login_panel.js";
 import { Notice } from "./panels/notice.js";
@@ -70,6 +71,13 @@ class Page {
         if (matchMedia("(pointer: fine)").matches) this.#composer.focus(); // a phone's keyboard would hide the answer
       });
     }
+    offerImport({
+      onImported: (id) => {
+        this.#navigate(id);
+        this.#sessions.refreshSoon();
+      },
+      onProblem: (words) => this.#notice.show(words),
+    });
     this.#model.placeholder = FIRST_MODEL;
     byId("demo-model", HTMLElement).hidden = !isDemoModel(FIRST_MODEL);
     void this.#sessions.refresh();

@@ -19,6 +19,7 @@ from turnkeeper.models.transcript.attachment_rules import check_content, first_p
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
     MAX_NAME_CHARS,
+    PDF,
     Attachment,
     FileAttachment,
     ImageAttachment,
@@ -45,6 +46,11 @@ _ANY_BODY: dict[str, Any] = {
 }
 
 
+UNKNOWN_TYPE = "application/octet-stream"
+
+_TYPES_OF_ANYTHING = frozenset({"", UNKNOWN_TYPE, "application/x-www-form-urlencoded"})
+"""What clients send that don't know the type; the last is `curl`'s."""
+
 _FIELDS = {"name": "name", "media_type": "Content-Type"}
 """Where the fields of an attachment are in an upload; what is in none of these is in the body."""
 
@@ -62,14 +68,19 @@ async def upload_attachment(
 ) -> Any:
     """Store a content for a prompt of this session; the answer is an item of that prompt's `attachments`.
 
-    The `Content-Type` says what it is; without a `name`, a file is called `file`. Uploading the same content again
-    changes nothing. A content without a prompt is deleted with the session.
+    The `Content-Type` says what it is; if it says nothing, the content's first bytes do. Without a `name`, a file is
+    called `file`. Uploading the same content again changes nothing. A content without a prompt is deleted with the
+    session.
     """
     content = await request.body()
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if len(content) > MAX_ATTACHMENT_BYTES:
         raise problems.content_too_large(MAX_ATTACHMENT_BYTES)
-    attachment = _attachment_of(content, media_type or "application/octet-stream", name)
+    if media_type.startswith("multipart/"):
+        raise problems.invalid(_FIELDS["media_type"], texts.NO_FORM)
+    if media_type in _TYPES_OF_ANYTHING:
+        media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else UNKNOWN_TYPE)
+    attachment = _attachment_of(content, media_type, name)
     if wrong := first_problem(attachment):
         raise problems.invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
     if problem := check_content(content, attachment.media_type):
@@ -114,7 +125,7 @@ async def get_attachment(
     headers = {**HEADERS, "ETag": f'"{content_hash}"', **_disposition_headers(content, name)}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
-    return Response(content, headers=headers, media_type=image_type_of(content) or "application/octet-stream")
+    return Response(content, headers=headers, media_type=image_type_of(content) or UNKNOWN_TYPE)
 
 
 def _attachment_of(content: bytes, media_type: str, name: str | None) -> ImageAttachment | FileAttachment:

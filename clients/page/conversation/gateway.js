@@ -177,6 +177,9 @@ export async function forkSession(sessionId, fork) {
   }
 }
 
+/** Start a session from an exported one. @param {string} sessionId the new session's @param {File} file */
+export const importSession = (sessionId, file) => send("POST", `/workflow/import${query({ id: sessionId })}`, file);
+
 /** Where a session is downloaded. @param {string} sessionId @param {"json" | "markdown"} format @returns {string} */
 export const exportPath = (sessionId, format) => path(sessionId, `/export${query({ format })}`);
 

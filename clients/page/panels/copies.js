@@ -1,6 +1,10 @@
-/** Copies of the open session: links to its exports, and a button on each completed turn that forks it there. */
+/**
+ * Copies of sessions: links to the open session's exports, a button on each completed turn that forks it there, and the
+ * import of an exported one.
+ */
 
-import { exportPath } from "../conversation/gateway.js";
+import { exportPath, importSession } from "../conversation/gateway.js";
+import { newId } from "../conversation/ids.js";
 import { byId, iconButton } from "../dom.js";
 import { TEXTS } from "../words.js";
 
@@ -20,4 +24,26 @@ export function forkButton(fork) {
   button.title = TEXTS.forkHere;
   button.dataset.needs = "writer";
   return button;
+}
+
+/** @param {{onImported: (sessionId: string) => void, onProblem: (words: string) => void}} page */
+export function offerImport({ onImported, onProblem }) {
+  const button = byId("import", HTMLButtonElement);
+  const input = byId("import-input", HTMLInputElement);
+  button.addEventListener("click", () => input.click());
+  input.addEventListener("change", async () => {
+    const file = input.files?.[0];
+    input.value = ""; // so that the same file can be chosen again
+    if (!file) return;
+    const id = newId();
+    button.disabled = true;
+    try {
+      await importSession(id, file);
+      onImported(id);
+    } catch (error) {
+      onProblem(error instanceof Error ? error.message : String(error));
+    } finally {
+      button.disabled = false;
+    }
+  });
 }

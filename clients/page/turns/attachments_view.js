@@ -26,9 +26,12 @@ function contentOf(sessionId, attachment) {
   const name = fileName(attachment);
   // An image at an address elsewhere is not loaded: its server would learn who reads this.
   const isPicture = attachment.type === "image" && !attachment.url;
-  const link = { href: address, target: "_blank", rel: "noreferrer", title: name };
+  // Browsers open no data: address, but they save one.
+  const download = address?.startsWith("data:") ? name : null;
+  const link = { href: address, target: "_blank", rel: "noreferrer", title: name, download };
   if (isPicture && address) return h("a", { ...link, class: "picture" }, pictureOf(address, name));
-  const words = [icon("clip"), h("span", { class: "one-line" }, name), h("span", { class: "fine" }, fileSize(bytesOf(attachment)))];
+  const size = bytesOf(attachment);
+  const words = [icon("clip"), h("span", { class: "one-line" }, name), size > 0 && h("span", { class: "fine" }, fileSize(size))];
   return address ? h("a", { ...link, class: "chip" }, ...words) : h("span", { class: "chip", title: name }, ...words);
 }
 
@@ -37,12 +40,13 @@ function pictureOf(address, name) {
   return h("img", { src: address, alt: name, loading: "lazy" });
 }
 
-/** Where the content is; null: nowhere that a browser could show it. @param {string} sessionId @param {Attachment} attachment */
+/** Where the content is; null: it is nowhere. @param {string} sessionId @param {Attachment} attachment */
 function addressOf(sessionId, attachment) {
   if (attachment.url) return attachment.url;
   if (attachment.hash) return attachmentPath(sessionId, attachment.hash, attachment.name ?? "");
-  if (attachment.type === "image" && attachment.data) return `data:${attachment.media_type};base64,${attachment.data}`;
-  return null;
+  if (attachment.content) return `data:text/plain;charset=utf-8,${encodeURIComponent(attachment.content)}`;
+  const mediaType = attachment.type === "image" ? attachment.media_type : "application/octet-stream";
+  return attachment.data ? `data:${mediaType};base64,${attachment.data}` : null;
 }
 
 /** A small picture of a file that is to be sent, or an icon. @param {string} sessionId @param {PromptFile} file */

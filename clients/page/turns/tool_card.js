@@ -39,6 +39,7 @@ export class ToolCard {
   #gist = h("span", { class: "tool-gist fine one-line" });
   #time = h("span", { class: "fine numbers" });
   #body = h("div", { class: "tool-body" });
+  #files = h("div", { class: "tool-files" });
   #details = h(
     "details",
     {},
@@ -52,7 +53,7 @@ export class ToolCard {
   /** @param {CallActions} actions */
   constructor(actions) {
     this.#actions = actions;
-    this.element = h("div", { class: "tool" }, this.#details);
+    this.element = h("div", { class: "tool" }, this.#details, this.#files);
   }
 
   /** Show a call that the model is writing. @param {string} name */
@@ -74,6 +75,9 @@ export class ToolCard {
     const ms = call.result?.duration_ms;
     setText(this.#time, ms === null || ms === undefined ? "" : duration(ms));
     arrange(this.#body, this.#sections(call));
+    // Outside the fold: a picture is what one looks for in a result.
+    const files = attachmentsView(this.#actions.sessionId ?? "", call.result?.attachments);
+    this.#files.replaceChildren(...(files ? [files] : []));
     this.#ask(call, needsDecision);
   }
 
@@ -94,8 +98,6 @@ export class ToolCard {
     if (result && stateOf(call, false) !== "rejected") {
       if (result.outcome) sections.push(note(result.outcome));
       if (result.content || result.blob) sections.push(this.#textSection(TEXTS.result, result.content, result.blob));
-      const files = attachmentsView(this.#actions.sessionId ?? "", result.attachments);
-      if (files) sections.push(files);
       if (result.cut) sections.push(note(TEXTS.lostResult));
     }
     return sections;

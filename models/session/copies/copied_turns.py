@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.model_view import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
@@ -17,7 +18,7 @@ from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
 from turnkeeper.models.transcript.transcript import carried_size
 
 MAX_VIEW_TURNS = 1_000
-"""Turns from which a model view is made, if the window has no limit: it has a limit of bytes too."""
+"""Maximum of turns from which a model view is made, however many the window allows: it has a limit of bytes too."""
 
 
 class CopiedTurns:
@@ -35,7 +36,7 @@ class CopiedTurns:
         """Events of the replay text in all turns but the newest."""
         self.head: list[ExportedTurn] = []
         """The first turns, which the window preserves."""
-        self.newest: deque[ExportedTurn] = deque(maxlen=window.max_messages or MAX_VIEW_TURNS)
+        self.newest: deque[ExportedTurn] = deque(maxlen=min(window.max_messages or MAX_VIEW_TURNS, MAX_VIEW_TURNS))
         self._head_turns = window.preserve_first_n
         self._max_bytes = max_bytes
         self._newest_events = 0
@@ -113,6 +114,20 @@ def attachments_in_view(refs: Iterable[ViewRef]) -> Iterator[list[Attachment]]:
     return (message.attachments for ref in refs for message in ref.messages)
 
 
-def stored_hashes(lists: Iterable[list[Attachment]]) -> set[str]:
-    """Return the hashes of the attachments whose contents the store has."""
-    return {attachment.hash for attachments in lists for attachment in attachments if attachment.hash}
+class StoredContents:
+    """The hashes of the texts and attachments that only the store has, of turns and of what the model sees."""
+
+    def __init__(self) -> None:
+        self.texts = set[str]()
+        self.attachments = set[str]()
+
+    def add_turn(self, turn: ConversationMessage) -> None:
+        self._add(texts_in(turn), attachments_in(turn))
+
+    def add_view(self, context: ContextState) -> None:
+        refs = [*context.view.entries, *context.waiting]
+        self._add(texts_in_view(refs), attachments_in_view(refs))
+
+    def _add(self, texts: Iterable[BlobRef], attachments: Iterable[list[Attachment]]) -> None:
+        self.texts.update(ref.hash for ref in texts)
+        self.attachments.update(one.hash for some in attachments for one in some if one.hash)

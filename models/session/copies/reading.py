@@ -27,6 +27,7 @@ from turnkeeper.models.session.copies.copied_turns import (
     texts_in_view,
 )
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedTurn, SessionDocument
+from turnkeeper.models.session.outside_start import MAX_COUNT
 from turnkeeper.models.transcript.attachment_rules import check_attachments, check_content, with_true_type
 from turnkeeper.models.transcript.attachments import HASH_PATTERN, MAX_ATTACHMENTS, Attachment
 from turnkeeper.models.transcript.model_call import ModelMessage
@@ -99,8 +100,8 @@ def _wrong_turns(document: SessionDocument) -> Complaints:
             yield f"{field}.turn.id", "is not a valid id"
         if not turn.is_complete:
             yield f"{field}.turn", "has not ended"
-        if turn.revision < revision:
-            yield f"{field}.turn.revision", "is less than that of the turn before"
+        if not revision <= turn.revision < MAX_COUNT:
+            yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
         yield from _wrong_steps(field, exported)
 
@@ -159,8 +160,10 @@ def _wrong_texts(field: str, refs: Iterable[BlobRef], texts: dict[str, str], los
         text = texts.get(ref.hash)
         if text is None and ref.hash not in lost:
             yield field, f"refers to the text {ref.hash[:64]!a}, which is neither in texts nor in missing"
-        if text is not None and len(text) != ref.chars:
-            yield field, f"says that the text {ref.hash} has another number of characters than it has"
+        if text is not None and (len(text), len(text.encode())) != (ref.chars, ref.bytes):
+            yield field, f"says that the text {ref.hash} has another number of characters or bytes than it has"
+        if text is None and not 0 <= ref.chars <= ref.bytes < MAX_COUNT:
+            yield field, f"says that the text {ref.hash} has a size that no text can have"
 
 
 def _wrong_attachments(

@@ -341,10 +341,31 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_wha
         await http.post(path, params={"id": new_id}, json={**document, "version": 2}),
         await http.post(path, params={"id": new_id}, content=whole, headers={"content-type": "text/plain"}),
     ]
-    assert [answer.status_code for answer in answers] == [422] * 3
-    assert [answer.json()["errors"][0]["field"] for answer in answers] == ["body", "version", "body"]
+    document["session"]["configuration"]["model"] = "nobody:model"
+    answers.append(await http.post(path, params={"id": new_id}, json=document))
+    assert [answer.status_code for answer in answers] == [422] * 4
+    fields = [answer.json()["errors"][0]["field"] for answer in answers]
+    assert fields == ["body", "version", "body", "session.configuration.model"]
     assert (await http.get(f"/workflow/{new_id}")).status_code == 404
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
+
+
+async def test_ses_18_a_session_whose_window_has_no_real_limit_is_imported_and_forked(http: AsyncClient) -> None:
+    document = json.loads((EXPORTS / "v1.json").read_text())
+    document["session"]["configuration"]["history"]["max_messages"] = 10**20
+    new_id = await imported(http, document)
+    fork = await http.post(f"/workflow/{new_id}/fork", json={"turn": 5})
+    assert (fork.status_code, fork.json().get("turn")) == (201, 5)
+    assert (await model_view(http, fork.json()["workflow_id"]))["turns"][-1]["seen"] == "verbatim"
+
+
+@pytest.mark.parametrize("turn", [0, 2**31 + 1, True, 1.5, "a b", [1]])
+async def test_ses_18_a_wrong_turn_of_a_fork_is_one_error_with_what_is_allowed(
+    http_alone: AsyncClient, turn: object
+) -> None:
+    answer = await http_alone.post("/workflow/any/fork", json={"turn": turn})
+    reason = "must be a turn's number, 1 to 2,147,483,648, or its id"
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"field": "turn", "reason": reason}])
 
 
 async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_audited(

@@ -90,6 +90,10 @@ async def test_ctx_16_a_pdf_and_an_image_by_http_are_in_the_request_the_transcri
     as_text = await http.get(f"/workflow/{session}/blobs/{digest}")
     assert as_text.status_code == 404, "a reader of texts can't read attachments"
 
+    export = (await http.get(f"/workflow/{session}/export")).json()
+    assert {b64decode(one) for one in export["attachments"].values()} == {PDF, PNG}
+    assert export["turns"][0]["turn"]["attachments"] == turn["attachments"]
+
     assert await stored(env, session, PDF, PNG) == {PDF, PNG}
     await deleted(http, session)
     assert await stored(env, session, PDF, PNG) == set()
@@ -258,6 +262,26 @@ async def test_ctx_16_a_wrong_attachment_is_named_and_nothing_is_sent(
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
 
 
+@pytest.mark.parametrize("header", [None, "application/octet-stream", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    ("content", "kind", "media_type"),
+    [
+        (PNG, "image", "image/png"),
+        (PDF, "file", "application/pdf"),
+        (b"a text on %PDF-1.7", "file", "application/octet-stream"),
+    ],
+)
+async def test_ctx_16_an_upload_without_a_type_is_known_by_its_first_bytes(
+    http_alone: AsyncClient, header: str | None, content: bytes, kind: str, media_type: str
+) -> None:
+    session = fresh()
+    await http_alone.post("/workflow", json={"id": session})
+    headers = {"Content-Type": header} if header else {}
+    uploaded = await http_alone.post(f"/workflow/{session}/attachments", content=content, headers=headers)
+    assert uploaded.status_code == 201, uploaded.text
+    assert (uploaded.json()["type"], uploaded.json()["media_type"]) == (kind, media_type)
+
+
 async def test_api_4_bodies_with_attachments_may_be_10_mib_and_an_upload_7_mb(http_alone: AsyncClient) -> None:
     session = fresh()
     await http_alone.post("/workflow", json={"id": session})
@@ -285,6 +309,8 @@ async def test_api_4_bodies_with_attachments_may_be_10_mib_and_an_upload_7_mb(ht
         answer = await http_alone.post(f"{path}/prompt", json={"message": "look", "attachments": [misnamed]})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "attachments[0].media_type")
         assert says in answer.json()["detail"]
+    form = await http_alone.post(f"{path}/attachments", files={"file": ("cat.png", PNG)})
+    assert (form.status_code, form.json()["errors"][0]["field"]) == (422, "Content-Type")
     unknown = await http_alone.post("/workflow/nobody/attachments", content=b"x")
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
     foreign = await http_alone.post(f"{path}/attachments", content=b"x", headers={"Origin": "https://evil.example"})

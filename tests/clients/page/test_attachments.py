@@ -1,12 +1,16 @@
 """Files of prompts on the page: pasted, dropped and chosen, shown in the turn, never lost on a failed send: CTX-16."""
 
-from base64 import b64decode
+import asyncio
+from base64 import b64decode, b64encode
 
 from playwright.async_api import FilePayload, expect
 
-from tests.clients.page.tab import Tab
-from tests.harness import Environment
+from tests.clients.page.tab import Tab, http_client
+from tests.harness import Environment, asks, says
+from tests.vendors.media import PNG
 from turnkeeper.models.transcript.attachments import FileAttachment, ImageAttachment
+from turnkeeper.models.transcript.model_call import ToolInvocation
+from turnkeeper.models.transcript.trajectory import ToolResult
 
 COPY_A_PICTURE = """async () => {
   const canvas = document.createElement("canvas");
@@ -70,6 +74,40 @@ async def test_ctx_16_a_pasted_picture_reaches_the_model_and_is_shown_in_its_tur
         link = tab.turns.get_by_role("link", name="report.pdf")
         await expect(link).to_have_attribute("href", f"/workflow/{tab.session}/attachments/{pdf.hash}?name=report.pdf")
         await tab.load(tab.session)
+
+
+LONG_NAME = "a long name of a file that does not fit in one line " * 3 + ".csv"
+
+
+async def test_ctx_16_what_was_sent_and_what_a_tool_returned_can_be_seen(tab: Tab, env: Environment) -> None:
+    async def screenshot(_: ToolInvocation) -> ToolResult:
+        picture = {"type": "image", "name": "dot.png", "media_type": "image/png", "data": b64encode(PNG).decode()}
+        return ToolResult.model_validate({"outcome": "taken", "attachments": [picture]})
+
+    env.tools.run = screenshot
+    env.vendor.script += [asks(("look", {"path": "a"})), says("A dot.")]
+    session = (await env.start()).handle.id
+    await tab.open(session)
+    code = {"type": "code", "name": "add.py", "language": "python", "content": "print('ä' + \"#\")"}
+    csv = {"type": "file", "name": LONG_NAME, "media_type": "text/csv", "data": b64encode(b"a,b\n" * 3_000).decode()}
+    async with http_client(tab.url) as http:
+        body = {"message": "Look.", "attachments": [code, csv]}
+        assert (await http.post(f"/workflow/{session}/prompt", json=body)).status_code == 202
+    await tab.shows(1)
+
+    # The picture is seen while the card is folded.
+    await expect(tab.tools.get_by_text("taken")).to_be_hidden()
+    picture = tab.tools.get_by_role("img", name="dot.png")
+    await picture.scroll_into_view_if_needed()
+    await expect(picture).to_have_js_property("naturalWidth", 1)
+    size = await tab.turns.get_by_text("12 KB", exact=True).bounding_box()
+    assert size is not None
+    assert size["height"] < 30, "the size of a file with a long name is in several lines"
+    async with tab.page.expect_download() as downloading:
+        await tab.turns.get_by_role("link", name="add.py").click()
+    download = await downloading.value
+    content = await asyncio.to_thread((await download.path()).read_text)
+    assert (download.suggested_filename, content) == ("add.py", code["content"])
 
 
 async def test_ctx_16_a_file_that_can_t_be_sent_is_refused_before_and_one_of_a_failed_prompt_is_not_lost(

@@ -3,9 +3,9 @@
 import re
 
 import httpx
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
-from tests.clients.page.tab import Tab
+from tests.clients.page.tab import Tab, http_client
 from tests.clients.page.test_sessions import started
 
 
@@ -27,3 +27,22 @@ async def test_ses_18_the_page_links_exports_and_forks_from_a_turn(tab: Tab) -> 
     await expect(tab.turns).to_have_count(1)
     await expect(tab.page.locator("#session-title")).to_have_text("Rome (fork)")
     assert re.search(r"session=(?!" + session + r")", tab.page.url)
+
+
+async def test_ses_18_the_page_imports_an_exported_session(tab: Tab) -> None:
+    session = await started(tab.url, "first question", title="Rome")
+    async with http_client(tab.url) as http:
+        document = (await http.get(f"/workflow/{session}/export")).content
+    await tab.open()
+    chooser = tab.page.locator("#import-input")
+    damaged: FilePayload = {"name": "rome.json", "mimeType": "application/json", "buffer": document[:-9]}
+    tab.may_be_cut_off = True  # the answer 422 stands in the browser's console
+    await chooser.set_input_files(damaged)
+    await expect(tab.notice).to_contain_text("is not valid JSON")
+    async with tab.page.expect_file_chooser() as choosing:
+        await tab.button("Import an exported session…").click()
+    await (await choosing.value).set_files({**damaged, "buffer": document})
+    await expect(tab.turns).to_have_count(1)
+    await expect(tab.turns).to_contain_text("first question")
+    await expect(tab.page.locator("#session-title")).to_have_text("Rome")
+    assert tab.session != session

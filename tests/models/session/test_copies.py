@@ -62,6 +62,13 @@ def other(path: str, value: object) -> Damage:
     return damage
 
 
+def lose(document: dict[str, Any], text: str, *, said_bytes: int) -> None:
+    """Turn a text into one that the original had lost, whose reference says this size."""
+    del document["texts"][text]
+    document["missing"].append(text)
+    document["turns"][1]["turn"]["agent_message_blob"]["bytes"] = said_bytes
+
+
 TEXT = next(
     one["turn"]["agent_message_blob"]["hash"] for one in RECORDED["turns"] if "agent_message_blob" in one["turn"]
 )
@@ -82,6 +89,7 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other("turns.3.turn.id", "a b"), "turns[3].turn.id", "valid id"),
     (other("turns.3.turn.agent_message", None), "turns[3].turn", "has not ended"),
     (other("turns.3.turn.revision", 0), "turns[3].turn.revision", "less than"),
+    (other("turns.11.turn.revision", 2**31), "turns[11].turn.revision", "2,147,483,648"),
     (other("turns.3.turn.steps_omitted", 2), "turns[3].turn.steps_omitted", "must be 0"),
     (other("turns.3.archived_steps", 9), "turns[3].archived_steps", "steps"),
     (other("turns.3.turn.timestamp", "yesterday"), "turns[3].turn.timestamp", "date and time"),
@@ -89,6 +97,9 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other(f"{SECOND_STEPS}.0.tool_calls.0.result", None), "turns[0].turn.reasoning_trajectory.steps[0]", "result"),
     (other(f"texts.{TEXT}", "another text"), f"texts.{TEXT}", "hash"),
     (lambda document: document["texts"].pop(TEXT), "turns", "neither in texts"),
+    (other("turns.1.turn.agent_message_blob.bytes", 10**20), "turns[1].turn", "characters or bytes"),
+    (lambda document: lose(document, TEXT, said_bytes=10**20), "turns[1].turn", "size that no text can have"),
+    (other(f"{SECOND_STEPS}.0.text", 7), "turns[0].turn.reasoning_trajectory.steps[0].text", "a string"),
     (other(f"attachments.{PICTURE}", "bm8="), f"attachments.{PICTURE}", "hash"),
     (other(f"attachments.{PICTURE}", "???"), f"attachments.{PICTURE}", "base64"),
     (lambda document: document["attachments"].pop(PICTURE), "turns[0].turn", "neither in attachments"),

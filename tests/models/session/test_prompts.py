@@ -97,7 +97,7 @@ def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason:
     [
         ({"text": ["a"]}, "text"),
         ({"text": "a", "é\n": 1}, "\\xe9\\n"),
-        ({"text": "a", "x" * 5_000: 1}, "x" * 60),
+        ({"text": "a", "x" * 5_000: 1}, "x" * 64),
         ({"text": "a", "": 1}, "value"),
     ],
 )

@@ -237,7 +237,7 @@ def test_ctx_9_every_number_of_a_policy_can_be_another():
         ({"user_text": {"max_chars": 5, "marker": "x" * 201}}, "history_policy.user_text.marker"),
         ({"other_text": {"max_chars": 5, "hard_limit": 0}}, "history_policy.other_text.hard_limit"),
         ({"other_text": {"max_chars": 5, "hard_limit": 4}}, "history_policy.other_text"),
-        ({"x" * 5_000: 5}, "history_policy." + "x" * 60),
+        ({"x" * 5_000: 5}, "history_policy." + "x" * 64),
     ],
     ids=preview,
 )
