@@ -12,7 +12,7 @@ from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
-from turnkeeper.models.session.tool_list import carried_bytes, digest_of
+from turnkeeper.models.session.tools.tool_list import carried_bytes, digest_of
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 

@@ -26,7 +26,7 @@ from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import Configure, EndSession, ModelName, Title, UserName
 from turnkeeper.models.session.queue.prompts import PromptMode
 from turnkeeper.models.session.task import HandOffReport
-from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.relevance import ExchangeRelevance
 from turnkeeper.models.tasks.stored_history import ConversationHistory

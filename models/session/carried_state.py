@@ -13,9 +13,9 @@ from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.session_tools import ToolsState
 from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
 from turnkeeper.models.session.tasks.task_state import TaskState
+from turnkeeper.models.session.tools.session_tools import ToolsState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState

@@ -25,7 +25,7 @@ from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
 from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
-from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
 

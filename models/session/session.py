@@ -22,12 +22,12 @@ from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.room import Room
 from turnkeeper.models.session.rules import CURRENT_RULES, Since
-from turnkeeper.models.session.session_tools import SessionTools
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
+from turnkeeper.models.session.tools.session_tools import SessionTools
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus

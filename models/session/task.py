@@ -10,7 +10,7 @@ from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.model_name import checked_model
 from turnkeeper.models.session.messages import ModelName, Title
-from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.condensing import LongTexts
 from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning, hand_off_history, history_warning

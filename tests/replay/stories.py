@@ -9,9 +9,9 @@ from uuid import uuid4
 from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
-from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
+from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.tasks.condensing import INSTRUCTION
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.transcript.conversation import ConversationState

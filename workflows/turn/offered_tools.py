@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tool_list import digest_of, merge_tools
+    from turnkeeper.models.session.tools.tool_list import digest_of, merge_tools
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled

@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
     from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
-    from turnkeeper.models.session.tool_policy import ToolDecision, decide
+    from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
     from turnkeeper.models.transcript.model_call import ToolSpec
 

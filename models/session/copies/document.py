@@ -17,7 +17,7 @@ from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import ModelName, Title, UserName
-from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime, few_keys

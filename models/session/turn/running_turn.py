@@ -17,7 +17,7 @@ from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, expire_approval, record_decision
 from turnkeeper.models.session.queue.prompts import Prompt
-from turnkeeper.models.session.tool_policy import ToolPolicy
+from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState

@@ -21,8 +21,8 @@ from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session import session_tools
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
