@@ -155,7 +155,8 @@ async def test_ses_15_a_lock_that_is_soon_released_is_waited_for(archive: Archiv
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         began, engine = asyncio.Event(), archive._database._backend.transactions.engine
-        event.listen(engine, "connect", lambda *_: began.set(), insert=True)
+        in_loop = asyncio.get_running_loop().call_soon_threadsafe
+        event.listen(engine, "connect", lambda *_: in_loop(began.set), insert=True)
         writing = asyncio.create_task(archive.put_turns("s1", turns(4, 4)))
         await asyncio.wait_for(began.wait(), SECONDS)
         with pytest.raises(sqlite3.OperationalError, match="locked"):
