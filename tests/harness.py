@@ -54,6 +54,10 @@ UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatu
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
 
+TASK_SECONDS = 20.0
+"""Until a workflow task that no worker completes is given to another. A busy machine may take seconds for one, and
+Temporal refuses the queries of a session while its task has timed out twice. Tests that kill workers wait less long."""
+
 
 DELAY = 0.05
 LONG_PAUSE = 0.2

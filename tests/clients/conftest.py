@@ -7,7 +7,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import Environment, Tools, Vendor, environment
+from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
@@ -42,12 +42,12 @@ class Vendors:
         return self._by_session.setdefault(session, self.newest)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def vendors() -> Vendors:
     return Vendors()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Environment]:
     carrier = InProcessCarrier()
     async with environment(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as env:
@@ -63,10 +63,10 @@ async def env(shared_worker: Environment, vendors: Vendors) -> AsyncIterator[Env
 
 def gateway_settings(env: Environment) -> Settings:
     """The settings of a gateway in front of the worker."""
-    return env.settings.model_copy(update={"task_timeout": 2, "temporal_ui_url": TEMPORAL_UI})
+    return env.settings.model_copy(update={"task_timeout": TASK_SECONDS, "temporal_ui_url": TEMPORAL_UI})
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_url(temporal: Client, shared_worker: Environment) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
     async with served(temporal, gateway_settings(shared_worker), partials=shared_worker.partials) as url:
