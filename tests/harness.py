@@ -48,8 +48,13 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 Answer = TypeVar("Answer")
 
-UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
-"""Temporal's message when no worker has answered a query in time."""
+UNANSWERED = (
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+)
+"""Temporal's statuses when no worker has answered a query in time, or the session's task has timed out twice."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""

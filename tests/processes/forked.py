@@ -135,7 +135,7 @@ def _server() -> str:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     address = f"turnkeeper-tests-{run or uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, Path(__file__).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever finds the address in use can connect
+        fcntl.flock(lock, fcntl.LOCK_EX)  # where the address is in use, its server already listens
         try:
             listener.bind(f"\0{address}")
         except OSError as error:
