@@ -142,16 +142,19 @@ def _no_gateway_compares_its_index_with_all_sessions_of_the_run() -> Iterator[No
         yield
 
 
-@pytest.fixture(autouse=True)
-def patience_with_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _patience_with_a_busy_machine() -> Iterator[None]:
     """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
-    monkeypatch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", timedelta(seconds=PATIENT_SECONDS))
-    monkeypatch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
-    be_patient(monkeypatch)
+    patience = timedelta(seconds=PATIENT_SECONDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
+        patch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
+        be_patient(patch)
+        yield
 
 
 @pytest.fixture
-def product_bounds(patience_with_a_busy_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def product_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the gateway wait as long as in production, for tests in which nobody answers."""
     for name, seconds in GATEWAY_BOUNDS.items():
         monkeypatch.setattr(name, seconds)

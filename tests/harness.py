@@ -48,11 +48,20 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 
 Answer = TypeVar("Answer")
 
-UNANSWERED = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE)
-"""Temporal's message when no worker has answered a query in time."""
+UNANSWERED = (
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.UNAVAILABLE,
+)
+"""Temporal's statuses when no worker has answered a query in time, or the session's task has timed out twice."""
 
 SLACK = 10.0
 """Seconds that a busy machine may add to what the product takes by itself."""
+
+TASK_SECONDS = 20.0
+"""Until a workflow task that no worker completes is given to another. A busy machine may take seconds for one, and
+Temporal refuses the queries of a session while its task has timed out twice. Tests that kill workers wait less long."""
 
 
 DELAY = 0.05

@@ -22,7 +22,7 @@ from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 TEMPORARY_STATUSES = (429, 503, 504)
@@ -102,7 +102,8 @@ class TurnStream:
                     return
         yield await self._on_turn(await self._ended_turn())
         if not self._turn.is_over:
-            yield self._turn.fail(_end_reason(status))
+            is_closed = status in FINAL_STATUSES
+            yield self._turn.fail(texts.SESSION_CLOSED.format(status=status) if is_closed else texts.STREAM_BROKEN)
 
     async def _on_event(self, event: Event) -> Chunks:
         turn: ConversationMessage | None = None
@@ -143,9 +144,3 @@ class TurnStream:
 def _text_hashes(step: ModelStep) -> set[str]:
     refs = [step.thinking_blob, step.text_blob, *(call.args_blob for call in step.tool_calls)]
     return {ref.hash for ref in refs if ref}
-
-
-def _end_reason(status: SessionStatus) -> str:
-    if status in FINAL_STATUSES:
-        return texts.SESSION_CLOSED.format(status=status)
-    return texts.STREAM_BROKEN

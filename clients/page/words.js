@@ -44,7 +44,6 @@ export const TEXTS = {
   unnamedFile: "Unnamed",
 
   openTask: "Open this task's session",
-  parentSession: "Part of another session",
 
   thinking: "Thinking",
   thought: "Thought",

@@ -20,7 +20,7 @@ from temporalio.client import (
 )
 
 from tests.api.long_chats import archived_chat
-from tests.harness import DrivenSession, Environment, environment
+from tests.harness import TASK_SECONDS, DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.identity import Identity
@@ -54,7 +54,9 @@ async def gateway(
     caller: Caller | None = None,
 ) -> AsyncIterator[AsyncClient]:
     """With `caller`, all requests come from that one."""
-    settings = Settings(task_queue=task_queue, state_dir=state_dir, task_timeout=2, **UNLIMITED if caller else {})
+    settings = Settings(
+        task_queue=task_queue, state_dir=state_dir, task_timeout=TASK_SECONDS, **UNLIMITED if caller else {}
+    )
     app = create_app(settings, client=client, partials=partials)
     if caller:
         identify_as(app, caller)
@@ -140,7 +142,7 @@ def session_requests() -> SessionRequests:
 @pytest.fixture
 async def url(temporal: Client, env: Environment, session_requests: SessionRequests) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     async with served(client, settings, partials=env.partials) as url:
         yield url

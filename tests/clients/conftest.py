@@ -1,13 +1,15 @@
 """One worker and one gateway for all tests of the clients, with a vendor and tools of each test's own."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import Environment, Tools, Vendor, environment
+from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
@@ -18,36 +20,51 @@ TEMPORAL_UI = "http://temporal.example"
 
 
 class Vendors:
-    """Leads each session to the vendor and the tools of the test that it belongs to: one worker serves all tests."""
+    """Leads each session to the vendor and the tools of the test that started it: one worker serves all tests."""
 
     def __init__(self) -> None:
         self.newest: Environment | None = None
+        self._newest_since = datetime.max.replace(tzinfo=UTC)
         self._by_session: dict[str, Environment] = {}
+
+    def begin_test(self, env: Environment) -> None:
+        """Give the sessions that are started from now on the vendor and the tools of `env`."""
+        self.newest, self._newest_since = env, datetime.now(UTC)
 
     def resolve(self, model: str) -> tuple[Provider, str]:
         return self, model
 
-    def stream(self, name: str, request: ModelRequest, info: CallInfo) -> AsyncGenerator[Delta | ModelResponse, None]:
-        return self._of(info.session_id).vendor.stream(name, request, info)
+    async def stream(
+        self, name: str, request: ModelRequest, info: CallInfo
+    ) -> AsyncGenerator[Delta | ModelResponse, None]:
+        env = await self._environment_of(info.session_id)
+        async with aclosing(env.vendor.stream(name, request, info)) as events:
+            async for event in events:
+                yield event
 
     async def list_tools(self) -> ToolList:
         assert self.newest is not None
         return await self.newest.tools.list_tools()
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
-        return await self._of(invocation.session_id).tools.call(invocation)
+        return await (await self._environment_of(invocation.session_id)).tools.call(invocation)
 
-    def _of(self, session: str) -> Environment:
-        assert self.newest is not None
-        return self._by_session.setdefault(session, self.newest)
+    async def _environment_of(self, session: str) -> Environment:
+        """Return that of the session's test. A session that an earlier test left behind answers to nobody."""
+        if session not in self._by_session:
+            assert self.newest is not None
+            started = (await self.newest.client.get_workflow_handle(session).describe()).start_time
+            is_new = started >= self._newest_since
+            self._by_session[session] = self.newest if is_new else replace(self.newest, vendor=Vendor(), tools=Tools())
+        return self._by_session[session]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def vendors() -> Vendors:
     return Vendors()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Environment]:
     carrier = InProcessCarrier()
     async with environment(temporal, providers=vendors, toolbox=vendors, partials=carrier, model="offline:") as env:
@@ -55,18 +72,19 @@ async def shared_worker(temporal: Client, vendors: Vendors) -> AsyncIterator[Env
 
 
 @pytest.fixture
-async def env(shared_worker: Environment, vendors: Vendors) -> AsyncIterator[Environment]:
+async def env(shared_worker: Environment, vendors: Vendors) -> Environment:
     """The worker of all tests of the clients, with a vendor and tools of this test's own."""
-    vendors.newest = env = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
+    env = replace(shared_worker, vendor=Vendor(), tools=Tools(), sessions=[])
+    vendors.begin_test(env)
     return env
 
 
 def gateway_settings(env: Environment) -> Settings:
     """The settings of a gateway in front of the worker."""
-    return env.settings.model_copy(update={"task_timeout": 2, "temporal_ui_url": TEMPORAL_UI})
+    return env.settings.model_copy(update={"task_timeout": TASK_SECONDS, "temporal_ui_url": TEMPORAL_UI})
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_url(temporal: Client, shared_worker: Environment) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
     async with served(temporal, gateway_settings(shared_worker), partials=shared_worker.partials) as url:

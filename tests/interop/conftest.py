@@ -7,7 +7,7 @@ from httpx import AsyncClient
 from temporalio.client import Client
 
 from tests.api.conftest import gateway, served
-from tests.harness import Environment, Tools, Vendor, environment
+from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from tests.interop.ai_chats import Driver, running_driver
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -55,7 +55,9 @@ def env(shared_env: Environment) -> Iterator[Environment]:
 @pytest.fixture(scope="module")
 async def url(temporal: Client, shared_env: Environment) -> AsyncIterator[str]:
     """Where the gateway of the environment listens."""
-    settings = Settings(task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=2)
+    settings = Settings(
+        task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=TASK_SECONDS
+    )
     async with served(temporal, settings, partials=shared_env.partials) as url:
         yield url
 

@@ -7,7 +7,7 @@ from httpx import AsyncClient
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.harness import DrivenSession, Environment, Gate, asks, says
+from tests.harness import TASK_SECONDS, DrivenSession, Environment, Gate, asks, says
 from tests.interop.ai_chats import Chat, Driver
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.limits import Limits
@@ -328,7 +328,7 @@ async def test_api_1_a_gateway_that_is_restarted_in_mid_answer_is_resumed_as_doc
     gate = Gate(is_open=False)
     looks = asks(("look", {}), text="I look.")
     env.vendor.script = [looks, [words("It is"), gate, words(" blue."), says("It is blue.")]]
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     async with served(temporal, settings, partials=env.partials) as url:
         chat = await driver.open(url, resumes=True)
         sending = chat.sending("what colour?")

@@ -1,10 +1,10 @@
 """Forks processes that have imported our code already: a start takes milliseconds, not two seconds of a processor.
 
-Run as a script with a socket as its standard input, and the descriptor of a listening one as its argument. Each
-message is a `ForkRequest` as JSON; its file descriptors are the process's and one for its status: a line with its id,
-and a line with its exit code. The server ends when the other end of its socket is closed, and so do the processes.
+Run as a script with the descriptor of a listening socket, and the process that it serves: a whole run has one server,
+whose test processes start it. It ends when that process does, and so do those that it has forked.
 
-The listening socket is for `launcher.py`: a connection takes one request, and is the status of its process.
+A connection takes one message, a `ForkRequest` as JSON with the process's file descriptors. Back come a line with the
+process's id, and a line with its exit code.
 
 Between server and process stands a parent that waits for the process. Nothing here starts a thread before a fork.
 """
@@ -105,29 +105,21 @@ def reap(*_: object) -> None:
 
 
 def serve() -> ForkRequest | None:
-    """Fork a process for each message. Returns its request in the process itself, `None` in the server at its end."""
+    """Fork a process for each connection. Returns its request in the process, `None` in the server at its end."""
     signal.signal(signal.SIGCHLD, reap)
-    requests, listener = socket.socket(fileno=os.dup(0)), socket.socket(fileno=int(sys.argv[1]))
-    while True:
-        readable, _, _ = select.select([requests, listener], [], [])
-        server, descriptors = os.getpid(), list[int]()
-        if requests in readable:
-            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-            if not message:
-                return None
-        else:
-            launched, _ = listener.accept()
+    listener, owner = socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(int(sys.argv[2]))
+    server = os.getpid()
+    while owner not in select.select([listener, owner], [], [])[0]:
+        status, _ = listener.accept()
         if os.fork() == 0:
-            requests.close()
             listener.close()
+            os.close(owner)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(server, signal.SIGKILL)
-            if not descriptors:
-                message, descriptors, _, _ = socket.recv_fds(launched, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
-                descriptors.append(launched.detach())
-            return fork_and_wait(json.loads(message), descriptors)
-        for descriptor in descriptors or [launched.detach()]:
-            os.close(descriptor)
+            message, descriptors, _, _ = socket.recv_fds(status, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+            return fork_and_wait(json.loads(message), [*descriptors, status.detach()])
+        status.close()
+    return None
 
 
 def fork_and_wait(request: ForkRequest, descriptors: list[int]) -> ForkRequest:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import functools
 import json
 import os
@@ -10,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -102,14 +103,14 @@ async def fork(
         umask=None,
         group=None,
     )
+    status = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    status.connect(f"\0{_server()}")
     with contextlib.ExitStack() as theirs:
         child_in, our_in = _ends(theirs, stdin, number=0)
         child_out, our_out = _ends(theirs, stdout, number=1)
         child_err, our_err = (child_out, None) if stderr == STDOUT else _ends(theirs, stderr, number=2)
-        our_status, status = os.pipe()
-        theirs.callback(os.close, status)
-        socket.send_fds(_server().requests, [json.dumps(request).encode()], [child_in, child_out, child_err, status])
-    reader = await _reader(our_status)
+        socket.send_fds(status, [json.dumps(request).encode()], [child_in, child_out, child_err])
+    reader = await _reader(status.detach())
     return ForkedProcess(
         int(await reader.readline()),
         reader,
@@ -123,29 +124,30 @@ async def fork(
 def forked_commands() -> Iterator[None]:
     """Fork the workers and gateways that are started inside as `Program`s, by this process or by one forked in it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(launcher.FORK_SERVER, _server().address)
+        patch.setenv(launcher.FORK_SERVER, _server())
         patch.setattr(processes, "die_with_parent", launcher)
         yield
 
 
-@dataclass(frozen=True)
-class ForkServer:
-    requests: socket.socket
-    address: str
-    """That of its other socket, among the abstract ones."""
-
-
 @functools.cache
-def _server() -> ForkServer:
-    """Start the server when it is first asked. It ends when this process does, which closes the socket."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"\0turnkeeper-tests-{uuid4()}")
+def _server() -> str:
+    """Return the address of the run's server, among the abstract ones. The first process that asks starts it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    address = f"turnkeeper-tests-{run or uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # where the address is in use, its server already listens
+        try:
+            listener.bind(f"\0{address}")
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return address
         listener.listen()
         number = listener.fileno()
-        command = [sys.executable, "-m", "tests.processes.fork_server", str(number)]
-        subprocess.Popen(command, stdin=its, cwd=ROOT, pass_fds=[number])
-        return ForkServer(ours, listener.getsockname()[1:].decode())
+        owner = os.getppid() if run else os.getpid()
+        command = [sys.executable, "-m", "tests.processes.fork_server", str(number), str(owner)]
+        subprocess.Popen(command, stdin=DEVNULL, cwd=ROOT, pass_fds=[number])
+    return address
 
 
 def _ends(theirs: contextlib.ExitStack, stream: int | None, *, number: int) -> tuple[int, int | None]:

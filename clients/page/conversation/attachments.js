@@ -7,7 +7,7 @@
 
 import { TEXTS, attachmentTooLarge, attachmentsTooLarge, attachmentsTooMany, unknownImage } from "../words.js";
 
-export const MAX_ATTACHMENTS = 20;
+const MAX_ATTACHMENTS = 20;
 const MAX_BYTES = 7_000_000;
 const MAX_BYTES_TOGETHER = 7_500_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];

@@ -129,14 +129,17 @@ export async function openEvents(sessionId, cursor, signal) {
  */
 export const listSessions = (filter) => json("GET", `/workflow${query(filter)}`);
 
-/** Start a session, unless an earlier try did. @param {{id: string, model?: string}} session */
-export async function startSession(session) {
+/** Start a session, unless an earlier try did. @param {string} address @param {object} session with the new session's id */
+async function startOnce(address, session) {
   try {
-    await send("POST", "/workflow", session);
+    await send("POST", address, session);
   } catch (error) {
     if (!(error instanceof GatewayError && error.type === "session-exists")) throw error;
   }
 }
+
+/** @param {{id: string, model?: string}} session */
+export const startSession = (session) => startOnce("/workflow", session);
 
 /** @param {string} sessionId @returns {Promise<SessionDescription>} */
 export const describe = (sessionId) => json("GET", path(sessionId));
@@ -165,17 +168,8 @@ export const attachmentPath = (sessionId, hash, name) => path(sessionId, `/attac
 /** Send a failed turn's prompt again; a repeated call has no effect. @param {string} sessionId @param {string} turnId */
 export const retryTurn = (sessionId, turnId) => send("POST", path(sessionId, "/retry"), { message_id: turnId });
 
-/**
- * Start a session with the turns up to one, unless an earlier try did.
- * @param {string} sessionId @param {{id: string, turn: string}} fork the new session's id, and that of its last turn
- */
-export async function forkSession(sessionId, fork) {
-  try {
-    await send("POST", path(sessionId, "/fork"), fork);
-  } catch (error) {
-    if (!(error instanceof GatewayError && error.type === "session-exists")) throw error;
-  }
-}
+/** @param {string} sessionId @param {{id: string, turn: string}} fork the new session's id, and that of its last turn */
+export const forkSession = (sessionId, fork) => startOnce(path(sessionId, "/fork"), fork);
 
 /** Start a session from an exported one. @param {string} sessionId the new session's @param {File} file */
 export const importSession = (sessionId, file) => send("POST", `/workflow/import${query({ id: sessionId })}`, file);

@@ -14,7 +14,7 @@ from typing import Any, cast, get_args
 import pytest
 from pydantic import ValidationError
 
-from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, error_body, sse, stream
+from tests.vendors.anthropic_wire import KEY, MODEL, AnthropicWire, answer_events, error_body, sse, stream
 from tests.vendors.server import BOUND, Answer, Call, Fault, Received, Reply
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
@@ -242,7 +242,7 @@ async def test_agt_11_an_error_event_that_is_no_json_is_the_providers(wire: Anth
 # ---- cut off
 
 
-@pytest.mark.parametrize("chunks", range(len(AnthropicWire().reply(WHOLE).chunks)))
+@pytest.mark.parametrize("chunks", range(len([*answer_events(WHOLE)])))
 async def test_agt_11_an_answer_that_ends_early_is_none_wherever_it_ends(wire: AnthropicWire, chunks: int) -> None:
     reply = wire.reply(WHOLE)
     wire.script(reply.ending_after(chunks), reply.cut_after(chunks))

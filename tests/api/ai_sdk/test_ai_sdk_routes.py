@@ -18,7 +18,7 @@ from temporalio.client import Client
 from tests.api.ai_sdk.ui_reader import Reader
 from tests.api.conftest import served
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, DrivenSession, Environment, asks, environment, says
+from tests.harness import BOUND, TASK_SECONDS, DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.messages import PostChat
@@ -285,7 +285,7 @@ async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_
     temporal: Client, tmp_path: Path, product_bounds: None
 ) -> None:
     queue = f"q-{uuid4()}"
-    settings = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=2)
+    settings = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=TASK_SECONDS)
     async with (
         asyncio.timeout(2 * BOUND),
         served(temporal, settings) as url,
@@ -326,7 +326,7 @@ async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(
 ) -> None:
     monkeypatch.setattr("turnkeeper.api.http.server.STOP_SECONDS", 60)  # the machine may be busy
     env.vendor.gate.close()
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     body = posted(user())
     async with AsyncClient(timeout=BOUND) as client:
         async with served(temporal, settings) as url:

@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from tests.api.audit.callers import ADA, BOB, EVE, client_of, gateway_of_callers
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import Environment, asks, broken, heal, says
+from tests.harness import TASK_SECONDS, Environment, asks, broken, heal, says
 from turnkeeper.api.audit.actions import OPERATIONS, TOOLS, UNCHANGING, Change, RequestParts
 from turnkeeper.api.mcp.tools import TOOLS as MCP_TOOLS
 from turnkeeper.api.request_audit import RecordingMiddleware, recorded
@@ -29,7 +29,9 @@ CANARY = "CANARY of what was said"
 
 @pytest.fixture(scope="module")
 async def gateway(temporal: Client, shared_env: Environment) -> AsyncIterator[FastAPI]:
-    settings = Settings(task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=2)
+    settings = Settings(
+        task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=TASK_SECONDS
+    )
     async with gateway_of_callers(temporal, settings, partials=shared_env.partials) as app:
         yield app
 

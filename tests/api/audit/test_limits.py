@@ -19,7 +19,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
-from tests.harness import Environment
+from tests.harness import TASK_SECONDS, Environment
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
@@ -107,7 +107,9 @@ async def test_api_4_streams_and_waiting_requests_beyond_the_number_are_refused_
 @asynccontextmanager
 async def limited(temporal: Client, env: Environment, **limits: Any) -> AsyncIterator[dict[str, AsyncClient]]:
     """Yield clients of a gateway with these limits, by their callers' users."""
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2, **limits)
+    settings = Settings(
+        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS, **limits
+    )
     async with (
         gateway_of_callers(temporal, settings, partials=env.partials) as app,
         client_of(app, BOB) as bob,

@@ -19,7 +19,7 @@ from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import SessionRequests, served
 from tests.api.mcp.client import mcp_client
-from tests.harness import Environment, Gate
+from tests.harness import TASK_SECONDS, Environment, Gate
 from tests.waiting import BOUND, until
 from turnkeeper.api.auth import credentials, keys, oidc
 from turnkeeper.api.auth.credentials import Authenticator
@@ -55,7 +55,10 @@ class FailingKeys:
 @pytest.fixture(scope="module")
 async def settings(shared_env: Environment) -> Settings:
     return Settings(
-        task_queue=shared_env.task_queue, state_dir=shared_env.settings.state_dir, task_timeout=2, auth={"keys": True}
+        task_queue=shared_env.task_queue,
+        state_dir=shared_env.settings.state_dir,
+        task_timeout=TASK_SECONDS,
+        auth={"keys": True},
     )
 
 
@@ -341,7 +344,7 @@ async def test_api_4_a_chat_of_the_ai_sdk_and_a_wait_of_mcp_end_within_five_seco
     temporal: Client, env: Environment, session_requests: SessionRequests
 ) -> None:
     settings = Settings(
-        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2, auth={"keys": True}
+        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS, auth={"keys": True}
     )
     key = await key_of(settings, ADMIN)
     headers = {"Authorization": f"Bearer {key}"}

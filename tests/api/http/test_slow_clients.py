@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.api.waits import until_not
-from tests.harness import BOUND, Environment
+from tests.harness import BOUND, TASK_SECONDS, Environment
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, ConnectionBounds
 from turnkeeper.models.settings.settings import Settings
 
@@ -283,7 +283,7 @@ async def test_api_4_one_connection_too_many_is_told_so_and_the_others_go_on(
 async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(
     temporal: Client, env: Environment
 ) -> None:
-    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=2)
+    settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     session = await env.start()
     await session.prompt(id="p1", text="hello")
     (turn,) = await session.idle(turns=1)

@@ -18,7 +18,7 @@ from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.mcp.client import mcp_client
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import LONG_PAUSE, DrivenSession, Environment
+from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import ROUTES
@@ -78,7 +78,7 @@ async def gateways(
     settings = Settings(
         task_queue=shared_env.task_queue,
         state_dir=shared_env.settings.state_dir,
-        task_timeout=2,
+        task_timeout=TASK_SECONDS,
         auth={"keys": True},
         **UNLIMITED,
     )

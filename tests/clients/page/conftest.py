@@ -37,7 +37,7 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_tab(browser: Browser, shared_url: str) -> AsyncIterator[Tab]:
     context = await browser.new_context()
     yield await Tab.opened(context, shared_url)
@@ -51,7 +51,7 @@ async def tab(shared_tab: Tab, url: str) -> AsyncIterator[Tab]:
         yield shared_tab
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 async def shared_clock_tab(browser: Browser, shared_url: str) -> AsyncIterator[Tab]:
     context = await browser.new_context()
     await context.clock.install()
