@@ -32,7 +32,7 @@ BURST = 40
 SCRIPT = {
     "repeat": True,
     "responses": [
-        {"calls": [{"name": "file_read", "args": {"path": "notes.txt"}}]},
+        {"calls": [{"name": "file_search", "args": {"query": "written", "path": "notes.txt"}}]},
         {"text": "The answer to {last_user}."},
     ],
 }
@@ -140,7 +140,7 @@ async def check_transcript(session: DrivenSession, stores: Stores, clients: list
 def check_turn(turn: ConversationMessage, number: int) -> None:
     assert (turn.status, turn.agent_message) == ("completed", f"The answer to question {number}.")
     (call,) = [call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls]
-    assert (call.result.status, call.result.content) == ("ok", "It is all written here.")
+    assert (call.result.status, call.result.content) == ("ok", "notes.txt:1: It is all written here.")
 
 
 async def check_runs(session: DrivenSession) -> None:

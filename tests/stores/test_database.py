@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,22 @@ async def hanging(tmp_path: Path) -> AsyncIterator[Hanging]:
     await hanging.database.close()
 
 
+@pytest.fixture(autouse=True)
+def earlier_threads() -> Iterator[None]:
+    """Leave out the threads of stores that other tests share."""
+    EARLIER_THREADS.update(_store_threads())
+    yield
+    EARLIER_THREADS.clear()
+
+
+EARLIER_THREADS: set[threading.Thread] = set()
+
+
 def threads() -> list[threading.Thread]:
+    return [thread for thread in _store_threads() if thread not in EARLIER_THREADS]
+
+
+def _store_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
 
 

@@ -1,5 +1,6 @@
 """How many heartbeats a turn costs (OPS-8)."""
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ WRITING = [Delta("think", "I look."), Delta("call", "look")]
 
 
 @pytest.fixture
-def heartbeats(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Record the details of each heartbeat that the worker sends."""
-    recorded: list[Any] = []
+def heartbeats(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[Any]]:
+    """Record the details of each heartbeat, by task queue: other tests share a worker of this process."""
+    recorded: defaultdict[str, list[Any]] = defaultdict(list)
     heartbeat = activity.heartbeat
 
     def record(*details: Any) -> None:
-        recorded.append(details)
+        recorded[activity.info().task_queue].append(details)
         heartbeat(*details)
 
     monkeypatch.setattr(activity, "heartbeat", record)
@@ -29,7 +30,7 @@ def heartbeats(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
-    temporal: Client, heartbeats: list[Any], monkeypatch: pytest.MonkeyPatch
+    temporal: Client, heartbeats: defaultdict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However slow the machine is that the test runs on: what is quick is quicker than `BOUND` here."""
     monkeypatch.setattr(HeartbeatCarrier, "first_pause", BOUND)
@@ -41,11 +42,11 @@ async def test_ops_8_a_turn_of_quick_answers_and_tools_sends_no_heartbeat(
         await session.prompt("look three times")
         (turn,) = await session.idle(turns=1)
     assert (turn.agent_message, len(env.tools.calls)) == ("Seen.", 3)
-    assert heartbeats == []
+    assert heartbeats[env.task_queue] == []
 
 
 async def test_ops_8_an_answer_that_takes_longer_is_sent_with_a_heartbeat(
-    temporal: Client, heartbeats: list[Any]
+    temporal: Client, heartbeats: defaultdict[str, list[Any]]
 ) -> None:
     gate = Gate(is_open=False)
     async with environment(temporal) as env:
@@ -55,7 +56,7 @@ async def test_ops_8_an_answer_that_takes_longer_is_sent_with_a_heartbeat(
         await gate.until_arrived(1)
 
         async def first() -> Any:
-            return heartbeats[0] if heartbeats else None
+            return next(iter(heartbeats[env.task_queue]), None)
 
         (snapshot,) = await until(first)
         gate.open()
