@@ -39,7 +39,9 @@ What is the same, and what is not:
 - {databases}
 - Turnkeeper, pydantic-ai and OpenAI Agents share one Temporal server, the one of `make run`. Each has a worker in a
   process of its own, without gRPC compression. Turn time is from the prompt's signal until a client has the answer; the
-  same code watches all three.
+  same code watches all three. Turnkeeper runs the tool, a quick read, in the activity of the model call
+  ([decision 56](../docs/decisions/0056-quick-reads-run-in-the-activity-of-the-model-call.md)); in the two others it is
+  an activity.
 - LangGraph and DBOS each run in one process, and turn time is that of the call: there is no server on the way. Neither
   queues prompts, and no other process continues a turn whose process has died until the program makes the call again.
 - DBOS has no conversations. The program passes the whole conversation to each turn's workflow, and between the turns it

@@ -175,18 +175,15 @@ async def test_ops_2_dynamic_configuration_reaches_the_server(folder):
 
 @workflow.defn(sandboxed=False)
 class AnswersQueries:
-    """Has one answer, and goes on until it is told to end."""
-
-    def __init__(self) -> None:
-        self._is_over = False
+    """Has one answer, and goes on for ever: Temporal can lose a query that comes while a workflow ends."""
 
     @workflow.run
     async def run(self) -> None:
-        await workflow.wait_condition(lambda: self._is_over)
+        await workflow.wait_condition(lambda: False)
 
     @workflow.signal
-    def end(self) -> None:
-        self._is_over = True
+    def wake(self) -> None:
+        """Cause a workflow task."""
 
     @workflow.query
     def answer(self) -> int:
@@ -206,7 +203,7 @@ async def test_ops_8_many_queries_of_one_session_wait_for_its_workflow_task_and_
     async with asked_worker():
         handle = await client.start_workflow(AnswersQueries.run, id="asked", task_queue="asked")
         assert await handle.query(AnswersQueries.answer) == 42
-    await handle.signal(AnswersQueries.end)  # from here on a workflow task waits, and queries wait for it
+    await handle.signal(AnswersQueries.wake)  # from here on a workflow task waits, and queries wait for it
     request = QueryWorkflowRequest(
         namespace=client.namespace,
         execution=WorkflowExecution(workflow_id=handle.id),
