@@ -62,11 +62,12 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
 def early_receipt_of(view: QueueView, prompt: PromptSignal) -> Receipt | None:
     """Return the receipt from a view that may be of the moment before the signal; `None` if only a later one has it.
 
+    The prompt has mode `enqueue` and no attachments: of another one the view says nothing.
     Raises as `receipt_of` does. A rejection in the view may be an earlier one: the id may have been sent again.
     """
     message_id = prompt.id or ""
     if view.next_position is not None and message_id not in view.positions:
-        is_certain = prompt.mode == "enqueue" and not prompt.attachments and len(prompt.text) <= view.next_max_chars
+        is_certain = len(prompt.text) <= view.next_max_chars
         return Receipt(message_id, position=view.next_position) if is_certain else None
     if any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
         return None
