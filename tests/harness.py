@@ -63,6 +63,9 @@ TASK_SECONDS = 20.0
 """Until a workflow task that no worker completes is given to another. A busy machine may take seconds for one, and
 Temporal refuses the queries of a session while its task has timed out twice. Tests that kill workers wait less long."""
 
+FAILING_TASK_SECONDS = 2.0
+"""The same for sessions whose tasks fail on purpose: a worker lets all attempts but the first time out."""
+
 
 DELAY = 0.05
 LONG_PAUSE = 0.2
@@ -345,12 +348,15 @@ class Environment:
     limits: dict[str, int]
     sessions: list[DrivenSession] = field(default_factory=list)
 
-    async def start(self, start: Any = None, *, id: str | None = None) -> DrivenSession:
+    async def start(
+        self, start: Any = None, *, id: str | None = None, task_seconds: float | None = None
+    ) -> DrivenSession:
         handle = await self.client.start_workflow(
             "AgenticAIWorkflow",
             self._scaled(start or SessionInput()),
             id=id or f"s-{uuid4()}",
             task_queue=self.task_queue,
+            task_timeout=timedelta(seconds=task_seconds) if task_seconds else None,
         )
         return self.adopt(handle)
 

@@ -52,10 +52,11 @@ async def gateway(
     *,
     partials: PartialCarrier | None = None,
     caller: Caller | None = None,
+    task_seconds: float = TASK_SECONDS,
 ) -> AsyncIterator[AsyncClient]:
     """With `caller`, all requests come from that one."""
     settings = Settings(
-        task_queue=task_queue, state_dir=state_dir, task_timeout=TASK_SECONDS, **UNLIMITED if caller else {}
+        task_queue=task_queue, state_dir=state_dir, task_timeout=task_seconds, **UNLIMITED if caller else {}
     )
     app = create_app(settings, client=client, partials=partials)
     if caller:

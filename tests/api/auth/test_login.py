@@ -52,14 +52,16 @@ class FailingKeys:
         raise StoreUnavailableError("The store is down.")
 
 
+def settings_with_keys(env: Environment) -> Settings:
+    """Return the settings of a gateway that needs keys, in front of the environment's worker."""
+    return Settings(
+        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS, auth={"keys": True}
+    )
+
+
 @pytest.fixture(scope="module")
 async def settings(shared_env: Environment) -> Settings:
-    return Settings(
-        task_queue=shared_env.task_queue,
-        state_dir=shared_env.settings.state_dir,
-        task_timeout=TASK_SECONDS,
-        auth={"keys": True},
-    )
+    return settings_with_keys(shared_env)
 
 
 @pytest.fixture(scope="module")
@@ -281,21 +283,21 @@ async def test_api_4_logging_in_and_being_refused_count_for_the_rate_of_a_caller
 
 @pytest.mark.usefixtures("quick_checks")
 async def test_api_4_a_prompt_that_waits_when_its_key_is_revoked_is_answered_as_accepted(
-    temporal: Client, shared_env: Environment, settings: Settings
+    temporal: Client, env: Environment
 ) -> None:
-    async with served(temporal, settings, partials=shared_env.partials) as url:
+    settings = settings_with_keys(env)
+    async with served(temporal, settings, partials=env.partials) as url:
         key, admin = await key_of(settings, Column("Will", "writer")), await key_of(settings, ADMIN)
         headers = {"Authorization": f"Bearer {key}"}
-        shared_env.vendor.gate.close()
+        env.vendor.gate.close()
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http, asyncio.timeout(BOUND):
             session = (await http.post("/workflow")).json()["workflow_id"]
             prompt = {"message": "Hello.", "id": "m1"}
             waiting = asyncio.create_task(http.post(f"/workflow/{session}/prompt?wait=60", json=prompt))
-            await shared_env.vendor.gate.until_arrived(1)
+            await env.vendor.gate.until_arrived(1)
             async with Stores.of(settings) as stores:
                 assert await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
             answer = await waiting
-            shared_env.vendor.gate.open()
             assert (answer.status_code, answer.json()["message_id"]) == (202, "m1")
             assert (await http.get("/workflow")).status_code == 401
             as_admin = {"Authorization": f"Bearer {admin}"}
@@ -343,9 +345,7 @@ async def test_api_4_a_revoked_key_is_refused_and_its_open_requests_end(
 async def test_api_4_a_chat_of_the_ai_sdk_and_a_wait_of_mcp_end_within_five_seconds_after_their_key(
     temporal: Client, env: Environment, session_requests: SessionRequests
 ) -> None:
-    settings = Settings(
-        task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS, auth={"keys": True}
-    )
+    settings = settings_with_keys(env)
     key = await key_of(settings, ADMIN)
     headers = {"Authorization": f"Bearer {key}"}
     env.vendor.gate.close()  # no turn ends

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
-from tests.harness import SLACK, DrivenSession, Environment
+from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.messages import Configure
 
@@ -460,8 +460,7 @@ async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    session = f"w-{uuid4()}"
-    await http.post("/workflow", json={"id": session})
+    session = (await env.start(task_seconds=FAILING_TASK_SECONDS)).handle.id
     monkeypatch.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
     await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     await until_status(http, session, "stuck")

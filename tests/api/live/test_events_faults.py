@@ -21,7 +21,7 @@ from tests.api.live.watching import Watcher, idle_after
 from tests.api.relay import Relay
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import BOUND, Environment, Gate, environment, says
+from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, says
 from tests.ops.local.test_cli import Command
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
@@ -94,7 +94,8 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
 
-    watcher = Watcher(http, await started(http))
+    session = await env.start(task_seconds=FAILING_TASK_SECONDS)
+    watcher = Watcher(http, session.handle.id)
     async with watcher.stream() as events:
         await anext(events)
         with monkeypatch.context() as patched:

@@ -7,9 +7,10 @@ from uuid import uuid4
 import pytest
 from httpx import AsyncClient
 
+from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create
-from tests.harness import Environment, asks, last_user_message, says
+from tests.harness import FAILING_TASK_SECONDS, Environment, asks, last_user_message, says
 from tests.waiting import until
 from turnkeeper.activities.providers.offline.model import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
@@ -388,20 +389,22 @@ async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_
 
 
 async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
-    http: AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
-    task_id = (await create(http, title="Paint"))["task_id"]
+    state_dir = env.settings.state_dir
+    async with gateway(env.client, env.task_queue, state_dir, task_seconds=FAILING_TASK_SECONDS) as http:
+        task_id = (await create(http, title="Paint"))["task_id"]
 
-    async def is_stuck() -> bool:
-        answer = await http.get(f"/tasks/{task_id}")
-        return answer.status_code == 200 and "keeps failing" in (answer.json()["status_message"] or "")
+        async def is_stuck() -> bool:
+            answer = await http.get(f"/tasks/{task_id}")
+            return answer.status_code == 200 and "keeps failing" in (answer.json()["status_message"] or "")
 
-    await until(is_stuck)
-    task = (await http.get(f"/tasks/{task_id}")).json()
+        await until(is_stuck)
+        task = (await http.get(f"/tasks/{task_id}")).json()
     assert (task["status"], task["title"], task["result"]) == ("working", "Paint", None)
     await env.client.get_workflow_handle(task_id).terminate()
 
