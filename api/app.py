@@ -16,7 +16,7 @@ from turnkeeper.api.auth.middleware import AuthenticationMiddleware
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.methods import HeadRequestMiddleware
-from turnkeeper.api.http.openapi import TAGS, with_problem_media_type
+from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
@@ -126,7 +126,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
 
 class _Gateway(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        return with_problem_media_type(super().openapi())
+        return with_media_types(super().openapi())
 
 
 class BodyLimitMiddleware:

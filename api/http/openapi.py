@@ -5,6 +5,7 @@ Every operation names its problems with `errors(...)`; `problem_texts.py` says w
 
 from typing import Any
 
+from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.problem_texts import MEANINGS, NO_POLLING_WORKER_MEANING, ProblemName
 from turnkeeper.api.problems import MEDIA_TYPE, Problem
 
@@ -88,10 +89,19 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in by_status.items()}
 
 
-def with_problem_media_type(openapi: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with the media type of problems for all errors, not that of the route's response."""
+def with_media_types(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with problems as the content of all errors, and events as that of event streams."""
     for operation in (operation for path in openapi["paths"].values() for operation in path.values()):
         for status, response in operation["responses"].items():
             if status >= "400":
                 response["content"] = {MEDIA_TYPE: next(iter(response["content"].values()))}
+            elif "schema" in (stream := response.get("content", {}).get(EVENT_STREAM, {})):
+                stream["itemSchema"] = _event_of(stream.pop("schema"))
     return openapi
+
+
+def _event_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a server-sent event, as in OpenAPI 3.2."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": body["anyOf"]}}
+    fields = {"data": data, "event": {"type": "string"}, "id": {"type": "string"}}
+    return {"type": "object", "properties": fields, "required": ["data"]}

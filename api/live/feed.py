@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 
-from fastapi.sse import ServerSentEvent
+from fastapi.sse import format_sse_event
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
@@ -43,8 +43,8 @@ class ProblemEvent:
     problem: Problem
 
     @property
-    def sse(self) -> ServerSentEvent:
-        return ServerSentEvent(event="problem", raw_data=self.problem.model_dump_json(exclude_none=True))
+    def sse(self) -> bytes:
+        return format_sse_event(event="problem", data_str=self.problem.model_dump_json(exclude_none=True))
 
 
 Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from fastapi.sse import ServerSentEvent
+from fastapi.sse import format_sse_event
 
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.ids import WorkflowId
@@ -38,8 +38,8 @@ class PartialEvent:
     growth: PartialGrowth
 
     @cached_property
-    def sse(self) -> ServerSentEvent:
-        return ServerSentEvent(event="partial", raw_data=self.growth.model_dump_json())
+    def sse(self) -> bytes:
+        return format_sse_event(event="partial", data_str=self.growth.model_dump_json())
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from fastapi.sse import ServerSentEvent
+from fastapi.sse import format_sse_event
 from pydantic_core import to_json
 
 from turnkeeper.api.coalescer import SharedCall
@@ -84,8 +84,8 @@ class UpdateEvent:
         return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
 
     @cached_property
-    def sse(self) -> ServerSentEvent:
-        return ServerSentEvent(event="update", id=self.id, raw_data=self.json)
+    def sse(self) -> bytes:
+        return format_sse_event(event="update", id=self.id, data_str=self.json)
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class QueueEvent:
     is_whole = True
 
     @cached_property
-    def sse(self) -> ServerSentEvent:
-        return ServerSentEvent(event="queue", raw_data=WaitingPrompts(waiting=self.waiting).model_dump_json())
+    def sse(self) -> bytes:
+        return format_sse_event(event="queue", data_str=WaitingPrompts(waiting=self.waiting).model_dump_json())
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Watching a session live, as server-sent events (API-1)."""
 
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
-from fastapi.sse import EventSourceResponse
 
 from turnkeeper.api.dependencies import ServicesDep, SessionId
+from turnkeeper.api.http.event_stream import EventStreamResponse
 from turnkeeper.api.http.openapi import WORKER, errors
 from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, cursor_of
 from turnkeeper.api.live.shared_reader import WaitingPrompts
@@ -34,7 +34,6 @@ class OpenFeed:
 async def open_feed(
     services: ServicesDep,
     workflow_id: SessionId,
-    response: Response,
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
     last_event_id: Annotated[
@@ -46,30 +45,26 @@ async def open_feed(
         ),
     ] = "",
 ) -> AsyncGenerator[OpenFeed, None]:
-    """Read the first event before the response begins, so that an error is a problem and not a broken stream.
-
-    204 stops a browser's `EventSource`, which would reconnect to an ended session forever.
-    """
+    """Read the first event before the response begins, so that an error is a problem and not a broken stream."""
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
     if last_event_id:
         cursor = cursor_of(last_event_id)
     async with aclosing(services.feed.events(workflow_id, cursor)) as events:
-        first = await anext(events, None)
-        if first is None:
-            response.status_code = 204
-        yield OpenFeed(first, events)
+        yield OpenFeed(await anext(events, None), events)
 
 
 @router.get(
     "/workflow/{id}/events",
+    status_code=200,
     operation_id="watch_session",
-    response_class=EventSourceResponse,
+    response_class=EventStreamResponse,
     responses={
+        200: {"model": EventBody},
         204: {"description": "The session is closed and the client has everything."},
         **errors(*WORKER, "stopping"),
     },
 )
-async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncIterable[EventBody]:
+async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
     """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
 
     - `update`: what is new, as in `GET /workflow/{id}/conversation`: first since the cursor, then after every change.
@@ -84,12 +79,12 @@ async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> AsyncI
     More kinds of events may be added; ignore those that you don't know. The stream ends with the session.
     """
     if feed.first is None:
-        return
-    yield _sse(feed.first)
-    async for event in feed.rest:
-        yield _sse(event)
+        # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
+        return Response(status_code=204)
+    return EventStreamResponse(_encoded(feed.first, feed.rest))
 
 
-def _sse(event: Event) -> EventBody:
-    # FastAPI documents the annotated types in OpenAPI, and sends a `ServerSentEvent` unchanged.
-    return cast(EventBody, event.sse)
+async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+    yield first.sse
+    async for event in rest:
+        yield event.sse

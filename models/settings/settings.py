@@ -225,7 +225,7 @@ class Settings(BaseSettings):
     """Concurrent tasks of all other sessions, which are replayed first."""
     sticky_timeout: float = Field(1.0, ge=0.1, le=60)
     """Seconds until a session's next step moves from a worker that does not answer to another one."""
-    task_timeout: float = Field(4.0, ge=1, le=120)
+    task_timeout: float = Field(3.5, ge=1, le=120)
     """Seconds until a step that a worker started but never finished moves to another one."""
     shutdown_grace: float = Field(20.0, ge=0, le=3_600)
     """Seconds that a stopping worker waits for running calls; then they are retried, except at-most-once tools."""

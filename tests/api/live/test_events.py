@@ -368,6 +368,25 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
     assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
 
+async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.http.event_stream.KEEP_ALIVE_SECONDS", 0.05)
+    session = await started(http)
+    async with asyncio.timeout(BOUND), http.stream("GET", f"/workflow/{session}/events") as stream:
+        lines = stream.aiter_lines()
+        assert await anext(lines) == "event: update"
+        comments = 0
+        async for line in lines:
+            comments += line == ": ping"
+            if comments == 2:
+                break
+        await http.post(f"/workflow/{session}/prompt", json={"message": "hello"})
+        async for line in lines:
+            if '"agent_message":"echo: hello"' in line:
+                break
+
+
 def test_api_7_the_stream_is_described(api_document: Any) -> None:
     described = api_document["paths"]["/workflow/{id}/events"]["get"]
     event = described["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]

@@ -1,0 +1,49 @@
+"""Server-sent events for many watchers.
+
+FastAPI sends the events of a generator through two tasks and two queues, a third of what an event costs the gateway
+while 200 clients watch a session. Here the task that has an event writes it to the client.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable
+
+from fastapi.sse import KEEPALIVE_COMMENT
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Send
+
+from turnkeeper.stores.cancellation import cancel_until_done
+
+EVENT_STREAM = "text/event-stream"
+
+KEEP_ALIVE_SECONDS = 15.0
+"""After this time without an event a comment is sent: clients and proxies take a silent connection for lost."""
+
+
+class EventStreamResponse(StreamingResponse):
+    """A response of encoded events, with comments while there are none."""
+
+    media_type = EVENT_STREAM
+
+    def __init__(self, events: AsyncIterable[bytes]) -> None:
+        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+
+    async def stream_response(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        silent_since = clock()
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal silent_since
+            await send(message)
+            silent_since = clock()
+
+        async def keep_alive() -> None:
+            while True:
+                await asyncio.sleep(silent_since + KEEP_ALIVE_SECONDS - clock())
+                if clock() >= silent_since + KEEP_ALIVE_SECONDS:
+                    await send_and_note({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
+
+        comments = asyncio.create_task(keep_alive())
+        try:
+            await super().stream_response(send_and_note)
+        finally:
+            await cancel_until_done([comments])
