@@ -2,7 +2,7 @@
 
 import os
 
-TOOL_CALLS = int(os.environ.get("BENCH_TOOL_CALLS", "1"))
+TOOL_CALLS = int(os.environ.get("BENCH_TOOL_CALLS", "3"))
 """Tool calls of a turn, one after the other; there is one more model call."""
 
 TOOL = "file_read"
