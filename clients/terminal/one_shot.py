@@ -9,6 +9,7 @@ from uuid import uuid4
 from pydantic import computed_field
 
 from turnkeeper.clients.python.conversation import Conversation
+from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
@@ -72,10 +73,17 @@ class OneShotPrompt:
 
     async def stop(self) -> None:
         """Stop the turn, or withdraw the prompt if it has none yet. Raises `GatewayError`."""
-        if self.conversation.find(self.message_id):
+        has_turn = self.conversation.find(self.message_id) is not None
+        if not has_turn:
+            try:
+                await self.gateway.withdraw(self.session_id, self.message_id)
+            except GatewayProblemError as problem:
+                # Its turn may have started since the last event.
+                has_turn = problem.problem.name == "not-waiting"
+                if not has_turn:
+                    raise
+        if has_turn:
             await self.gateway.cancel(self.session_id, message_id=self.message_id)
-        else:
-            await self.gateway.withdraw(self.session_id, self.message_id)
 
     async def _send(self) -> None:
         await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id, attachments=self.attachments)

@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import tempfile
-import termios
 from contextlib import suppress
 from typing import TypedDict
 
@@ -28,6 +27,7 @@ import httpx2
 
 from tests.certificates import read_certificates_once
 from tests.processes import launcher
+from tests.processes.terminals import take_terminal
 from tests.stores.ready_files import make_files_with_tables, migrated_file
 from turnkeeper.ops.local import processes
 from turnkeeper.ops.local.build_id import own_build_id
@@ -160,7 +160,7 @@ def become(request: ForkRequest, inherited: list[int]) -> None:
         os.dup2(descriptor, number)
         os.close(descriptor)
     if request["terminal"]:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        take_terminal()
     if request["umask"] is not None:
         os.umask(request["umask"])
     os.environ.clear()

@@ -21,6 +21,7 @@ import pyte
 
 from tests.harness import BOUND
 from tests.processes.forked import ForkedProcess, fork
+from tests.processes.terminals import take_terminal
 
 Folder = str | os.PathLike[str]
 
@@ -181,7 +182,7 @@ async def terminal_with(
             cwd=cwd,
             start_new_session=True,
             # So that the terminal is its controlling one, and a closed window hangs it up.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=take_terminal,
         )
 
     async with opened(start, columns=columns, rows=rows) as terminal:

@@ -12,8 +12,10 @@ from tests.clients.terminal.conftest import plain_env, run_chat
 from tests.clients.terminal.terminal import turnkeeper_terminal
 from tests.harness import Environment, Gate, asks, says
 from turnkeeper.activities.providers.protocol import Delta, ModelError
+from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.python.events import UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
+from turnkeeper.clients.terminal.one_shot import OneShotPrompt
 from turnkeeper.models.transcript.model_call import ToolSpec
 
 
@@ -190,3 +192,18 @@ async def test_api_6_ctrl_c_stops_a_question_that_nobody_waits_for_any_more(
     (turn,) = (await gateway.updates(session, wait=10)).new_messages
     assert turn.status in ("cancelled", "processing")
     assert (await gateway.ask(session, "slow", message_id=turn.id, wait=20)).error == "Cancelled: Stopped by the user."
+
+
+async def test_api_6_ctrl_c_stops_a_turn_of_which_no_event_has_come_yet(
+    env: Environment, gateway: GatewayClient
+) -> None:
+    session = f"t-{uuid4()}"
+    await gateway.start(session)
+    env.vendor.gate.close()
+    prompt = OneShotPrompt(gateway, session, "slow", Conversation())
+    await gateway.prompt(session, prompt.text, message_id=prompt.message_id)
+    await env.vendor.gate.until_arrived(1)
+    await prompt.stop()
+    turn = await gateway.ask(session, prompt.text, message_id=prompt.message_id, wait=20)
+    assert turn is not None
+    assert turn.error == "Cancelled: Stopped by the user."
