@@ -15,7 +15,7 @@ from turnkeeper.stores.cancellation import cancel_until_done
 
 EVENT_STREAM = "text/event-stream"
 
-KEEP_ALIVE_SECONDS = 15.0
+PING_SECONDS = 15.0
 """After this time without an event a comment is sent: clients and proxies take a silent connection for lost."""
 
 
@@ -38,8 +38,8 @@ class EventStreamResponse(StreamingResponse):
 
         async def keep_alive() -> None:
             while True:
-                await asyncio.sleep(silent_since + KEEP_ALIVE_SECONDS - clock())
-                if clock() >= silent_since + KEEP_ALIVE_SECONDS:
+                await asyncio.sleep(silent_since + PING_SECONDS - clock())
+                if clock() >= silent_since + PING_SECONDS:
                     await send_and_note({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
 
         comments = asyncio.create_task(keep_alive())

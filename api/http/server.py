@@ -4,19 +4,21 @@ A stream never ends by itself, so uvicorn would wait for it in vain when it shut
 for a client that stops reading without disconnecting.
 """
 
+import asyncio
 import contextlib
 import gc
 import logging
+import math
 import resource
 import socket
 
 import anyio
-import anyio.lowlevel
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
+from turnkeeper.api.http.event_stream import EVENT_STREAM
 
 STOP_SECONDS = 3
 """Time for open requests to finish when the gateway stops."""
@@ -108,16 +110,20 @@ class StalledStreamMiddleware:
 
 
 def _with_send_timeout(send: Send, request: anyio.CancelScope) -> Send:
-    is_stream = False
+    """Return a `send` that ends the request when the client of an event stream takes too long to accept a message."""
+    clock, is_stream = asyncio.get_running_loop().time, False
 
     async def send_in_time(message: Message) -> None:
         nonlocal is_stream
         if message["type"] == "http.response.start":
-            is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
-        with anyio.move_on_after(SEND_SECONDS if is_stream else None) as timeout_scope:
+            is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(EVENT_STREAM.encode())
+        if not is_stream or request.deadline < math.inf:  # another message is on its way
             await send(message)
-        if timeout_scope.cancelled_caught:
-            request.cancel()
-            await anyio.lowlevel.checkpoint()  # raises the cancellation
+            return
+        request.deadline = clock() + SEND_SECONDS
+        try:
+            await send(message)
+        finally:
+            request.deadline = math.inf
 
     return send_in_time

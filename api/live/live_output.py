@@ -26,7 +26,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 PAUSE_SECONDS = 0.1
 """Minimum time between two growths of an answer: a carrier may deliver faster than many watchers can be served."""
 
-SECONDS_A_WATCHER = 0.0002
+SECONDS_A_WATCHER = 0.0001
 """Time to send something to one watcher. So much for each watcher passes between two changes: otherwise many watchers
 would lag behind by all the changes in between."""
 

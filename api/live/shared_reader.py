@@ -165,8 +165,8 @@ class SharedReader:
             current = _CachedRead(_version(watch), SharedCall(read()))
             current.call.when_done(lambda: _drop_if_failed(cached, question))
         cached[question] = current
-        event: Event = await current.call.result()
-        return event
+        event: Event | None = current.call.peek()
+        return event or await current.call.result()
 
 
 def _version(watch: Watch) -> tuple[int, int]:

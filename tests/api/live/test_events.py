@@ -371,7 +371,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
 async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.http.event_stream.KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr("turnkeeper.api.http.event_stream.PING_SECONDS", 0.05)
     session = await started(http)
     async with asyncio.timeout(BOUND), http.stream("GET", f"/workflow/{session}/events") as stream:
         lines = stream.aiter_lines()
