@@ -26,7 +26,7 @@ from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.paused_collector import paused_collector
 from turnkeeper.ops.local.ports import is_free, usable_port
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.copies import CopyCommands
@@ -59,7 +59,7 @@ def up() -> None:
     from turnkeeper.ops.local.supervisor import run_stack, run_until_signalled
 
     settings = _settings()
-    set_up_logging(settings.model_copy(update={"log_level": "warning"}))
+    set_up_logging(settings.model_copy(update={"log_level": "warning"}), has_sdk=False)
     try:
         # Checked here, since a worker that can't read the file would restart again and again.
         load_foreign_servers(settings)
@@ -538,6 +538,7 @@ async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with paused_collector():
         # Only the worker loads the SDKs of tools and vendors.
         from turnkeeper.worker import run_worker
+        from turnkeeper.workflows.hosting.connection import connect
 
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
     await run_worker(settings, client, activity_reports=activity_reports)
@@ -554,6 +555,8 @@ async def _replay_check(
     if histories:
         findings = check_files(histories)
     else:
+        from turnkeeper.workflows.hosting.connection import connect
+
         client = await connect(_settings(code=NOT_CHECKED))
         findings = check_sessions(client, ids=sessions or (), closed=every, limit=limit)
     tally = Tally()

@@ -45,7 +45,8 @@ from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare_in_time
+from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
+from turnkeeper.workflows.hosting.endpoint import find_endpoint
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.payload_visits import spare_needless_visits
 from turnkeeper.workflows.hosting.task_slots import task_tuner
@@ -201,9 +202,10 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     `activity_reports` is the descriptor of the pipe to `turnkeeper up`, which reports running activities.
     """
     interceptors = [] if activity_reports is None else [RunningReporter(activity_reports)]
-    # The embedded server may still be starting.
-    patience = PREPARE_SECONDS if find_endpoint(settings).embedded else 0.0
-    await prepare_in_time(client, patience=patience)
+    if find_endpoint(settings).embedded:
+        await prepare_embedded(client, patience=PREPARE_SECONDS)
+    else:
+        await prepare(client)
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)

@@ -9,7 +9,7 @@ from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.workflows.hosting.connection import EmbeddedServer
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
 
 def session_path(workflow_id: WorkflowId) -> str:

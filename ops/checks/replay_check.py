@@ -25,7 +25,7 @@ from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
-from turnkeeper.workflows.hosting.connection import TemporalAccessError
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 SESSION_TYPE, DELETION_TYPE = AgenticAIWorkflow.__name__, DeleteSession.__name__
 

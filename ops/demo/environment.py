@@ -13,6 +13,7 @@ import http
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from temporalio.client import Client
@@ -20,6 +21,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
+from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
@@ -56,7 +58,11 @@ class DemoEnvironment:
         logs = folder / "state" / "logs"
         self.server = DevServer(folder / "state")
         self.worker = WorkerProgram(
-            own_command("worker"), connect=self._connect, log=logs / "worker.log", env=env, folder=folder
+            own_command("worker"),
+            fail=partial(fail_activities, self._connect),
+            log=logs / "worker.log",
+            env=env,
+            folder=folder,
         )
         self.gateway = Program(own_command("api"), log=logs / "api.log", env=gateway_environment(env), folder=folder)
 

@@ -18,16 +18,14 @@ database of another version nor reports that it can't read it, so we record the 
 import asyncio
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from temporalio.client import Client
-from temporalio.service import RPCError
-
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.session.attribute_types import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local import write_ahead_log
 from turnkeeper.ops.local.environments import server_environment
@@ -35,13 +33,11 @@ from turnkeeper.ops.local.ports import LOOPBACK, is_free, usable_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.connection import (
+from turnkeeper.workflows.hosting.endpoint import (
     DEFAULT_NAMESPACE,
     EmbeddedServer,
     TemporalAccessError,
     find_endpoint,
-    prepare,
-    set_retention,
 )
 
 START_SECONDS = 30.0
@@ -80,10 +76,12 @@ class DevServer:
         port: int = 0,
         ui_port: int | None = 0,
         namespace: str = DEFAULT_NAMESPACE,
+        prepares: bool = True,
         dynamic_config: Mapping[str, str] | None = None,
     ) -> None:
         """Ports: 0 means any free one; `ui_port` None: no Web UI. `in_memory`: sessions end with the server.
 
+        `prepares`: a start waits for search attributes and retention; otherwise for connections only.
         `dynamic_config` is added to `QUICK_DISPATCH` and `QUERIES`: Temporal's own names, values as JSON.
         """
         self.state_dir = state_dir
@@ -93,17 +91,20 @@ class DevServer:
         self._preferred_ports = (port, ui_port)
         self._ports: tuple[int, int | None] = (0, None)
         self._namespace = namespace
+        self._prepares = prepares
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
         self._program: Program | None = None
         self._truncation: asyncio.Task[None] | None = None
 
     @classmethod
     def for_settings(cls, settings: Settings) -> Self:
+        """Return the server of a stack, whose worker sets the retention."""
         return cls(
             settings.state_dir,
             port=settings.temporal_port,
             ui_port=settings.temporal_ui_port,
             namespace=find_endpoint(settings).namespace,
+            prepares=False,
         )
 
     async def __aenter__(self) -> Self:
@@ -154,13 +155,15 @@ class DevServer:
         self._record_address()
 
     async def wait_until_ready(self) -> None:
-        """Wait until the server answers, and prepare its namespace for sessions.
+        """Wait until the server accepts connections and, if it `prepares`, has search attributes and retention.
 
         Raises:
             DevServerError: The server does not become ready, and was stopped.
         """
         try:
-            await self._prepare_in_time()
+            await self._in_time(self._connect)
+            if self._prepares:
+                await self._in_time(self._prepare)
         except BaseException:
             await self.stop()
             raise
@@ -255,29 +258,37 @@ class DevServer:
             command += ["--db-filename", str(self.database)]
             for name, value in write_ahead_log.PRAGMAS.items():
                 command += ["--sqlite-pragma", f"{name}={value}"]
+        for name, kind in ATTRIBUTE_TYPES.items():
+            command += ["--search-attribute", f"{name}={kind}"]
         for name, value in self._dynamic_config.items():
             command += ["--dynamic-config-value", f"{name}={value}"]
         return command
 
-    async def _prepare_in_time(self) -> None:
-        client = await Client.connect(self.address, namespace=self._namespace, lazy=True)
+    async def _in_time(self, attempt: Callable[[], Awaitable[None]]) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while (error := await self._try_to_prepare(client)) is not None:
-            if self.pid is None:
-                last_output = self._program.last_output() if self._program else ""
-                raise DevServerError(f"The Temporal server stopped while starting: {last_output}.")
-            if asyncio.get_running_loop().time() > deadline:
-                raise DevServerError(f"The Temporal server is not ready after {START_SECONDS:.0f} s: {error}.")
+        while True:
+            try:
+                return await attempt()
+            except (OSError, RuntimeError, TemporalAccessError) as error:
+                if self.pid is None:
+                    last_output = self._program.last_output() if self._program else ""
+                    raise DevServerError(f"The Temporal server stopped while starting: {last_output}.") from error
+                if asyncio.get_running_loop().time() > deadline:
+                    message = f"The Temporal server is not ready after {START_SECONDS:.0f} s: {error}."
+                    raise DevServerError(message) from error
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _try_to_prepare(self, client: Client) -> Exception | None:
-        """Prepare the namespace; return the error if that failed."""
-        try:
-            await set_retention(client)
-            await prepare(client)
-        except (RuntimeError, RPCError, TemporalAccessError) as error:
-            return error
-        return None
+    async def _connect(self) -> None:
+        _, writer = await asyncio.open_connection(LOOPBACK, self._ports[0])
+        writer.close()
+
+    async def _prepare(self) -> None:
+        # Imported only here: they load the SDK, and `turnkeeper up` starts in less time without it.
+        from temporalio.client import Client
+
+        from turnkeeper.workflows.hosting.connection import prepare_embedded
+
+        await prepare_embedded(await Client.connect(self.address, namespace=self._namespace))
 
     def _record_address(self) -> None:
         record = EmbeddedServer(address=self.address, ui_url=self.ui_url, pid=self.pid or 0)

@@ -12,11 +12,9 @@ import logging
 import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from temporalio import activity, workflow
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from turnkeeper.models.settings.settings import Settings
 
@@ -33,12 +31,25 @@ EXTRA_FIELDS = ("turn", "step")
 """Fields that our own code may add, as `extra`."""
 
 
-def set_up_logging(settings: Settings) -> None:
-    """Set up the logging of this process. Call it once, before the first Temporal client is made."""
+def set_up_logging(settings: Settings, *, has_sdk: bool = True) -> None:
+    """Set up the logging of this process. Call it once, before the first Temporal client is made.
+
+    `has_sdk` False: the SDK is not loaded. If it is later, call `set_up_sdk_logging` before the first client.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(handlers=[handler], force=True)
     set_levels(logging.getLevelNamesMapping()[settings.log_level.upper()])
+    if has_sdk:
+        set_up_sdk_logging()
+
+
+@cache
+def set_up_sdk_logging() -> None:
+    """Have the SDK log as we do; only the first call has an effect."""
+    from temporalio import activity, workflow
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+
     # The ids have their own fields.
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False

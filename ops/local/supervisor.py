@@ -3,6 +3,9 @@
 They start in this order and stop in the opposite one, so that each outlives its clients. Worker and gateway load their
 modules while the server starts. Each has its own process group, so that a Ctrl-C reaches only us, and dies with its
 parent, so that a `kill -9` of us stops it too.
+
+Until we have launched them, only one processor is busy. So we load the SDK only if we have to call Temporal: if another
+server is configured, or a worker has died.
 """
 
 import asyncio
@@ -10,11 +13,14 @@ import http
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from turnkeeper.activities.running_activity import RunningActivity
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
@@ -22,11 +28,12 @@ from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECOND
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.local.logs import set_up_sdk_logging
 from turnkeeper.ops.local.ports import usable_port
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.worker_process import FAIL_SECONDS, WorkerProgram
+from turnkeeper.ops.local.worker_process import WorkerProgram
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.connection import connect, find_endpoint, prepare
+from turnkeeper.workflows.hosting.endpoint import find_endpoint
 
 Print = Callable[[str], None]
 
@@ -93,9 +100,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
     async with AsyncExitStack() as running:
         web_ui, server = await running.enter_async_context(_temporal(settings, print_line))
         worker = WorkerProgram(
-            own_command("worker"),
-            connect=lambda: connect(settings, patience=FAIL_SECONDS),
-            log=log_file(settings, "worker"),
+            own_command("worker"), fail=partial(_fail_activities, settings), log=log_file(settings, "worker")
         )
         stop_seconds = settings.shutdown_grace + WORKER_MARGIN_SECONDS
         await running.enter_async_context(keep_running("The worker", worker, print_line, stop_seconds=stop_seconds))
@@ -196,6 +201,9 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
     """
     endpoint = find_endpoint(settings)
     if not endpoint.embedded:
+        from turnkeeper.workflows.hosting.connection import connect, prepare
+
+        set_up_sdk_logging()
         await prepare(await connect(settings))
         yield endpoint.address, None
         return
@@ -205,6 +213,16 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
         for note in server.notes:
             print_line(note)
         yield server.ui_url or server.address, server
+
+
+async def _fail_activities(settings: Settings, activities: Sequence[RunningActivity]) -> None:
+    # In a thread: the next worker starts while the SDK is loaded.
+    await asyncio.to_thread(import_module, "turnkeeper.ops.local.dead_worker")
+    from turnkeeper.ops.local.dead_worker import FAIL_SECONDS, fail_activities
+    from turnkeeper.workflows.hosting.connection import connect
+
+    set_up_sdk_logging()
+    await fail_activities(lambda: connect(settings, patience=FAIL_SECONDS), activities)
 
 
 @asynccontextmanager

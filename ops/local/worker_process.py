@@ -13,37 +13,17 @@ without the end, one more token is rejected. We try once; if we die too, the hea
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from temporalio.api.workflow.v1 import PendingActivityInfo
-from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
-
-from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity, parse_reports
+from turnkeeper.activities.running_activity import RunningActivity, parse_reports
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.workflows import activity_options
-from turnkeeper.workflows.hosting.connection import TemporalAccessError
-
-FAIL_SECONDS = 10.0
-"""Timeout of failing a dead worker's activities. After the heartbeat timeout of 6 s it has no effect anyway."""
 
 STOP_SECONDS = 2.0
-"""The same timeout when the whole stack stops."""
-
-CALL_TIMEOUT = timedelta(seconds=5)
-
-MAX_CALLS = 16
-"""How many activities are failed concurrently."""
-
-CLOCK_MARGIN = timedelta(seconds=2)
-"""How far Temporal's clock may differ from ours, for the time that an activity has left."""
+"""Timeout of failing a dead worker's activities when the whole stack stops."""
 
 MAX_TOKENS = 1_000
 """How many activities are tracked; a worker runs 100 at a time."""
@@ -56,9 +36,8 @@ READ_BYTES = 65_536
 REPORTS_OPTION = "--activity-reports"
 """The option of `turnkeeper worker` with the pipe's descriptor."""
 
-Connect = Callable[[], Awaitable[Client]]
-
-_log = logging.getLogger(__name__)
+Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
+"""Reports to Temporal that activities failed: `dead_worker.fail_activities`."""
 
 
 class WorkerProgram(Program):
@@ -68,15 +47,15 @@ class WorkerProgram(Program):
         self,
         command: Sequence[str],
         *,
-        connect: Connect,
+        fail: Fail,
         log: Path,
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`command` is a `turnkeeper worker`; `connect` returns a client of its server; the rest as `Program`."""
+        """`command` is a `turnkeeper worker`; `fail` fails activities of its server; the rest as `Program`."""
         super().__init__(command, log=log, env=env, folder=folder)
         self._bare_command = list(command)
-        self._connect = connect
+        self._fail = fail
         self._activities: RunningActivities | None = None
         self._failing: set[asyncio.Task[None]] = set()
 
@@ -115,65 +94,9 @@ class WorkerProgram(Program):
     def _fail_activities(self) -> None:
         running = self._activities.pop_all() if self._activities else []
         if running:
-            task = asyncio.create_task(fail_activities(self._connect, running))
+            task = asyncio.create_task(self._fail(running))
             self._failing.add(task)
             task.add_done_callback(self._failing.discard)
-
-
-async def fail_activities(connect: Connect, activities: Sequence[RunningActivity]) -> None:
-    """Report to Temporal that these activities failed, for at most `FAIL_SECONDS`.
-
-    Outdated tokens change nothing. What can't be reported is logged: those activities end by their heartbeat timeout.
-    """
-    try:
-        async with asyncio.timeout(FAIL_SECONDS):
-            client, gate = await connect(), asyncio.Semaphore(MAX_CALLS)
-            failing = [_fail(client, running, gate) for running in activities]
-            results = await asyncio.gather(*failing, return_exceptions=True)
-        errors = [result for result in results if result is not None]
-        if errors:
-            _log.warning(
-                "%d activities of a dead worker fail only after their heartbeat timeout: %r",
-                len(errors),
-                errors[0],
-            )
-    except (TemporalAccessError, RuntimeError, RPCError, TimeoutError) as error:
-        _log.warning("The activities of a dead worker fail only after their heartbeat timeout: %r", error)
-
-
-async def _fail(client: Client, running: RunningActivity, gate: asyncio.Semaphore) -> None:
-    async with gate:
-        details = await _heartbeat_details(client, running)
-        failure = ApplicationError("The worker died while it ran this.", *details, type=WORKER_DIED)
-        try:
-            await client.get_async_activity_handle(task_token=running.token).fail(failure, rpc_timeout=CALL_TIMEOUT)
-        except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
-
-
-async def _heartbeat_details(client: Client, running: RunningActivity) -> list[Any]:
-    """Return the details of the last heartbeat, if the activity may have no time for another attempt.
-
-    For an activity that is retried, Temporal keeps the heartbeat itself, and no failure over 4 KB.
-    """
-    session = client.get_workflow_handle(running.workflow_id, run_id=running.run_id)
-    try:
-        described = await session.describe(rpc_timeout=CALL_TIMEOUT)
-        for pending in described.raw_description.pending_activities:
-            if pending.activity_id == running.activity_id and _has_no_time_for_another(pending):
-                return await client.data_converter.decode(pending.heartbeat_details.payloads)
-    except (RPCError, RuntimeError, ValueError) as error:
-        _log.debug("cannot read the last heartbeat of a dead worker's activity: %r", error)
-    return []
-
-
-def _has_no_time_for_another(pending: PendingActivityInfo) -> bool:
-    """Return whether the activity may have no time for another attempt; `False` if its time is not limited."""
-    if not pending.HasField("expiration_time"):
-        return False
-    left = pending.expiration_time.ToDatetime(tzinfo=UTC) - datetime.now(UTC)
-    return left < (activity_options.MODEL_RETRIES.maximum_interval or timedelta()) + CLOCK_MARGIN
 
 
 class RunningActivities:

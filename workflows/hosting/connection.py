@@ -1,23 +1,15 @@
-"""Connects to Temporal, and prepares its namespace (OPS-2, OPS-8, SES-17).
-
-An address in `TEMPORAL_*` or `temporal.toml` is used as it is, with its namespace, TLS and API key. Without one, the
-embedded server is used. It writes its address to `temporal.json` in the state directory; until then `temporal_port` is
-tried.
-"""
+"""Connects to Temporal, and prepares its namespace (OPS-2, OPS-8, SES-17)."""
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
-from pydantic import ValidationError
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -31,18 +23,15 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.envconfig import ClientConfigProfile
 from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
 
 from turnkeeper.models.command_line import command_line
-from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.wire import Frozen
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.endpoint import Endpoint, TemporalAccessError, find_endpoint
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_NAMESPACE = "default"
 RETENTION_DAYS = 30
 
 CONNECT_SECONDS = 5.0
@@ -51,7 +40,7 @@ CONNECT_SECONDS = 5.0
 POLL_SECONDS = 70.0
 """A worker polls at least once a minute; Temporal lists it for 5 minutes after its last poll."""
 
-RETRY_SECONDS = 0.2
+RETRY_SECONDS = 0.05
 WAIT_NOTICE_SECONDS = 1.0
 """If connecting takes longer, the log says so."""
 CANCEL_SECONDS = 0.5
@@ -63,60 +52,6 @@ KEEP_ALIVE = KeepAliveConfig(interval_millis=15_000, timeout_millis=5_000)
 """A dead connection is noticed within 20 s. Temporal disconnects clients that ping more often than every 10 s."""
 
 COMPRESSION = {"none": GrpcCompression.NONE, "gzip": GrpcCompression.GZIP}
-
-
-class TemporalAccessError(TurnkeeperError):
-    """Temporal can't be used. The message says why and what to do."""
-
-
-class EmbeddedServer(Frozen):
-    """The addresses of the embedded server, as it wrote them to the state directory."""
-
-    address: str
-    ui_url: str | None
-    pid: int
-
-    @staticmethod
-    def file(state_dir: Path) -> Path:
-        return state_dir / "temporal.json"
-
-    @classmethod
-    def recorded(cls, state_dir: Path) -> "EmbeddedServer | None":
-        """Return what the last server wrote; it may have died since. `None`: none was started, or it was stopped."""
-        try:
-            return cls.model_validate_json(cls.file(state_dir).read_text())
-        except (OSError, ValidationError):
-            return None
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A server and a namespace in it. `embedded`: no other server is configured."""
-
-    address: str
-    namespace: str
-    embedded: bool
-    access: Mapping[str, Any]
-    """TLS, API key and headers from Temporal's own configuration."""
-
-
-def find_endpoint(settings: Settings) -> Endpoint:
-    """Return the configured server, without connecting to it.
-
-    Raises:
-        TemporalAccessError: Temporal's own configuration is unreadable, or has credentials but no address.
-    """
-    try:
-        access: dict[str, Any] = {**ClientConfigProfile.load().to_client_connect_config()}
-    except (RuntimeError, OSError) as error:
-        raise TemporalAccessError(f"The configuration in TEMPORAL_* or temporal.toml is unusable: {error}.") from error
-    address, namespace = access.pop("target_host", None), access.pop("namespace", DEFAULT_NAMESPACE)
-    if address is None and access:
-        names = ", ".join(sorted(access))
-        raise TemporalAccessError(
-            f"TEMPORAL_* or temporal.toml gives {names} but no address: set TEMPORAL_ADDRESS too."
-        )
-    return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
 
 
 async def connect(settings: Settings, *, lazy: bool = False, patience: float = 0.0) -> Client:
@@ -174,12 +109,16 @@ async def _log_until_reachable(client: Client, endpoint: Endpoint) -> None:
         await asyncio.sleep(HEALTH_SECONDS)
 
 
-async def prepare_in_time(client: Client, *, patience: float) -> None:
-    """Prepare the namespace as `prepare` does. A server that is starting refuses that, so it has `patience` seconds."""
+async def prepare_embedded(client: Client, *, patience: float = 0.0) -> None:
+    """Prepare the embedded server's namespace as `prepare` does, and have it retain ended sessions.
+
+    A server that is starting refuses that, so it has `patience` seconds. Raises `TemporalAccessError`.
+    """
     deadline = asyncio.get_running_loop().time() + patience
     while True:
         try:
-            return await prepare(client)
+            await prepare(client)
+            return await set_retention(client)
         except TemporalAccessError:
             if asyncio.get_running_loop().time() >= deadline:
                 raise
@@ -228,14 +167,20 @@ async def missing_search_attributes(client: Client) -> Sequence[SearchAttributeK
 
 
 async def set_retention(client: Client, *, days: int = RETENTION_DAYS) -> None:
-    """Retain ended sessions for `days`, on the embedded server only; a dev server's default is one day."""
-    if await retention(client) == timedelta(days=days):
-        return
+    """Retain ended sessions for `days`, on the embedded server only; a dev server's default is one day.
+
+    Raises:
+        TemporalAccessError: The server denies it.
+    """
     ttl = Duration()
     ttl.FromTimedelta(timedelta(days=days))
     config = NamespaceConfig(workflow_execution_retention_ttl=ttl)
     request = UpdateNamespaceRequest(namespace=client.namespace, config=config)
-    await client.workflow_service.update_namespace(request, timeout=CALL_TIMEOUT)
+    try:
+        if await retention(client) != timedelta(days=days):
+            await client.workflow_service.update_namespace(request, timeout=CALL_TIMEOUT)
+    except RPCError as error:
+        raise TemporalAccessError(f"The retention of {client.namespace!r} cannot be set: {error.message}.") from error
 
 
 async def retention(client: Client) -> timedelta:
@@ -277,11 +222,6 @@ async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -
         lazy=lazy,
         **endpoint.access,
     )
-
-
-def _embedded_address(settings: Settings) -> str:
-    recorded = EmbeddedServer.recorded(settings.state_dir)
-    return recorded.address if recorded else f"127.0.0.1:{settings.temporal_port}"
 
 
 def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:

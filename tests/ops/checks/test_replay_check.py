@@ -37,7 +37,8 @@ from turnkeeper.ops.checks.replay_check import Finding, Tally, check_files, chec
 from turnkeeper.ops.checks.run_replayer import RunReplayer
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
-from turnkeeper.workflows.hosting.connection import TemporalAccessError, connect
+from turnkeeper.workflows.hosting.connection import connect
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 ROOT = Path(__file__).parents[3]
 TOOLS = HISTORIES / "tool_calls.json"

@@ -5,19 +5,25 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import WorkflowHandle
 
 from tests.ops.conftest import BOUND, needs_linux, until_ended
 from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork, forked_commands
 from tests.waiting import until
+from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.workflows.hosting.connection import EmbeddedServer
+from turnkeeper.workflows.hosting.connection import connect
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
 LAST_LINE = "Ctrl-C stops everything. Sessions continue at the next start."
 
@@ -174,6 +180,38 @@ async def test_ops_2_what_dies_is_started_again_and_said(folder, stack):
     ]
     await until(gateway_is_ready)
     assert EmbeddedServer.recorded(folder / ".turnkeeper").address == server.address
+
+
+@needs_linux
+async def test_ops_10_the_activities_of_a_stack_s_killed_worker_fail_at_once(folder, stack):
+    """The stack has not called Temporal before: it loads the SDK for this."""
+    scripts = folder / ".turnkeeper" / "scripts"
+    scripts.mkdir()
+    (scripts / "slow.json").write_text('{"responses": [{"text": "one word after another", "chunk_delay": 0.5}]}')
+    client = await connect(Settings())
+    session = await client.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(model="offline:script/slow"),
+        id="slow",
+        task_queue=Settings().task_queue,
+        start_signal="prompt",
+        start_signal_args=["go"],
+    )
+
+    await until(lambda: model_call(session, lambda call: call.HasField("last_heartbeat_time")))
+    _, worker, _ = stack.children()
+    os.kill(worker, signal.SIGKILL)
+    await stack.until_said("The worker stopped (SIGKILL). Restarting now.")
+    lost = await until(lambda: model_call(session, lambda call: call.attempt == 2))
+    assert lost.last_failure.application_failure_info.type == WORKER_DIED
+
+
+async def model_call(
+    session: WorkflowHandle[Any, Any], condition: Callable[[PendingActivityInfo], bool]
+) -> PendingActivityInfo | None:
+    """Return the session's running model call if it meets the condition."""
+    pending = (await session.describe()).raw_description.pending_activities
+    return next((one for one in pending if one.activity_type.name == "call_model" and condition(one)), None)
 
 
 @needs_linux

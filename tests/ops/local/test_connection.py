@@ -7,6 +7,7 @@ from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, RemoveSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
+from temporalio.envconfig import ClientConfigProfile
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from tests.waiting import until
@@ -16,13 +17,11 @@ from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.ops.local.ports import usable_port
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.connection import (
-    EmbeddedServer,
-    TemporalAccessError,
     connect,
-    find_endpoint,
     missing_search_attributes,
     prepare,
 )
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, TemporalAccessError, find_endpoint
 
 
 @pytest.fixture
@@ -50,6 +49,22 @@ def test_ops_2_an_address_in_temporal_s_own_configuration_is_used_as_it_is(folde
     assert endpoint.access["tls"]
     monkeypatch.setenv("TEMPORAL_ADDRESS", "other.example:7233")
     assert find_endpoint(Settings(state_dir=folder)).address == "other.example:7233"
+
+
+@pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME"])
+def test_ops_2_a_file_where_temporal_s_own_tools_look_for_it_is_used(folder, monkeypatch, variable):
+    monkeypatch.delenv("TEMPORAL_CONFIG_FILE")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    monkeypatch.setenv(variable, str(folder / "own"))
+    assert find_endpoint(Settings(state_dir=folder)).embedded
+    for parent in ("own", "own/.config", "own/Library/Application Support"):
+        (folder / parent / "temporalio").mkdir(parents=True)
+        (folder / parent / "temporalio" / "temporal.toml").write_text(
+            '[profile.default]\naddress = "cloud.example:7233"'
+        )
+    assert ClientConfigProfile.load().address == "cloud.example:7233"
+    assert find_endpoint(Settings(state_dir=folder)).address == "cloud.example:7233"
 
 
 def test_ops_2_a_key_to_a_server_that_is_not_named_is_an_error(folder, monkeypatch):

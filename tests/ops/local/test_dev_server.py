@@ -18,16 +18,17 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from tests.ops.conftest import BOUND, needs_linux, until_ended
+from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError, is_in_use
 from turnkeeper.ops.local.temporal_binary import find_binary
 from turnkeeper.workflows.hosting.connection import (
-    EmbeddedServer,
     connect,
     missing_search_attributes,
     retention,
     set_retention,
 )
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
 STARTER = """
 import asyncio, sys
@@ -63,6 +64,16 @@ async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is
     assert EmbeddedServer.recorded(server.state_dir) == EmbeddedServer(
         address=server.address, ui_url=None, pid=server.pid
     )
+
+
+async def test_ses_17_a_server_that_is_not_prepared_registers_the_search_attributes_itself(folder):
+    async with DevServer(folder, ui_port=None, prepares=False):
+        client = await connect(Settings(state_dir=folder))
+        await until(lambda: has_every_attribute(client))
+
+
+async def has_every_attribute(client: Client) -> bool:
+    return not await missing_search_attributes(client)
 
 
 async def test_ops_2_ended_sessions_are_kept_for_30_days_and_another_retention_is_changed(client):

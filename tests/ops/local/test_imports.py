@@ -16,7 +16,7 @@ DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.
     [
         (
             "turnkeeper.cli, turnkeeper.ops.local.supervisor",
-            ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio.worker", "turnkeeper.models.session.messages"),
+            ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio", "turnkeeper.models.session.messages"),
         ),
         ("turnkeeper.worker", ("anthropic", "mcp", "mcp_types", "openai", *DATABASE_EXTRAS)),
         ("turnkeeper.api.app", ("jsonschema", "mcp", "mcp_types", "temporalio.worker", *DATABASE_EXTRAS)),

@@ -85,6 +85,10 @@ def environment(pid: int) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line)
 
 
+def loaded_files(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
 @asynccontextmanager
 async def running(folder: Path, env: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `turnkeeper up` in `folder`, with a umask that would leave new files open to all."""
@@ -144,7 +148,6 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
     (state / "scripts" / "slow.json").chmod(0o600)
     server = {"command": sys.executable, "args": ["-I", odd.__file__]}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"odd": server}}))
-    (folder / "temporal.toml").touch()
     async with AsyncExitStack() as stack:
         wires = {name: await stack.enter_async_context(wire()) for name, wire in WIRES.items()}
         for wire in wires.values():
@@ -165,7 +168,7 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
             **{name: value for name, value in os.environ.items() if not name.startswith(own)},
             **KEYS,
             **{f"TURNKEEPER_{port}": "0" for port in ("API_PORT", "TEMPORAL_PORT", "TEMPORAL_UI_PORT")},
-            "TEMPORAL_CONFIG_FILE": str(folder / "temporal.toml"),
+            "HOME": str(folder),  # which has no temporal.toml
             "TURNKEEPER_LOG_LEVEL": "debug",
             "TURNKEEPER_AUTH__KEYS": "true",
             "ANTHROPIC_BASE_URL": wires["anthropic"].base_url,
@@ -199,6 +202,12 @@ async def test_api_4_every_file_of_a_stack_is_its_owner_s_alone_whatever_the_uma
     assert (private_stack.state / "logs" / "mcp-odd.log").exists()
     assert (private_stack.state / "temporal.db").exists()
     assert open_to_others(private_stack.state) == []
+
+
+@needs_linux
+async def test_ops_11_the_process_that_starts_the_others_has_not_loaded_the_sdk(private_stack):
+    pids = {"up": private_stack.process.pid, **private_stack.processes()}
+    assert {name for name, pid in pids.items() if "temporal_sdk_bridge" in loaded_files(pid)} == {"worker", "api"}
 
 
 @needs_linux

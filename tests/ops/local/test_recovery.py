@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -32,9 +33,10 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
+from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
-from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram, fail_activities
+from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -94,7 +96,8 @@ async def supervised(
     async def connect() -> Client:
         return client
 
-    program = WorkerProgram(own_command("worker"), connect=connect, log=folder / "worker.log", env=env, folder=folder)
+    fail = partial(fail_activities, connect)
+    program = WorkerProgram(own_command("worker"), fail=fail, log=folder / "worker.log", env=env, folder=folder)
     env = Supervised(client, program, task_queue, folder)
     async with keep_running("The worker", program, env.log_lines.append, stop_seconds=stop_seconds):
         yield env

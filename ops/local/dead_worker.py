@@ -1,0 +1,87 @@
+"""Fails the activities that a dead worker has left open (OPS-10). `worker_process.py` says why."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity
+from turnkeeper.workflows import activity_options
+from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
+
+FAIL_SECONDS = 10.0
+"""Timeout of failing a dead worker's activities. After the heartbeat timeout of 6 s it has no effect anyway."""
+
+CALL_TIMEOUT = timedelta(seconds=5)
+
+MAX_CALLS = 16
+"""How many activities are failed concurrently."""
+
+CLOCK_MARGIN = timedelta(seconds=2)
+"""How far Temporal's clock may differ from ours, for the time that an activity has left."""
+
+Connect = Callable[[], Awaitable[Client]]
+
+_log = logging.getLogger(__name__)
+
+
+async def fail_activities(connect: Connect, activities: Sequence[RunningActivity]) -> None:
+    """Report to Temporal that these activities failed, for at most `FAIL_SECONDS`.
+
+    Outdated tokens change nothing. What can't be reported is logged: those activities end by their heartbeat timeout.
+    """
+    try:
+        async with asyncio.timeout(FAIL_SECONDS):
+            client, gate = await connect(), asyncio.Semaphore(MAX_CALLS)
+            failing = [_fail(client, running, gate) for running in activities]
+            results = await asyncio.gather(*failing, return_exceptions=True)
+        errors = [result for result in results if result is not None]
+        if errors:
+            _log.warning(
+                "%d activities of a dead worker fail only after their heartbeat timeout: %r",
+                len(errors),
+                errors[0],
+            )
+    except (TemporalAccessError, RuntimeError, RPCError, TimeoutError) as error:
+        _log.warning("The activities of a dead worker fail only after their heartbeat timeout: %r", error)
+
+
+async def _fail(client: Client, running: RunningActivity, gate: asyncio.Semaphore) -> None:
+    async with gate:
+        details = await _heartbeat_details(client, running)
+        failure = ApplicationError("The worker died while it ran this.", *details, type=WORKER_DIED)
+        try:
+            await client.get_async_activity_handle(task_token=running.token).fail(failure, rpc_timeout=CALL_TIMEOUT)
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+
+
+async def _heartbeat_details(client: Client, running: RunningActivity) -> list[Any]:
+    """Return the details of the last heartbeat, if the activity may have no time for another attempt.
+
+    For an activity that is retried, Temporal keeps the heartbeat itself, and no failure over 4 KB.
+    """
+    session = client.get_workflow_handle(running.workflow_id, run_id=running.run_id)
+    try:
+        described = await session.describe(rpc_timeout=CALL_TIMEOUT)
+        for pending in described.raw_description.pending_activities:
+            if pending.activity_id == running.activity_id and _has_no_time_for_another(pending):
+                return await client.data_converter.decode(pending.heartbeat_details.payloads)
+    except (RPCError, RuntimeError, ValueError) as error:
+        _log.debug("cannot read the last heartbeat of a dead worker's activity: %r", error)
+    return []
+
+
+def _has_no_time_for_another(pending: PendingActivityInfo) -> bool:
+    """Return whether the activity may have no time for another attempt; `False` if its time is not limited."""
+    if not pending.HasField("expiration_time"):
+        return False
+    left = pending.expiration_time.ToDatetime(tzinfo=UTC) - datetime.now(UTC)
+    return left < (activity_options.MODEL_RETRIES.maximum_interval or timedelta()) + CLOCK_MARGIN
