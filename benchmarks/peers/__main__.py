@@ -9,7 +9,8 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import median_low
 
@@ -26,7 +27,7 @@ from benchmarks.peers.report import section
 from benchmarks.peers.systems import HistorySession, Session, System, running_systems
 from benchmarks.results import RESULTS, machine, with_peers
 
-TURNS, CONVERSATIONS = 100, 3
+TURNS, CONVERSATIONS = 100, 2
 SESSIONS, RATES = 32, 3
 """Concurrent sessions, and samples of their turns a second."""
 
@@ -84,24 +85,34 @@ class Contender:
 
 async def measure(options: argparse.Namespace) -> Recording:
     """Measure all systems in turn: one conversation after the other, then concurrent sessions."""
-    async with (
-        stack_environment(in_memory=not options.on_file) as environment,
-        running_systems(environment, in_memory=not options.on_file) as (systems, failures),
-    ):
-        contenders = [Contender(system, SystemSamples(system.name, system.versions)) for system in systems]
-        for number in range(1, options.conversations + 1):
+    samples = dict[str, SystemSamples]()
+    for number in range(1, options.conversations + 1):
+        async with _contenders(options, samples) as contenders:
             await _each(contenders, Contender.begin)
             order = deque(contenders)
             for _ in range(options.turns):
                 await _each(order, Contender.measure_turn)
                 order.rotate()  # what one leaves to do for the server affects all others equally
-            print(f"Conversation {number} of {options.conversations} is measured", flush=True)
+        print(f"Conversation {number} of {options.conversations} is measured", flush=True)
+    async with _contenders(options, samples) as contenders:
         await _each(contenders, lambda contender: contender.begin_crowd(options.sessions))
         for _ in range(options.rates):
             await _each(contenders, Contender.measure_rate)
-    missing = [SystemSamples(name, failure=reason) for name, reason in failures.items()]
-    samples = [contender.samples for contender in contenders]
-    return Recording(machine(), work.TOOL_CALLS, options.sessions, options.on_file, [*samples, *missing])
+    return Recording(machine(), work.TOOL_CALLS, options.sessions, options.on_file, list(samples.values()))
+
+
+@asynccontextmanager
+async def _contenders(options: argparse.Namespace, samples: dict[str, SystemSamples]) -> AsyncIterator[list[Contender]]:
+    """Run all systems on a server of their own, which ends with what it has in memory: a conversation needs 0.6 GB."""
+    async with (
+        stack_environment(in_memory=not options.on_file) as environment,
+        running_systems(environment, in_memory=not options.on_file) as (systems, failures),
+    ):
+        for system in systems:
+            samples.setdefault(system.name, SystemSamples(system.name, system.versions))
+        for name, reason in failures.items():
+            samples.setdefault(name, SystemSamples(name)).failure = reason
+        yield [Contender(system, samples[system.name]) for system in systems]
 
 
 async def _each(contenders: Iterable[Contender], measurement: Callable[[Contender], Awaitable[None]]) -> None:
