@@ -10,9 +10,9 @@ from benchmarks.peers.recording import Recording, SystemSamples
 
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "peers.svg"
 
-WIDTH, HEIGHT = 960, 360
+WIDTH, HEIGHT = 1_000, 360
 PANEL, PANEL_HEIGHT = 280, 250
-LEFT, TOP, GAP = 48, 50, 480
+LEFT, TOP, GAP = 48, 50, 500
 """The first panel's corner, and how far the second one is to the right of it."""
 
 LINE_HEIGHT = 15
