@@ -24,6 +24,7 @@ from turnkeeper.api.auth.roles import require
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.request_audit import recording_of
@@ -59,7 +60,7 @@ _EXAMPLE = [
 _STREAM: dict[str, Any] = {
     "description": "The turn as a UI message stream: one chunk per event, then `[DONE]`.",
     "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
-    "content": {"text/event-stream": {"example": "".join(f"data: {data}\n\n" for data in _EXAMPLE)}},
+    "content": {EVENT_STREAM: {"example": "".join(f"data: {data}\n\n" for data in _EXAMPLE)}},
 }
 
 Version = Literal["6", "7"]

@@ -25,7 +25,7 @@ class EventStreamResponse(StreamingResponse):
     media_type = EVENT_STREAM
 
     def __init__(self, events: AsyncIterable[bytes]) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        super().__init__(events, headers={"X-Accel-Buffering": "no"})
 
     async def stream_response(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time

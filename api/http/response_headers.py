@@ -2,6 +2,8 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from turnkeeper.api.http.event_stream import EVENT_STREAM
+
 HEADERS = {
     "Cache-Control": "no-store",
     # No browser may guess that a text of a tool is a page or a script.
@@ -31,7 +33,7 @@ class ResponseHeadersMiddleware:
 
 def _complete(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     own = {name.lower(): value for name, value in headers}
-    if own.get(b"content-type", b"").startswith(b"text/event-stream"):
+    if own.get(b"content-type", b"").startswith(EVENT_STREAM.encode()):
         # FastAPI's own header for event streams allows storing them.
         headers = [(name, value) for name, value in headers if name.lower() != b"cache-control"]
         own.pop(b"cache-control", None)

@@ -46,7 +46,7 @@ def set_up_logging(settings: Settings, *, has_sdk: bool = True) -> None:
 
 @cache
 def set_up_sdk_logging() -> None:
-    """Have the SDK log as we do; only the first call has an effect."""
+    """Set up the SDK's logging like ours; only the first call has an effect."""
     from temporalio import activity, workflow
     from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 
