@@ -6,6 +6,7 @@ no worker, tells which one it is.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
@@ -47,6 +48,8 @@ _UPDATE_LEFT_OUT = "UnprocessedUpdate"
 
 _CLOSED = ("already completed", "aborted by closing workflow")
 
+_log = logging.getLogger(__name__)
+
 _DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 
 
@@ -75,13 +78,13 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
     except WorkflowUpdateFailedError as error:
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
-        raise await diagnose_silence(client, workflow_id) from error
+        raise await _unanswered(client, workflow_id, error) from error
     except RPCError as error:
         if error.status in _DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):
-            raise await diagnose_silence(client, workflow_id) from error
+            raise await _unanswered(client, workflow_id, error) from error
         raise _problem_of(error, workflow_id) from error
 
 
@@ -101,6 +104,14 @@ async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
             if not isinstance(error.cause, ApplicationError) or error.cause.type != _UPDATE_LEFT_OUT:
                 raise
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
+
+
+async def _unanswered(client: Client, workflow_id: WorkflowId, error: Exception) -> problems.ProblemError:
+    """Return the problem, and log what the SDK said, which no client sees."""
+    problem = await diagnose_silence(client, workflow_id)
+    reason = error.status.name if isinstance(error, RPCError) else type(error).__name__
+    _log.info("a query or update of %s was not answered (%s): %s", workflow_id, reason, problem.problem.title)
+    return problem
 
 
 async def diagnose_silence(client: Client, workflow_id: WorkflowId) -> problems.ProblemError:

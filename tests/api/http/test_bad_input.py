@@ -386,8 +386,9 @@ async def test_api_2_head_on_a_path_without_get_is_told_of_head(http_nowhere: As
 
 
 async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_within_three_seconds(
-    http_alone: AsyncClient, temporal: Client
+    http_alone: AsyncClient, temporal: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "turnkeeper.api.temporal.temporal_calls")
     session = f"w-{uuid4()}"
     assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
     began = time.monotonic()
@@ -408,10 +409,12 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     for answer in answers:
         assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
         assert "safe" in answer.json()["detail"]
+    assert f"of {session} was not answered" in caplog.text
     assert (await http_alone.get("/readyz")).status_code == 503
     assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
-    events = await temporal.get_workflow_handle(session).fetch_history()
-    assert "are you there?" in events.to_json() or events.events[1].event_type
+    events = (await temporal.get_workflow_handle(session).fetch_history()).events
+    signals = [event.workflow_execution_signaled_event_attributes for event in events]
+    assert b"are you there?" in b"".join(payload.data for signal in signals for payload in signal.input.payloads)
 
 
 async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(http_alone: AsyncClient) -> None:
