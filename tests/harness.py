@@ -27,6 +27,7 @@ from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import QueueView
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.task_specs import TASK_TOOLS
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
@@ -65,6 +66,15 @@ Temporal refuses the queries of a session while its task has timed out twice. Te
 
 FAILING_TASK_SECONDS = 2.0
 """The same for sessions whose tasks fail on purpose: a worker lets all attempts but the first time out."""
+
+
+def fail_workflow_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every workflow task fail that begins a turn, as with a bug of ours, until `monkeypatch` is undone."""
+
+    def begin_turn(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(Session, "begin_turn", begin_turn)
 
 
 DELAY = 0.05

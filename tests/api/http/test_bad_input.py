@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
-from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment
+from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.messages import Configure
 
@@ -460,11 +460,8 @@ async def test_api_2_without_temporal_everything_is_503_within_three_seconds(
 async def test_api_2_a_session_whose_workflow_task_keeps_failing_is_stuck(
     http: AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("a bug of ours")
-
     session = (await env.start(task_seconds=FAILING_TASK_SECONDS)).handle.id
-    monkeypatch.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
+    fail_workflow_tasks(monkeypatch)
     await http.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     await until_status(http, session, "stuck")
     answer = await http.get(f"/workflow/{session}/conversation")

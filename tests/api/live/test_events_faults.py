@@ -21,7 +21,7 @@ from tests.api.live.watching import Watcher, idle_after
 from tests.api.relay import Relay
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, says
+from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, fail_workflow_tasks, says
 from tests.ops.local.test_cli import Command
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
@@ -91,15 +91,12 @@ async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_w
 async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it_is_mended(
     http: httpx.AsyncClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("a bug of ours")
-
     session = await env.start(task_seconds=FAILING_TASK_SECONDS)
     watcher = Watcher(http, session.handle.id)
     async with watcher.stream() as events:
         await anext(events)
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
+            fail_workflow_tasks(patched)
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "hi", "id": "p1"})
             await watcher.until_in(events, lambda so_far: so_far.trouble == "Session stuck")
         await watcher.until_in(events, idle_after(1))

@@ -33,7 +33,7 @@ from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
 from tests.conftest import QUICK, be_patient, server_with
-from tests.harness import BOUND, FAILING_TASK_SECONDS, DrivenSession, Environment, environment
+from tests.harness import BOUND, FAILING_TASK_SECONDS, DrivenSession, Environment, environment, fail_workflow_tasks
 from tests.waiting import until
 from turnkeeper.api.temporal import commits
 from turnkeeper.api.temporal.commits import CommitChecker
@@ -306,16 +306,13 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
     product_bounds: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("a bug of ours")
-
     session = await env.start(task_seconds=FAILING_TASK_SECONDS)
     await session.prompt("hi")
     watcher = Watcher(http, session.handle.id)
     async with watcher.stream() as events:
         await watcher.until_in(events, idle_after(1))
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
+            fail_workflow_tasks(patched)
             await http.post(f"/workflow/{watcher.session}/prompt", json={"message": "more", "id": "p2"})
             session_requests.clear()
             answers: list[int] = []

@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
-from tests.harness import FAILING_TASK_SECONDS, Environment, Gate, asks, says
+from tests.harness import FAILING_TASK_SECONDS, Environment, Gate, asks, fail_workflow_tasks, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.clients.python.conversation import Conversation, Cursor
@@ -296,15 +296,12 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
 async def test_api_8_a_session_that_can_not_be_read_is_told_as_lost_until_it_can(
     gateway: GatewayClient, env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: object, **kwargs: object) -> None:
-        raise RuntimeError("a bug of ours")
-
     session, copy = fresh(), Conversation()
     await env.start(id=session, task_seconds=FAILING_TASK_SECONDS)
     async with asyncio.timeout(60), aclosing(gateway.events(session)) as events:
         take(await anext(events), copy, [])
         with monkeypatch.context() as patched:
-            patched.setattr("turnkeeper.models.session.session.Session.begin_turn", broken)
+            fail_workflow_tasks(patched)
             await gateway.prompt(session, "hi")
             async for event in events:
                 if isinstance(event, ConnectionLostEvent) and "is stuck" in event.reason:
