@@ -19,7 +19,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,7 +29,7 @@ from turnkeeper.models.session.attribute_types import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local import write_ahead_log
 from turnkeeper.ops.local.environments import server_environment
-from turnkeeper.ops.local.ports import LOOPBACK, is_free, usable_port
+from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
@@ -90,6 +90,8 @@ class DevServer:
         """One sentence for each port that was busy."""
         self._preferred_ports = (port, ui_port)
         self._ports: tuple[int, int | None] = (0, None)
+        self._reservations = ExitStack()
+        """Of the ports that we chose, until the server listens there."""
         self._namespace = namespace
         self._prepares = prepares
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
@@ -161,7 +163,8 @@ class DevServer:
             DevServerError: The server does not become ready, and was stopped.
         """
         try:
-            await self._in_time(self._connect)
+            with self._reservations:
+                await self._in_time(self._connect)
             if self._prepares:
                 await self._in_time(self._prepare)
         except BaseException:
@@ -242,8 +245,10 @@ class DevServer:
             )
 
     def _choose_port(self, service: str, preferred: int) -> int:
-        port = usable_port(preferred)
-        if preferred and port != preferred:
+        if preferred and is_free(preferred):
+            return preferred
+        port = self._reservations.enter_context(reserved_port())
+        if preferred:
             self.notes.append(f"Port {preferred} is in use, so {service} listens on {port}.")
         return port
 

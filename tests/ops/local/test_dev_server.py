@@ -233,7 +233,7 @@ async def test_ops_2_the_namespace_that_temporal_s_own_configuration_names_is_ma
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "sessions")
     settings = Settings(state_dir=folder, temporal_port=0, temporal_ui_port=0)
     async with DevServer.for_settings(settings):
-        client = await connect(settings)
+        client = await connect(settings, patience=BOUND)
         assert client.namespace == "sessions"
         assert await missing_search_attributes(client) == []
 
