@@ -4,12 +4,11 @@ A chat is a session, a user's message is a prompt, and the answer is a turn. A s
 of clients can leave and resume it, and the turn continues. `docs/ai-sdk.md` says how to connect a page.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic_core import to_json
 
 from turnkeeper.api import problem_texts as texts
@@ -24,7 +23,7 @@ from turnkeeper.api.auth.roles import require
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.request_audit import recording_of
@@ -45,6 +44,7 @@ MAX_TRIES = 1_000
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
 VERSION_HEADER = "x-ai-sdk-version"
+DONE_EVENT = b"data: [DONE]\n\n"
 
 _EXAMPLE = [
     '{"type":"start","messageId":"m1:answer","messageMetadata":{"turnId":"m1"}}',
@@ -58,6 +58,7 @@ _EXAMPLE = [
 ]
 
 _STREAM: dict[str, Any] = {
+    "model": UIMessageChunk,
     "description": "The turn as a UI message stream: one chunk per event, then `[DONE]`.",
     "headers": {STREAM_HEADER: {"description": "The stream's version.", "schema": {"const": STREAM_VERSION}}},
     "content": {EVENT_STREAM: {"example": "".join(f"data: {data}\n\n" for data in _EXAMPLE)}},
@@ -69,47 +70,12 @@ ClientVersion = Annotated[
     Header(alias=VERSION_HEADER, description="The major version of the npm package `ai` that reads the stream."),
 ]
 
-Events = AsyncGenerator[UIMessageChunk, None]
-
-
-async def send_last_message(
-    request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
-    response: Response,
-    body: PostChat,
-    version: ClientVersion = "7",
-) -> AsyncGenerator[Events, None]:
-    """Send the last message before the response begins, so that a rejection is a problem and not a chunk."""
-    workflow_id = caller.workflow_id(body.id)
-    turn = await _send(services, workflow_id, body, caller, request)
-    response.headers[STREAM_HEADER] = STREAM_VERSION
-    async with aclosing(_events(TurnStream(services, workflow_id, turn), version)) as events:
-        yield events
-
-
-async def find_running_turn(
-    services: ServicesDep, workflow_id: SessionId, response: Response, version: ClientVersion = "7"
-) -> AsyncGenerator[Events | None, None]:
-    """Find the running turn; 204 if there is none, or no such session.
-
-    The AI SDK sends this request whenever a page is opened, even for a new chat.
-    """
-    response.headers[STREAM_HEADER] = STREAM_VERSION
-    turn_id = await turn_to_resume(services, workflow_id)
-    if turn_id is None:
-        response.status_code = 204
-        yield None
-        return
-    stream = TurnStream(services, workflow_id, TurnChunks(session_id_of(workflow_id), turn_id))
-    async with aclosing(_events(stream, version)) as events:
-        yield events
-
 
 @router.post(
     "/api/chat",
+    status_code=200,
     operation_id="ai_sdk_chat",
-    response_class=EventSourceResponse,
+    response_class=EventStreamResponse,
     responses={
         200: _STREAM,
         **errors(
@@ -117,7 +83,9 @@ async def find_running_turn(
         ),
     },
 )
-async def ai_sdk_chat(events: Annotated[Events, Depends(send_last_message)]) -> AsyncIterable[UIMessageChunk]:
+async def ai_sdk_chat(
+    request: Request, services: ServicesDep, caller: CallerDep, body: PostChat, version: ClientVersion = "7"
+) -> Response:
     """Send the last message of an AI SDK chat, and stream the turn that answers it.
 
     - A user's message is a prompt; the session starts if it does not exist. While another turn runs, the prompt and the
@@ -127,26 +95,31 @@ async def ai_sdk_chat(events: Annotated[Events, Depends(send_last_message)]) -> 
 
     The turn continues when the client disconnects. `POST /workflow/{id}/cancel` stops it.
     """
-    async for event in events:
-        yield event
+    workflow_id = caller.workflow_id(body.id)
+    turn = await _send(services, workflow_id, body, caller, request)
+    return _stream(TurnStream(services, workflow_id, turn), version)
 
 
 @router.get(
     "/api/chat/{id}/stream",
+    status_code=200,
     operation_id="ai_sdk_resume",
-    response_class=EventSourceResponse,
+    response_class=EventStreamResponse,
     responses={
         200: _STREAM,
         204: {"description": "No turn is running: there is nothing to resume."},
         **errors(*SERVER, "no-worker", "session-stuck"),
     },
 )
-async def ai_sdk_resume(events: Annotated[Events | None, Depends(find_running_turn)]) -> AsyncIterable[UIMessageChunk]:
-    """Stream the running turn of an AI SDK chat, from its beginning."""
-    if events is None:
-        return
-    async for event in events:
-        yield event
+async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: ClientVersion = "7") -> Response:
+    """Stream the running turn of an AI SDK chat, from its beginning.
+
+    The AI SDK sends this request whenever a page is opened, even for a new chat.
+    """
+    turn_id = await turn_to_resume(services, workflow_id)
+    if turn_id is None:
+        return Response(status_code=204)
+    return _stream(TurnStream(services, workflow_id, TurnChunks(session_id_of(workflow_id), turn_id)), version)
 
 
 @router.get(
@@ -170,19 +143,21 @@ async def ai_sdk_messages(
     return list(messages_of(state.messages, session_id=session_id_of(workflow_id)))
 
 
-async def _events(stream: TurnStream, version: Version) -> Events:
-    # FastAPI documents the annotated type in OpenAPI, and sends a `ServerSentEvent` unchanged.
-    done_event = cast(UIMessageChunk, ServerSentEvent(raw_data="[DONE]"))
+def _stream(stream: TurnStream, version: Version) -> EventStreamResponse:
+    return EventStreamResponse(_events(stream, version), headers={STREAM_HEADER: STREAM_VERSION})
+
+
+async def _events(stream: TurnStream, version: Version) -> AsyncGenerator[bytes, None]:
     async with aclosing(stream.chunks()) as all_chunks:
         async for chunks in all_chunks:
             for chunk in chunks if version == "7" else map(chunk_for_version_6, chunks):
                 if chunk is None:
                     continue
-                yield cast(UIMessageChunk, ServerSentEvent(raw_data=to_json(chunk).decode()))
+                yield b"data: " + to_json(chunk) + b"\n\n"
                 if chunk is ANSWER_RESTARTED:
-                    yield done_event
+                    yield DONE_EVENT
                     return
-    yield done_event
+    yield DONE_EVENT
 
 
 async def _send(

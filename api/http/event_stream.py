@@ -1,11 +1,12 @@
-"""Server-sent events for many watchers.
+"""Server-sent events.
 
 FastAPI sends the events of a generator through two tasks and two queues, a third of what an event costs the gateway
 while 200 clients watch a session. Here the task that has an event writes it to the client.
 """
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 from fastapi.sse import KEEPALIVE_COMMENT
 from starlette.responses import StreamingResponse
@@ -24,8 +25,10 @@ class EventStreamResponse(StreamingResponse):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, events: AsyncIterable[bytes]) -> None:
-        super().__init__(events, headers={"X-Accel-Buffering": "no"})
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+        """`events` are closed when the client has left."""
+        super().__init__(events, headers={"X-Accel-Buffering": "no", **(headers or {})})
+        self._events = events
 
     async def stream_response(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time
@@ -44,6 +47,7 @@ class EventStreamResponse(StreamingResponse):
 
         comments = asyncio.create_task(keep_alive())
         try:
-            await super().stream_response(send_and_note)
+            async with aclosing(self._events):
+                await super().stream_response(send_and_note)
         finally:
             await cancel_until_done([comments])

@@ -1,6 +1,6 @@
 """Watching a session live, as server-sent events (API-1)."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
@@ -84,7 +84,7 @@ async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Respon
     return EventStreamResponse(_encoded(feed.first, feed.rest))
 
 
-async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
     yield first.sse
     async for event in rest:
         yield event.sse

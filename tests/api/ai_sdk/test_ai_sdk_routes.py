@@ -89,7 +89,7 @@ async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http:
 async def test_api_1_a_stream_that_waits_is_kept_alive(
     url: str, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.01)
+    monkeypatch.setattr("turnkeeper.api.http.event_stream.PING_SECONDS", 0.01)
     env.vendor.gate.close()
     async with (
         asyncio.timeout(BOUND),
