@@ -24,7 +24,7 @@ from turnkeeper.models.settings.settings import Settings, SettingsError, load_se
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.paused_collector import paused_collector
-from turnkeeper.ops.local.ports import is_free, usable_port
+from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.stores.private_files import close_to_others
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
@@ -96,7 +96,7 @@ def api() -> None:
     settings = _settings()
     set_up_logging(settings)
     close_to_others(settings.state_dir)
-    port = settings.api_port or usable_port(0, settings.api_host)
+    port = settings.api_port or free_port(settings.api_host)
     if not is_free(port, settings.api_host):
         _exit_with(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
     try:

@@ -25,7 +25,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.ports import LOOPBACK, free_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -246,7 +246,7 @@ async def gateway(app: FastAPI) -> AsyncIterator[str]:
 @asynccontextmanager
 async def gateway_process(environment: BenchEnvironment) -> AsyncIterator[int]:
     """Run the gateway in a process of its own; yields its port."""
-    port = usable_port(0, LOOPBACK)
+    port = free_port()
     with TemporaryDirectory() as folder:
         variables = {
             "TEMPORAL_ADDRESS": environment.client.service_client.config.target_host,

@@ -12,7 +12,7 @@ import httpx
 
 from benchmarks.environment import BOUND
 from benchmarks.measurements import Row
-from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.ports import LOOPBACK, free_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 
@@ -38,7 +38,7 @@ async def starting() -> list[Row]:
 
 async def _start(folder: Path) -> tuple[float, float]:
     """Return the seconds until the stack is ready, and then the MB of its processes."""
-    port, ports = usable_port(0, LOOPBACK), (usable_port(0, LOOPBACK), usable_port(0, LOOPBACK))
+    port, ports = free_port(), (free_port(), free_port())
     variables = {
         "TURNKEEPER_STATE_DIR": str(folder / "state"),
         "TURNKEEPER_WORKSPACE_ROOT": str(folder / "workspace"),

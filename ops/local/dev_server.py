@@ -91,7 +91,7 @@ class DevServer:
         self._preferred_ports = (port, ui_port)
         self._ports: tuple[int, int | None] = (0, None)
         self._reservations = ExitStack()
-        """Of the ports that we chose, until the server listens there."""
+        """Of the chosen ports, until the server listens there."""
         self._namespace = namespace
         self._prepares = prepares
         self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
@@ -245,10 +245,8 @@ class DevServer:
             )
 
     def _choose_port(self, service: str, preferred: int) -> int:
-        if preferred and is_free(preferred):
-            return preferred
-        port = self._reservations.enter_context(reserved_port())
-        if preferred:
+        port = self._reservations.enter_context(reserved_port(preferred))
+        if preferred and port != preferred:
             self.notes.append(f"Port {preferred} is in use, so {service} listens on {port}.")
         return port
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 LOOPBACK = "127.0.0.1"
 
 
-def usable_port(preferred: int, host: str = LOOPBACK) -> int:
-    """Return `preferred` if it is free, else any free port; 0 means any."""
-    return preferred if preferred and is_free(preferred, host) else _bind(0, host)
+def free_port(host: str = LOOPBACK) -> int:
+    return _bind(0, host)
 
 
 def is_free(port: int, host: str = LOOPBACK) -> bool:
@@ -22,8 +21,8 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
 
 
 @contextmanager
-def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
-    """Yield a free port that the system gives to no other program inside the block.
+def reserved_port(preferred: int = 0, host: str = LOOPBACK) -> Iterator[int]:
+    """Yield `preferred` if it is free, else any free port, which the system gives to nobody else inside the block.
 
     Without the reservation, an outgoing connection could take the port before our program listens on it. Only Linux
     lets the program bind it beside the reserving socket; on other systems the port is chosen but not reserved.
@@ -31,7 +30,7 @@ def reserved_port(host: str = LOOPBACK) -> Iterator[int]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as reservation:
         reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reservation.bind((host, 0))
+        reservation.bind((host, preferred if preferred and is_free(preferred, host) else 0))
         port: int = reservation.getsockname()[1]
         if sys.platform != "linux":
             reservation.close()

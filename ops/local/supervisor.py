@@ -29,7 +29,7 @@ from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_sdk_logging
-from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.ops.local.ports import reserved_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.worker_process import WorkerProgram
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
@@ -228,23 +228,24 @@ async def _fail_activities(settings: Settings, activities: Sequence[RunningActiv
 @asynccontextmanager
 async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gateway]:
     """Run a gateway, on another port if `api_port` is busy."""
-    gateway = Gateway(host=settings.api_host, port=usable_port(settings.api_port, settings.api_host))
-    if settings.api_port not in (0, gateway.port):
-        print_line(f"Port {settings.api_port} is in use, so the gateway listens on {gateway.port}.")
-    env = {
-        **gateway_environment(os.environ),
-        f"{ENV_PREFIX}API_PORT": str(gateway.port),
-        # Chosen here, since the gateway does not see the keys.
-        f"{ENV_PREFIX}MODEL": settings.first_model,
-    }
-    program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
-    record = Gateway.file(settings.state_dir)
-    async with keep_running("The gateway", program, print_line, stop_seconds=GATEWAY_STOP_SECONDS):
-        write_private(record, gateway.model_dump_json())
-        try:
-            yield gateway
-        finally:
-            record.unlink(missing_ok=True)
+    with reserved_port(settings.api_port, settings.api_host) as port:
+        gateway = Gateway(host=settings.api_host, port=port)
+        if settings.api_port not in (0, port):
+            print_line(f"Port {settings.api_port} is in use, so the gateway listens on {port}.")
+        env = {
+            **gateway_environment(os.environ),
+            f"{ENV_PREFIX}API_PORT": str(port),
+            # Chosen here, since the gateway does not see the keys.
+            f"{ENV_PREFIX}MODEL": settings.first_model,
+        }
+        program = Program(own_command("api"), log=log_file(settings, "api"), env=env, umask=UMASK)
+        record = Gateway.file(settings.state_dir)
+        async with keep_running("The gateway", program, print_line, stop_seconds=GATEWAY_STOP_SECONDS):
+            write_private(record, gateway.model_dump_json())
+            try:
+                yield gateway
+            finally:
+                record.unlink(missing_ok=True)
 
 
 async def _is_ready(gateway: Gateway) -> bool:

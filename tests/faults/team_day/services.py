@@ -22,7 +22,7 @@ from tests.stores.test_compose import COMPOSE, run_job
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.ports import LOOPBACK, free_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.ops.local.temporal_binary import find_binary
@@ -60,8 +60,8 @@ class Services:
             )
             run_job(self._postgresql, ARCHIVE_PASSWORD)
             redis = running.enter_context(redis_server.running(_required(redis_server.find_redis(), "redis-server")))
-            temporal = f"{LOOPBACK}:{usable_port(0)}"
-            self.gateway = Gateway(host=LOOPBACK, port=usable_port(0))
+            temporal = f"{LOOPBACK}:{free_port()}"
+            self.gateway = Gateway(host=LOOPBACK, port=free_port())
             self._addresses = {
                 "TEMPORAL_ADDRESS": temporal,
                 "TURNKEEPER_ARCHIVE_URL": self._archive_url,

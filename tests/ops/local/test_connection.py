@@ -14,7 +14,7 @@ from tests.waiting import until
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.ops.local.ports import free_port
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.connection import (
     connect,
@@ -84,7 +84,7 @@ def test_ops_2_a_configuration_that_can_t_be_read_is_an_error(folder, monkeypatc
 
 @pytest.mark.parametrize("patience", [0.0, 0.5])
 async def test_ops_2_a_server_that_is_not_there_is_named_with_the_fix(folder, patience):
-    port = usable_port(0)
+    port = free_port()
     with pytest.raises(TemporalAccessError) as refused:
         await connect(Settings(state_dir=folder, temporal_port=port), patience=patience)
     assert str(refused.value) == (
@@ -94,14 +94,14 @@ async def test_ops_2_a_server_that_is_not_there_is_named_with_the_fix(folder, pa
 
 
 async def test_ops_2_a_lazy_client_needs_no_server_until_its_first_call(folder):
-    settings = Settings(state_dir=folder, temporal_port=usable_port(0))
+    settings = Settings(state_dir=folder, temporal_port=free_port())
     client = await connect(settings, lazy=True)
     async with DevServer(folder, in_memory=True, port=settings.temporal_port, ui_port=None):
         assert await client.service_client.check_health()
 
 
 async def test_ops_2_a_patient_client_meets_a_server_that_comes_later(folder):
-    settings = Settings(state_dir=folder, temporal_port=usable_port(0))
+    settings = Settings(state_dir=folder, temporal_port=free_port())
     waiting = asyncio.create_task(connect(settings, patience=30))
     async with DevServer(folder, in_memory=True, port=settings.temporal_port, ui_port=None):
         assert await (await waiting).service_client.check_health()

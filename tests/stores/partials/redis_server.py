@@ -14,7 +14,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from turnkeeper.ops.local import die_with_parent
-from turnkeeper.ops.local.ports import LOOPBACK, usable_port
+from turnkeeper.ops.local.ports import LOOPBACK, free_port
 
 SECONDS = 30.0
 """Bound of everything the server is asked for here."""
@@ -27,7 +27,7 @@ class RedisServer:
         """Be ready to start it."""
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = usable_port(0)
+        self._port = free_port()
         self._password = f"{secrets.token_hex(8)}:@/%"
 
     @property

@@ -9,7 +9,7 @@ from redis import Redis
 from tests.processes.forked import PIPE, ROOT, fork
 from tests.stores.partials.redis_server import RedisServer
 from turnkeeper.ops.checks.doctor import Finding, examine
-from turnkeeper.ops.local.ports import usable_port
+from turnkeeper.ops.local.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ FIX = "check that Redis runs and accepts this user, or unset redis_url to use he
 
 
 async def test_ops_3_a_redis_that_is_not_there_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    port = usable_port(0)
+    port = free_port()
     monkeypatch.setenv("TURNKEEPER_REDIS_URL", f"redis://:hunter2@127.0.0.1:{port}")
     message = f"Redis can't be reached (ConnectionError), at 127.0.0.1:{port}"
     assert await partial_output() == Finding("partial output", "broken", message, FIX)
