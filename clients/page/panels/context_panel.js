@@ -52,7 +52,7 @@ function summaryOf(summary) {
   prose.show(summary.text);
   return h(
     "section",
-    { class: "summary" },
+    { class: "summary box" },
     h("h3", {}, summaryTitle(summary)),
     prose.element,
     h("p", { class: "quiet" }, aboutTokens(summary.estimated_tokens)),
@@ -64,7 +64,7 @@ function rowOf({ number, message_id, seen, estimated_tokens }, promptOf) {
   return h(
     "li",
     { "data-seen": seen, title: seenWords(seen) },
-    h("span", { class: "turn-number numbers" }, String(number)),
+    h("span", { class: "quiet numbers" }, String(number)),
     h("span", { class: "one-line" }, message_id ? promptOf(message_id) : ""),
     h("span", {}, SEEN[seen]),
     h("span", { class: "turn-tokens quiet numbers" }, estimated_tokens ? tokens(estimated_tokens) : ""),

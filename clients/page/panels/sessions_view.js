@@ -168,7 +168,7 @@ export class SessionsView {
       "a",
       { href: `/?session=${encodeURIComponent(id)}` },
       h("span", { class: "one-line" }),
-      h("span", { class: "one-line preview" }),
+      h("span", { class: "one-line quiet preview" }),
       h("span", { class: "fine" }),
     );
     link.addEventListener("click", (event) => {

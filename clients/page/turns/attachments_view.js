@@ -17,7 +17,7 @@ import { fileName, fileSize } from "../words.js";
 export function attachmentsView(sessionId, attachments) {
   if (!attachments?.length) return null;
   const items = attachments.map((one) => h("li", {}, contentOf(sessionId, one)));
-  return h("ul", { class: "attachments" }, ...items);
+  return h("ul", { class: "attachments wrapping" }, ...items);
 }
 
 /** @param {string} sessionId @param {Attachment} attachment @returns {HTMLElement} */
@@ -32,7 +32,7 @@ function contentOf(sessionId, attachment) {
   if (isPicture && address) return h("a", { ...link, class: "picture" }, pictureOf(address, name));
   const size = bytesOf(attachment);
   const words = [icon("clip"), h("span", { class: "one-line" }, name), size > 0 && h("span", { class: "fine" }, fileSize(size))];
-  return address ? h("a", { ...link, class: "chip" }, ...words) : h("span", { class: "chip", title: name }, ...words);
+  return address ? h("a", { ...link, class: "chip row box" }, ...words) : h("span", { class: "chip row box", title: name }, ...words);
 }
 
 /** @param {string} address @param {string} name @returns {HTMLElement} */

@@ -155,10 +155,10 @@ export class LogView {
     const anchor = this.#turns.firstElementChild;
     const before = anchor?.getBoundingClientRect().top ?? 0;
     // The browser's own scroll anchoring fails at the very top, and must not interfere.
-    this.#scroller.classList.add("unanchored");
+    this.#scroller.style.overflowAnchor = "none";
     this.#turns.prepend(...turns.map((turn) => this.#viewOf(turn).element));
     this.#scroller.scrollTop += (anchor?.getBoundingClientRect().top ?? 0) - before;
-    requestAnimationFrame(() => this.#scroller.classList.remove("unanchored"));
+    requestAnimationFrame(() => (this.#scroller.style.overflowAnchor = ""));
   }
 
   #dropOldest() {

@@ -42,7 +42,7 @@ export class Thinking {
   show(text, { sessionId, blob }) {
     this.#words.data = text;
     setText(this.#label, TEXTS.thought);
-    setText(this.#last, "");
+    this.#peek.remove();
     const read = (/** @type {string} */ hash) => readBlob(sessionId, hash);
     const showWhole = (/** @type {string} */ whole) => void (this.#words.data = whole);
     arrange(this.#more, [blob && fullTextButton(blob, { read, show: showWhole })]);

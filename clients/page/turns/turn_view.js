@@ -29,9 +29,9 @@ export class TurnView {
   #steps = h("div", { class: "steps" });
   #omitted = h("p", { class: "quiet" });
   #answer;
-  #error = h("div", { class: "turn-error" });
+  #error = h("div");
   #facts = h("footer", { class: "facts fine numbers" });
-  #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
+  #cursor = h("div", { class: "growing", "aria-hidden": "true" });
   /** @type {Map<string, ModelStepView | UserStepView>} */
   #views = new Map();
   /** @type {PartialView | null} */
@@ -107,7 +107,7 @@ export class TurnView {
       turn.steps_omitted > 0 && this.#omitted,
       this.#steps,
       this.#partial && this.#partial.element,
-      isQuiet && this.#pulse,
+      isQuiet && this.#cursor,
       ...this.#answer.elements,
       turn.error !== null && this.#error,
       turn.is_complete && this.#facts,
@@ -131,7 +131,7 @@ export class TurnView {
     retry.prepend(icon("retry"));
     retry.dataset.needs = "writer";
     const isStopped = turn.status === "cancelled";
-    this.#error.className = isStopped ? "turn-error row stopped" : "turn-error row";
+    this.#error.className = isStopped ? "turn-error failure row stopped" : "turn-error failure row";
     this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);
   }
 
@@ -156,7 +156,7 @@ export class TurnView {
       forkButton(() => this.#actions.fork(turn)),
       ...facts.map((fact) => h("span", {}, fact)),
       ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
-      ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
+      ...(seen ? [h("span", { class: "seen row", title: seen }, icon("fade"), h("span", {}, seen))] : []),
     );
   }
 }
