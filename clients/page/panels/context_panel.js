@@ -6,15 +6,11 @@
 
 import { byId, h } from "../dom.js";
 import { Prose } from "../text/prose.js";
-import { SEEN, TEXTS, aboutTokens, contextLimit, contextWords, seenWords, summaryTitle, tokens } from "../words.js";
+import { SEEN, SEEN_WORDS, TEXTS, aboutTokens, contextLimit, contextWords, summaryTitle, tokens } from "../words.js";
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
   #body = byId("context-body", HTMLElement);
-
-  constructor() {
-    byId("context-close", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
-  }
 
   open() {
     this.#dialog.showModal();
@@ -63,7 +59,7 @@ function summaryOf(summary) {
 function rowOf({ number, message_id, seen, estimated_tokens }, promptOf) {
   return h(
     "li",
-    { "data-seen": seen, title: seenWords(seen) },
+    { "data-seen": seen, title: SEEN_WORDS[seen] },
     h("span", { class: "quiet numbers" }, String(number)),
     h("span", { class: "one-line" }, message_id ? promptOf(message_id) : ""),
     h("span", {}, SEEN[seen]),

@@ -103,7 +103,6 @@ export class QueuePanel {
       await conversation.withdraw(prompt.id);
       remove.disabled = false;
     });
-    remove.title = TEXTS.remove;
     remove.dataset.needs = "writer";
     return remove;
   }

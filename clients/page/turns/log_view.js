@@ -10,7 +10,7 @@
  */
 
 import { PAGE_TURNS } from "../conversation/conversation.js";
-import { byId, h, icon } from "../dom.js";
+import { arrange, byId, h, icon } from "../dom.js";
 import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
@@ -89,7 +89,7 @@ export class LogView {
 
   /** Show the prompt that starts next like a turn; null: none. @param {HTMLElement | null} echo */
   showEcho(echo) {
-    this.#echo.replaceChildren(...(echo ? [echo] : []));
+    arrange(this.#echo, [echo]);
   }
 
   /** @param {Map<string, Seen>} seen by turn */
