@@ -57,7 +57,8 @@ def install(app: FastAPI, settings: Settings) -> None:
     """Add the page at `/` and its files below `/static/`. Any other unknown path is still a problem."""
     # The model of new sessions, which the page shows before there is a session.
     first_model = html.escape(settings.first_model)
-    document = (STATIC / "index.html").read_text().replace("{first_model}", first_model)
+    template = (STATIC / "index.html").read_text()
+    document = template.replace("{modules}", _preloads()).replace("{first_model}", first_model)
     headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
 
     @app.get("/", include_in_schema=False)
@@ -68,6 +69,15 @@ def install(app: FastAPI, settings: Settings) -> None:
         return HTMLResponse(document, headers=headers)
 
     app.mount("/static", PageFiles(directory=STATIC))
+
+
+def _preloads() -> str:
+    """Return the links by which a browser fetches all modules at once, and not one after the other.
+
+    `wire.js` is not among them: it has types only, and no other module loads it.
+    """
+    modules = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js") if path.name != "wire.js")
+    return "\n    ".join(f'<link rel="modulepreload" href="/static/{module}" />' for module in modules)
 
 
 class PageFiles(StaticFiles):

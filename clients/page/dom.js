@@ -26,7 +26,7 @@ export const button = (style, words, onclick) => h("button", { type: "button", c
 
 /** A button with only an icon. @param {string} label @param {string} name of the icon @param {() => void} onclick */
 export const iconButton = (label, name, onclick) =>
-  h("button", { type: "button", class: "quiet-button", "aria-label": label, onclick }, icon(name));
+  h("button", { type: "button", class: "quiet-button", "aria-label": label, title: label, onclick }, icon(name));
 
 /**
  * An icon of the sprite in `index.html`. It is decoration: text stands beside it or in a label.

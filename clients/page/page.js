@@ -38,7 +38,7 @@ class Page {
   #bar = new SessionBar();
   #context = new ContextPanel();
   #sidebar = new Sidebar();
-  #sessions = new SessionsView((id) => this.#navigate(id));
+  #sessions = new SessionsView();
   #composer = new Composer({
     onSend: (text, mode, files) => this.#send(text, mode, files),
     onProblem: (words) => this.#notice.show(words),
@@ -55,12 +55,7 @@ class Page {
     this.#login = login;
     window.addEventListener("popstate", () => this.#showFromAddress());
     document.addEventListener("keydown", (event) => this.#onKey(event));
-    byId("new-session", HTMLAnchorElement).addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-      event.preventDefault();
-      this.#navigate(null);
-    });
-    byId("not-found-new", HTMLButtonElement).addEventListener("click", () => this.#navigate(null));
+    document.addEventListener("click", (event) => this.#onClick(event));
     byId("show-context", HTMLButtonElement).addEventListener("click", () => {
       this.#context.open();
       void this.#conversation?.refreshContext();
@@ -84,8 +79,16 @@ class Page {
     this.#showFromAddress();
   }
 
+  /** Follow a link to a session without loading the page again. @param {MouseEvent} event */
+  #onClick(event) {
+    const link = event.target instanceof Element ? event.target.closest('a[href="/"], a[href^="/?session="]') : null;
+    if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // a key: opens a tab
+    event.preventDefault();
+    this.#navigate(sessionIn(/** @type {HTMLAnchorElement} */ (link).search));
+  }
+
   #showFromAddress() {
-    const id = new URLSearchParams(location.search).get("session");
+    const id = sessionIn(location.search);
     this.#show(id ? new Conversation(id, this.#listener()) : null);
   }
 
@@ -157,7 +160,6 @@ class Page {
       },
       onPartial: (isFresh) => this.#log.showPartial(isFresh),
       onState: () => this.#showState(),
-      onDescription: () => this.#showState(),
       onContext: () => this.#showContext(),
       onFailure: (words) => this.#notice.show(words),
       onStartFailed: (draft, words) => this.#restoreDraft(draft, words),
@@ -199,9 +201,9 @@ class Page {
       this.#sessions.showOpen(null);
       return;
     }
-    const { description, manager, connection, startedAt } = conversation;
+    const { id, description, manager, connection, startedAt } = conversation;
     const status = connection === "connecting" ? "" : manager.state.status;
-    this.#sessions.showOpen({ id: conversation.id, title: description?.title ?? "", status, startedAt });
+    this.#sessions.showOpen({ workflow_id: id, title: description?.title ?? "", status, started_at: startedAt ?? "" });
   }
 
   #showContext() {
@@ -222,6 +224,9 @@ class Page {
     if (this.#login.mayWrite && this.#conversation?.manager.state.is_processing) void this.#conversation.stop();
   }
 }
+
+/** The session of an address. @param {string} search */
+const sessionIn = (search) => new URLSearchParams(search).get("session");
 
 followTheme();
 const login = new LoginPanel();

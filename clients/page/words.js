@@ -168,10 +168,7 @@ export function countdown(iso) {
   return seconds > 0 ? `in ${elapsed(seconds * 1_000)}` : "now";
 }
 
-/**
- * The heading of the sessions of a day.
- * @param {string} iso @returns {string}
- */
+/** The heading of the sessions of a day. @param {string} iso @returns {string} */
 export function dayGroup(iso) {
   const midnight = new Date();
   midnight.setHours(0, 0, 0, 0);
@@ -182,7 +179,7 @@ export function dayGroup(iso) {
   return days <= 30 ? "Last 30 days" : "Older";
 }
 
-/** What a session has had so far. @param {number} turns @param {number | null} cost @returns {string} */
+/** What a session has had so far. @param {number} turns @param {number | null | undefined} cost @returns {string} */
 export function turnsAndCost(turns, cost) {
   const count = `${grouped(turns)} ${turns === 1 ? "turn" : "turns"}`;
   return cost ? `${count} · ${dollars(cost)}` : count;
@@ -232,29 +229,20 @@ export const isDemoModel = (model) => model === "offline" || model.startsWith("o
 /**
  * The state of a session as one sentence; empty if it is ready. The time of a retry is shown after it.
  * @param {SessionState} state @param {number} questions how many tool calls need a decision
- * @returns {string}
  */
 export function statusWords({ status, waiting_reason }, questions) {
-  switch (status) {
-    case "processing":
-      return "Working on it";
-    case "awaiting_approval":
-      return questions > 1 ? `${questions} tool calls need your approval.` : "A tool call needs your approval.";
-    case "waiting_retry":
-      return `${waiting_reason ?? "The model did not answer."} Trying again`;
-    case "ending":
-      return "This session ends after its queued prompts and accepts no new ones.";
-    case "ended":
-      return "This session has ended and is read-only.";
-    case "cancelled":
-      return "This session was cancelled and is read-only.";
-    case "terminated":
-      return "This session was terminated and is read-only.";
-    case "stuck":
-      return STUCK;
-    default:
-      return "";
-  }
+  const calls = questions > 1 ? `${questions} tool calls need` : "A tool call needs";
+  return {
+    idle: "",
+    processing: "Working on it",
+    awaiting_approval: `${calls} your approval.`,
+    waiting_retry: `${waiting_reason ?? "The model did not answer."} Trying again`,
+    ending: "This session ends after its queued prompts and accepts no new ones.",
+    ended: "This session has ended and is read-only.",
+    cancelled: "This session was cancelled and is read-only.",
+    terminated: "This session was terminated and is read-only.",
+    stuck: STUCK,
+  }[status];
 }
 
 const STUCK = "This session is stuck: a step keeps failing. Nothing is lost; it continues once the cause is fixed.";
@@ -305,16 +293,14 @@ export function statusLabel(status) {
 /** @param {string} status @returns {boolean} */
 export const isClosed = (status) => ["ended", "cancelled", "terminated"].includes(status);
 
-/** What the model still sees of a turn; empty if all of it. @param {Seen} seen @returns {string} */
-export function seenWords(seen) {
-  return {
-    verbatim: "",
-    truncated: "The model sees only part of this turn",
-    summarised: "The model sees this turn only in a summary",
-    refused: "The model's provider refused this turn, so it is no longer sent",
-    not_at_all: "The model no longer sees this turn",
-  }[seen];
-}
+/** What the model still sees of a turn; empty if all of it. @type {Record<Seen, string>} */
+export const SEEN_WORDS = {
+  verbatim: "",
+  truncated: "The model sees only part of this turn",
+  summarised: "The model sees this turn only in a summary",
+  refused: "The model's provider refused this turn, so it is no longer sent",
+  not_at_all: "The model no longer sees this turn",
+};
 
 /** @param {number} steps of a turn that are only in the archive @returns {string} */
 export const omittedWords = (steps) => `${steps} earlier ${steps === 1 ? "step is" : "steps are"} not shown here.`;

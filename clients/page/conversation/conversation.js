@@ -38,8 +38,7 @@ const HARMLESS_CONFLICTS = ["not-running", "not-waiting", "unknown-prompt", "not
  * @property {() => void} onBegin render all turns
  * @property {(change: Change) => void} onTurns
  * @property {(isFresh: boolean) => void} onPartial
- * @property {() => void} onState the state, the waiting prompts, the connection
- * @property {() => void} onDescription
+ * @property {() => void} onState the state, the waiting prompts, the connection, the description
  * @property {() => void} onContext
  * @property {(words: string) => void} onFailure
  * @property {(draft: {text: string, model: string, attachments: PromptFile[]}, words: string) => void} onStartFailed the session was not started
@@ -210,18 +209,14 @@ export class Conversation {
     return isDone;
   }
 
-  /** @param {ToolCall} call @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
-  decide(call, decision, reason) {
-    const digest = call.approval?.args_digest ?? "";
-    const body = { args_digest: digest, decision, ...(reason ? { reason } : {}) };
-    return this.#attempt(gateway.decide(this.id, call.id, body));
-  }
-
-  /** @param {PendingApproval} pending of a task @param {Decision} decision @param {string} [reason] @returns {Promise<boolean>} */
-  async decideForTask(pending, decision, reason) {
-    const body = { args_digest: pending.args_digest, decision, ...(reason ? { reason } : {}) };
-    const isDone = await this.#attempt(gateway.decide(pending.workflow_id ?? this.id, pending.call_id, body));
-    if (isDone) await this.#refreshTaskApprovals();
+  /**
+   * @param {ToolCall} call @param {Decision} decision @param {string} [reason]
+   * @param {string} [sessionId] the call's: this one, or a task's @returns {Promise<boolean>}
+   */
+  async decide(call, decision, reason, sessionId = this.id) {
+    const body = { args_digest: call.approval?.args_digest ?? "", decision, ...(reason ? { reason } : {}) };
+    const isDone = await this.#attempt(gateway.decide(sessionId, call.id, body));
+    if (isDone && sessionId !== this.id) await this.#refreshTaskApprovals();
     return isDone;
   }
 
@@ -237,11 +232,10 @@ export class Conversation {
     return this.#attempt(gateway.endSession(this.id, discardQueue));
   }
 
-  /** Load one more page of older turns. @returns {Promise<Turn[]>} those that are new here, oldest first */
+  /** Load one more page of older turns. */
   async loadOlder() {
     const first = this.manager.turns[0];
-    if (!first) return [];
-    return this.manager.prepend(await gateway.readBefore(this.id, first.id, PAGE_TURNS));
+    if (first) this.manager.prepend(await gateway.readBefore(this.id, first.id, PAGE_TURNS));
   }
 
   async refreshDescription() {
@@ -249,7 +243,7 @@ export class Conversation {
     const description = await gateway.describe(this.id).catch(() => null);
     if (!description || !this.#isOpen || read !== this.#reads.description) return;
     this.description = description;
-    this.#listener.onDescription();
+    this.#listener.onState();
   }
 
   async refreshContext() {
@@ -375,10 +369,7 @@ export class Conversation {
     };
     if (this.#isCheckingFates || !missing().length) return;
     this.#isCheckingFates = true;
-    const fates = await gateway.readQueue(this.id).then(
-      (queue) => queue.fates,
-      () => [],
-    );
+    const { fates } = await gateway.readQueue(this.id).catch(() => ({ fates: [] }));
     this.#isCheckingFates = false;
     for (const { id } of missing()) {
       const fate = fates.find((fate) => fate.id === id);
@@ -416,7 +407,6 @@ export class Conversation {
     if (document.visibilityState === "visible" && this.connection === "live") {
       try {
         this.description = await gateway.describe(this.id);
-        this.#listener.onDescription();
         this.problem = null;
         if (!["stuck", this.manager.state.status].includes(this.description.status)) this.#events.reopen();
       } catch (error) {

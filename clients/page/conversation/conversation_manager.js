@@ -63,18 +63,12 @@ export class ConversationManager {
     return this.state.current_message_id === null ? undefined : this.#turns.get(this.state.current_message_id);
   }
 
-  /**
-   * The parameters of a request for what is new.
-   * @returns {{last_seen_message_id: string | null, since_revision: number | null}}
-   */
+  /** The parameters of a request for what is new. */
   get cursor() {
     return { last_seen_message_id: this.#lastSeen, since_revision: this.#revision };
   }
 
-  /**
-   * The partial output of the running step; null if there is none, or if the step is complete.
-   * @returns {PartialOutput | null}
-   */
+  /** The partial output of the running step; null if there is none, or if the step is complete. */
   get partial() {
     const turn = this.current;
     const partial = this.#partial;
@@ -94,15 +88,11 @@ export class ConversationManager {
     this.parent = page.session.task?.parent ?? null;
   }
 
-  /**
-   * Add a page of older turns; return those that are new here.
-   * @param {FullConversation} page @returns {Turn[]}
-   */
+  /** Add a page of older turns. @param {FullConversation} page */
   prepend(page) {
     const older = page.messages.filter((turn) => !this.#turns.has(turn.id));
     this.#turns = new Map([...older.map((turn) => /** @type {const} */ ([turn.id, turn])), ...this.#turns]);
     this.hasOlder = page.has_more;
-    return older;
   }
 
   /** @param {ConversationUpdate} update @returns {Change} */
@@ -143,7 +133,7 @@ export class ConversationManager {
 }
 
 /** The number of a turn's newest model step; 0 before the first. @param {Turn} turn @returns {number} */
-export function lastStepOf(turn) {
+function lastStepOf(turn) {
   const steps = turn.reasoning_trajectory?.steps ?? [];
   return steps.reduce((last, step) => (step.kind === "model" ? Math.max(last, step.number) : last), 0);
 }

@@ -48,7 +48,8 @@ export class Events {
   /** @type {number | undefined} */
   #timer;
   #pause = MIN_PAUSE_MS;
-  #isOpen = false;
+  /** Until when the page's events are followed. @type {AbortController | null} */
+  #listening = null;
   /** @type {number | undefined} */
   #idleTimer;
   #isPaused = false;
@@ -61,35 +62,29 @@ export class Events {
   }
 
   open() {
-    this.#isOpen = true;
-    window.addEventListener("online", this.reopen);
-    window.addEventListener("pageshow", this.#onPageShow);
-    document.addEventListener("visibilitychange", this.#onVisibilityChange);
+    this.#listening = new AbortController();
+    const { signal } = this.#listening;
+    window.addEventListener("online", () => this.reopen(), { signal });
+    window.addEventListener("pageshow", (event) => event.persisted && this.reopen(), { signal });
+    document.addEventListener("visibilitychange", () => this.#onVisibilityChange(), { signal });
     void this.#connect();
   }
 
   close() {
-    this.#isOpen = false;
-    window.removeEventListener("online", this.reopen);
-    window.removeEventListener("pageshow", this.#onPageShow);
-    document.removeEventListener("visibilitychange", this.#onVisibilityChange);
+    this.#listening?.abort();
+    this.#listening = null;
     clearTimeout(this.#idleTimer);
     this.#disconnect();
   }
 
   /** Reconnect, unless closed or paused: the current connection may be dead. */
-  reopen = () => {
-    if (!this.#isOpen || this.#isPaused) return;
+  reopen() {
+    if (!this.#listening || this.#isPaused) return;
     this.#pause = MIN_PAUSE_MS;
     void this.#connect();
-  };
+  }
 
-  /** @param {PageTransitionEvent} event */
-  #onPageShow = (event) => {
-    if (event.persisted) this.reopen();
-  };
-
-  #onVisibilityChange = () => {
+  #onVisibilityChange() {
     clearTimeout(this.#idleTimer);
     if (document.visibilityState === "hidden") {
       this.#hiddenAt = Date.now();
@@ -98,7 +93,7 @@ export class Events {
       this.#isPaused = false;
       this.reopen();
     }
-  };
+  }
 
   #pauseIfIdle() {
     if (this.#listener.isBusy()) {

@@ -98,9 +98,9 @@ export function errorOfProblem({ status, type, detail, limit }, retryAfter = nul
   return new GatewayError(status, name, detail ?? unexpectedStatus(status), retryAfter, Boolean(limit));
 }
 
-/** @param {string} method @param {string} url @param {unknown} [body] */
-async function json(method, url, body) {
-  return orUnreachable((await send(method, url, body)).json());
+/** @param {string} method @param {string} url @param {unknown} [body] @param {Object<string, string>} [headers] */
+async function json(method, url, body, headers) {
+  return orUnreachable((await send(method, url, body, headers)).json());
 }
 
 /** Who the page's login makes one. @returns {Promise<Me>} */
@@ -156,10 +156,9 @@ export const sendPrompt = (sessionId, { id, text, mode, attachments }) =>
   send("POST", path(sessionId, "/prompt"), { message: text, id, mode, ...(attachments.length ? { attachments } : {}) });
 
 /** Store a file's content in the session. @param {string} sessionId @param {File} file @param {string} type @returns {Promise<Attachment>} */
-export const uploadFile = async (sessionId, file, type) => {
+export const uploadFile = (sessionId, file, type) => {
   const name = file.name.slice(-MAX_NAME_CHARS);
-  const address = path(sessionId, `/attachments${query({ name })}`);
-  return orUnreachable((await send("POST", address, file, { "content-type": type })).json());
+  return json("POST", path(sessionId, `/attachments${query({ name })}`), file, { "content-type": type });
 };
 
 /** The address of an attachment's content. @param {string} sessionId @param {string} hash @param {string} name */

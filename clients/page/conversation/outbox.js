@@ -87,7 +87,8 @@ export class Outbox {
 
   /** @param {string} text @param {PromptMode} mode @param {PromptFile[]} [attachments] */
   send(text, mode, attachments = []) {
-    this.#add(newId(), text, mode, attachments);
+    this.#entries.push({ id: newId(), text, mode, attachments, status: "sending", problem: null, isTemporary: false });
+    this.#store();
     this.retry();
   }
 
@@ -126,12 +127,6 @@ export class Outbox {
     this.#isClosed = true;
     clearTimeout(this.#timer);
     window.removeEventListener("online", this.retry);
-  }
-
-  /** @param {string} id @param {string} text @param {PromptMode} mode @param {PromptFile[]} attachments */
-  #add(id, text, mode, attachments) {
-    this.#entries.push({ id, text, mode, attachments, status: "sending", problem: null, isTemporary: false });
-    this.#store();
   }
 
   /** Send a lane's prompts, each after the previous one was accepted or rejected. @param {Lane} lane */

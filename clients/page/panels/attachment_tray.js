@@ -82,6 +82,7 @@ export class AttachmentTray {
       this.#set(this.files.filter((other) => other !== file));
       byId("composer-text", HTMLTextAreaElement).focus();
     });
-    return h("li", { class: "chip" }, thumbnailOf(this.#sessionId, file), h("span", { class: "one-line" }, name), remove);
+    const label = h("span", { class: "one-line" }, name);
+    return h("li", { class: "chip row box" }, thumbnailOf(this.#sessionId, file), label, remove);
   }
 }

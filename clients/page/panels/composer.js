@@ -18,6 +18,7 @@ export class Composer {
   #send = byId("send", HTMLButtonElement);
   #stop = byId("stop", HTMLButtonElement);
   #modes = byId("modes", HTMLElement);
+  #mode = /** @type {RadioNodeList} */ (this.#form.elements.namedItem("mode"));
   #tray;
   #key = DRAFT;
   #lastPrompt;
@@ -33,10 +34,10 @@ export class Composer {
       event.preventDefault();
       const text = this.#text.value;
       if (!this.#isSendable) return;
-      const mode = this.#mode;
+      const mode = /** @type {PromptMode} */ (this.#mode.value);
       const files = this.#tray.clear();
       this.#write(""); // before sending: the first prompt starts a session, which has its own draft
-      this.#choose("enqueue");
+      this.#mode.value = "enqueue";
       onSend(text, mode, files);
       this.#text.focus();
     });
@@ -71,7 +72,7 @@ export class Composer {
     this.#key = `${DRAFT}${sessionId ?? ""}`;
     this.#tray.begin(sessionId);
     this.#write(sessionStorage.getItem(this.#key) ?? "");
-    this.#choose("enqueue");
+    this.#mode.value = "enqueue";
   }
 
   focus() {
@@ -89,22 +90,11 @@ export class Composer {
   show({ isRunning, isClosed, isUnknown }) {
     this.#stop.hidden = !isRunning;
     this.#modes.hidden = !isRunning;
-    if (!isRunning) this.#choose("enqueue");
+    if (!isRunning) this.#mode.value = "enqueue";
     this.#send.setAttribute("aria-label", isRunning ? TEXTS.sendToQueue : TEXTS.send);
     this.#text.disabled = isUnknown;
     this.#form.toggleAttribute("data-closed", isUnknown || isClosed);
     this.#text.placeholder = isUnknown || isClosed ? TEXTS.takesNoPrompts : TEXTS.writePrompt;
-  }
-
-  /** @returns {PromptMode} */
-  get #mode() {
-    const chosen = /** @type {HTMLInputElement | null} */ (this.#modes.querySelector("input:checked"));
-    return /** @type {PromptMode} */ (chosen?.value ?? "enqueue");
-  }
-
-  /** @param {PromptMode} mode */
-  #choose(mode) {
-    for (const input of this.#modes.querySelectorAll("input")) input.checked = input.value === mode;
   }
 
   /** @param {KeyboardEvent} event */

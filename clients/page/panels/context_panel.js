@@ -6,15 +6,11 @@
 
 import { byId, h } from "../dom.js";
 import { Prose } from "../text/prose.js";
-import { SEEN, TEXTS, aboutTokens, contextLimit, contextWords, seenWords, summaryTitle, tokens } from "../words.js";
+import { SEEN, SEEN_WORDS, TEXTS, aboutTokens, contextLimit, contextWords, summaryTitle, tokens } from "../words.js";
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
   #body = byId("context-body", HTMLElement);
-
-  constructor() {
-    byId("context-close", HTMLButtonElement).addEventListener("click", () => this.#dialog.close());
-  }
 
   open() {
     this.#dialog.showModal();
@@ -52,7 +48,7 @@ function summaryOf(summary) {
   prose.show(summary.text);
   return h(
     "section",
-    { class: "summary" },
+    { class: "summary box" },
     h("h3", {}, summaryTitle(summary)),
     prose.element,
     h("p", { class: "quiet" }, aboutTokens(summary.estimated_tokens)),
@@ -63,8 +59,8 @@ function summaryOf(summary) {
 function rowOf({ number, message_id, seen, estimated_tokens }, promptOf) {
   return h(
     "li",
-    { "data-seen": seen, title: seenWords(seen) },
-    h("span", { class: "turn-number numbers" }, String(number)),
+    { "data-seen": seen, title: SEEN_WORDS[seen] },
+    h("span", { class: "quiet numbers" }, String(number)),
     h("span", { class: "one-line" }, message_id ? promptOf(message_id) : ""),
     h("span", {}, SEEN[seen]),
     h("span", { class: "turn-tokens quiet numbers" }, estimated_tokens ? tokens(estimated_tokens) : ""),

@@ -20,8 +20,6 @@ export function forkButton(fork) {
     button.disabled = true;
     if (!(await fork())) button.disabled = false;
   });
-  button.classList.add("copy");
-  button.title = TEXTS.forkHere;
   button.dataset.needs = "writer";
   return button;
 }

@@ -90,8 +90,8 @@ export class QueuePanel {
       this.#onEdit(prompt.text, prompt.attachments);
     };
     return [
-      ...(prompt.isTemporary ? [button("button small", TEXTS.retry, () => conversation.resend())] : []),
-      button("button small", TEXTS.edit, edit),
+      ...(prompt.isTemporary ? [button("link-button", TEXTS.retry, () => conversation.resend())] : []),
+      button("link-button", TEXTS.edit, edit),
       this.#removeButton(conversation, prompt),
     ];
   }
@@ -103,7 +103,6 @@ export class QueuePanel {
       await conversation.withdraw(prompt.id);
       remove.disabled = false;
     });
-    remove.title = TEXTS.remove;
     remove.dataset.needs = "writer";
     return remove;
   }

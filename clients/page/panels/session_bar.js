@@ -97,18 +97,14 @@ export class SessionBar {
   }
 }
 
-/**
- * The open session's title, or its id.
- * @param {Conversation | null} conversation
- * @returns {string}
- */
+/** The open session's title, or its id. @param {Conversation | null} conversation */
 function titleOf(conversation) {
   if (!conversation) return TEXTS.newSession;
   if (conversation.connection === "unknown") return TEXTS.unknownSession;
   return conversation.description?.title || (conversation.isNew ? TEXTS.newSession : conversation.id);
 }
 
-/** A dialog of `index.html` with a form and a cancel button. */
+/** A dialog of `index.html` whose form has two buttons: one of value `do`, and one to cancel. */
 class Dialog {
   #dialog;
   /** @type {() => unknown} */
@@ -117,21 +113,18 @@ class Dialog {
   /** @param {string} id */
   constructor(id) {
     this.#dialog = byId(id, HTMLDialogElement);
-    const form = /** @type {HTMLFormElement} */ (this.#dialog.querySelector("form"));
-    form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#dialog.close();
-      this.#action();
+    this.#dialog.addEventListener("close", () => {
+      if (this.#dialog.returnValue === "do") this.#action();
     });
-    this.#dialog.querySelector("[data-cancel]")?.addEventListener("click", () => this.#dialog.close());
   }
 
-  /** @param {Conversation} conversation @param {() => unknown} action on submit */
+  /** @param {Conversation} conversation @param {() => unknown} action */
   ask(conversation, action) {
     const title = conversation.description?.title;
     const about = /** @type {Element} */ (this.#dialog.querySelector("[data-session]"));
     setText(about, title ? `“${title}”` : TEXTS.thisSession);
     this.#action = action;
+    this.#dialog.returnValue = "";
     this.#dialog.showModal();
     this.#dialog.querySelector("input")?.select();
   }

@@ -8,14 +8,18 @@
 
 import { arrange, byId, h, setText } from "../dom.js";
 import { GatewayError, listSessions } from "../conversation/gateway.js";
-import { TEXTS, ago, dayGroup, isClosed, statusLabel, turnsAndCost } from "../words.js";
+import { TEXTS, ago, dayGroup, statusLabel, turnsAndCost } from "../words.js";
 
 const REFRESH_MS = 20_000;
 const TYPING_MS = 250;
 /** After an action, the list is refreshed this much later, since it is a moment behind. */
 const LAG_MS = [300, 1_500];
 
-/** @typedef {{id: string, title: string, status: string, startedAt: string | null}} OpenSession */
+/**
+ * @typedef {{workflow_id: string, title: string | null, status: string, started_at: string}} OpenSession `started_at`:
+ *   empty while it is unknown
+ * @typedef {OpenSession & Partial<Omit<ListedSession, keyof OpenSession>>} Entry
+ */
 
 export class SessionsView {
   #list = byId("sessions", HTMLElement);
@@ -23,7 +27,7 @@ export class SessionsView {
   #status = byId("status-filter", HTMLSelectElement);
   #more = byId("more-sessions", HTMLButtonElement);
   #note = byId("sessions-note", HTMLElement);
-  /** @type {ListedSession[]} */
+  /** @type {Entry[]} */
   #sessions = [];
   /** @type {string | null} */
   #next = null;
@@ -37,11 +41,8 @@ export class SessionsView {
   #rows = new Map();
   /** The headings of days. @type {Map<string, HTMLElement>} */
   #groups = new Map();
-  #onOpen;
 
-  /** @param {(sessionId: string) => void} onOpen */
-  constructor(onOpen) {
-    this.#onOpen = onOpen;
+  constructor() {
     /** @type {number | undefined} */
     let typing;
     this.#search.addEventListener("input", () => {
@@ -82,7 +83,7 @@ export class SessionsView {
   async #read() {
     const read = ++this.#reads;
     try {
-      /** @type {ListedSession[]} */
+      /** @type {Entry[]} */
       const sessions = [];
       /** @type {string | null} */
       let cursor = null;
@@ -105,10 +106,10 @@ export class SessionsView {
 
   #show() {
     const isFiltered = Boolean(this.#search.value.trim() || this.#status.value);
-    const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.id);
+    const isListed = this.#sessions.some((session) => session.workflow_id === this.#open?.workflow_id);
     const sessions = [...this.#sessions];
     // If the open session is on a later page, insert it by its start.
-    if (this.#open?.startedAt && !isListed && !isFiltered) insert(sessions, toListed(this.#open, this.#open.startedAt));
+    if (this.#open?.started_at && !isListed && !isFiltered) insert(sessions, this.#open);
     arrange(this.#list, this.#grouped(sessions));
     this.#more.hidden = !this.#next;
     setText(this.#note, this.#noteWords(sessions.length > 0, isFiltered));
@@ -123,7 +124,7 @@ export class SessionsView {
     return isAsking ? TEXTS.nothingAwaitsApproval : TEXTS.noMatchingSessions;
   }
 
-  /** The rows, with a heading before the first one of a day. @param {ListedSession[]} sessions @returns {HTMLElement[]} */
+  /** The rows, with a heading before the first one of a day. @param {Entry[]} sessions @returns {HTMLElement[]} */
   #grouped(sessions) {
     /** @type {Set<string>} */
     const groups = new Set();
@@ -138,13 +139,13 @@ export class SessionsView {
     });
   }
 
-  /** @param {ListedSession} session @returns {HTMLElement} */
+  /** @param {Entry} session @returns {HTMLElement} */
   #row(session) {
     const id = session.workflow_id;
-    const isOpen = id === this.#open?.id;
+    const isOpen = id === this.#open?.workflow_id;
     const title = (isOpen && this.#open?.title) || session.title || id;
     const status = (isOpen && this.#open?.status) || session.status;
-    const row = this.#rows.get(id) ?? h("li", {}, this.#link(id));
+    const row = this.#rows.get(id) ?? h("li", {}, linkTo(id));
     this.#rows.set(id, row);
     const link = /** @type {HTMLAnchorElement} */ (row.firstElementChild);
     if (isOpen) link.setAttribute("aria-current", "page");
@@ -161,48 +162,27 @@ export class SessionsView {
     setText(stateLine, `${statusLabel(status)} · ${ago(activityOf(session))}${facts}`);
     return row;
   }
-
-  /** @param {string} id @returns {HTMLAnchorElement} */
-  #link(id) {
-    const link = h(
-      "a",
-      { href: `/?session=${encodeURIComponent(id)}` },
-      h("span", { class: "one-line" }),
-      h("span", { class: "one-line preview" }),
-      h("span", { class: "fine" }),
-    );
-    link.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return; // opens a tab
-      event.preventDefault();
-      this.#onOpen(id);
-    });
-    return link;
-  }
 }
 
-/** @param {OpenSession} open @param {string} startedAt @returns {ListedSession} */
-function toListed({ id, title, status }, startedAt) {
-  return {
-    workflow_id: id,
-    title: title || null,
-    preview: null,
-    turn_count: 0,
-    cost: null,
-    started_at: startedAt,
-    last_activity_at: null,
-    closed_at: null,
-    status: isClosed(status) ? /** @type {ListedSession["status"]} */ (status) : "open",
-  };
+/** @param {string} id @returns {HTMLAnchorElement} */
+function linkTo(id) {
+  return h(
+    "a",
+    { href: `/?session=${encodeURIComponent(id)}` },
+    h("span", { class: "one-line" }),
+    h("span", { class: "one-line quiet preview" }),
+    h("span", { class: "fine" }),
+  );
 }
 
-/** When a session was last active, as far as the list knows. @param {ListedSession} session @returns {string} */
+/** When a session was last active, as far as the list knows. @param {Entry} session @returns {string} */
 function activityOf(session) {
   return session.last_activity_at ?? session.closed_at ?? session.started_at;
 }
 
 /**
  * Insert a session before those that were active earlier.
- * @param {ListedSession[]} sessions @param {ListedSession} session
+ * @param {Entry[]} sessions @param {Entry} session
  */
 function insert(sessions, session) {
   const at = new Date(activityOf(session));

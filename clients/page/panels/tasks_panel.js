@@ -57,12 +57,12 @@ export class TasksPanel {
     return this.#row(`${pending.workflow_id} ${pending.call_id} ${pending.args_digest}`, () => {
       const { tool: name, args, args_blob, args_digest, expires_at, call_id } = pending;
       const approval = { args_digest, expires_at, decision: null, reason: null, decided_at: null };
-      const call = { id: call_id, name, args, args_blob, approval, result: null };
+      const task = pending.workflow_id ?? conversation.id;
       const card = new ToolCard({
-        decide: (_, decision, reason) => conversation.decideForTask(pending, decision, reason),
-        readBlob: (hash) => readBlob(pending.workflow_id ?? conversation.id, hash),
+        decide: (call, decision, reason) => conversation.decide(call, decision, reason, task),
+        readBlob: (hash) => readBlob(task, hash),
       });
-      card.show(call, true);
+      card.show({ id: call_id, name, args, args_blob, approval, result: null }, true);
       return h("li", {}, card.element);
     });
   }

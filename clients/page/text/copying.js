@@ -11,7 +11,7 @@ const DONE_MS = 1_500;
  */
 export function copyButton(label, text) {
   const button = iconButton(label, "copy", async () => {
-    const result = await copyResult(text);
+    const result = await copy(text);
     button.replaceChildren(icon(result === TEXTS.copied ? "check" : "cross"));
     button.title = result;
     setTimeout(() => {
@@ -19,29 +19,23 @@ export function copyButton(label, text) {
       button.title = label;
     }, DONE_MS);
   });
-  button.classList.add("copy");
-  button.title = label;
   return button;
 }
 
 /** Copy and return a message. @param {() => string | Promise<string>} text @returns {Promise<string>} */
-async function copyResult(text) {
+async function copy(text) {
   let content;
   try {
     content = await text();
   } catch {
     return TEXTS.copyFailed;
   }
-  return (await copy(content)) ? TEXTS.copied : TEXTS.copyForbidden;
-}
-
-/** @param {string} text @returns {Promise<boolean>} */
-async function copy(text) {
   try {
-    await navigator.clipboard.writeText(text);
-    return true;
+    await navigator.clipboard.writeText(content);
+    return TEXTS.copied;
   } catch {
-    return copyBySelection(text); // browsers have no clipboard for pages over plain HTTP
+    // Browsers have no clipboard for pages over plain HTTP.
+    return copyBySelection(content) ? TEXTS.copied : TEXTS.copyForbidden;
   }
 }
 

@@ -14,10 +14,9 @@ const MAX_CACHED = 500;
 const TRIES = 3;
 const PAUSE_MS = 1_000;
 
+const rules = { createHTML: (/** @type {string} */ html) => html };
 /** @type {{createHTML: (html: string) => any}} */
-const policy = /** @type {any} */ (window).trustedTypes?.createPolicy("sanitised-markdown", {
-  createHTML: (/** @type {string} */ html) => html,
-}) ?? { createHTML: (/** @type {string} */ html) => html };
+const policy = /** @type {any} */ (window).trustedTypes?.createPolicy("sanitised-markdown", rules) ?? rules;
 
 /** @type {Map<string, string>} HTML by text, oldest first */
 const cache = new Map();

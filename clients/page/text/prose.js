@@ -51,7 +51,7 @@ export class Prose {
 function frameCode(code) {
   const block = /** @type {HTMLElement} */ (code.parentElement);
   const language = code.className.replace("language-", "");
-  const frame = h("figure", { class: "code" });
+  const frame = h("figure", { class: "code box" });
   block.replaceWith(frame);
   // Focusable, so that the keyboard can scroll it.
   block.tabIndex = 0;

@@ -27,7 +27,7 @@ export class ApprovalForm {
     this.#decide = decide;
     this.#choices = h(
       "div",
-      { class: "choices", "data-needs": "approver" },
+      { class: "wrapping", "data-needs": "approver" },
       button("button primary", TEXTS.approve, () => void this.#send("approve")),
       button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session")),
       button("button", TEXTS.askToReject, () => this.#showReason(true)),
@@ -38,7 +38,7 @@ export class ApprovalForm {
       this.#reason,
       h(
         "div",
-        { class: "choices" },
+        { class: "wrapping" },
         button("button danger", TEXTS.reject, () => void this.#send("reject", this.#reason.value.trim())),
         button("button", TEXTS.back, () => this.#showReason(false)),
       ),

@@ -17,7 +17,7 @@ import { fileName, fileSize } from "../words.js";
 export function attachmentsView(sessionId, attachments) {
   if (!attachments?.length) return null;
   const items = attachments.map((one) => h("li", {}, contentOf(sessionId, one)));
-  return h("ul", { class: "attachments" }, ...items);
+  return h("ul", { class: "attachments wrapping" }, ...items);
 }
 
 /** @param {string} sessionId @param {Attachment} attachment @returns {HTMLElement} */
@@ -29,15 +29,12 @@ function contentOf(sessionId, attachment) {
   // Browsers open no data: address, but they save one.
   const download = address?.startsWith("data:") ? name : null;
   const link = { href: address, target: "_blank", rel: "noreferrer", title: name, download };
-  if (isPicture && address) return h("a", { ...link, class: "picture" }, pictureOf(address, name));
+  if (isPicture && address)
+    return h("a", { ...link, class: "picture" }, h("img", { src: address, alt: name, loading: "lazy" }));
   const size = bytesOf(attachment);
   const words = [icon("clip"), h("span", { class: "one-line" }, name), size > 0 && h("span", { class: "fine" }, fileSize(size))];
-  return address ? h("a", { ...link, class: "chip" }, ...words) : h("span", { class: "chip", title: name }, ...words);
-}
-
-/** @param {string} address @param {string} name @returns {HTMLElement} */
-function pictureOf(address, name) {
-  return h("img", { src: address, alt: name, loading: "lazy" });
+  const chip = { class: "chip row box", title: name };
+  return address ? h("a", { ...link, ...chip }, ...words) : h("span", chip, ...words);
 }
 
 /** Where the content is; null: it is nowhere. @param {string} sessionId @param {Attachment} attachment */

@@ -10,7 +10,6 @@ import { TEXTS, loadFailed, showAllWords } from "../words.js";
  * @param {(hash: string) => Promise<string>} text.read
  * @param {(text: string, isClick: boolean) => void} text.show `isClick`: the user clicked, not the page
  * @param {string} [text.name]
- * @returns {HTMLButtonElement}
  */
 export function fullTextButton(blob, { read, show, name = TEXTS.theText }) {
   const more = button("link-button", showAllWords(blob.chars), async (event) => {

@@ -10,7 +10,7 @@
  */
 
 import { PAGE_TURNS } from "../conversation/conversation.js";
-import { byId, h, icon } from "../dom.js";
+import { arrange, byId, h, icon } from "../dom.js";
 import { readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
@@ -89,7 +89,7 @@ export class LogView {
 
   /** Show the prompt that starts next like a turn; null: none. @param {HTMLElement | null} echo */
   showEcho(echo) {
-    this.#echo.replaceChildren(...(echo ? [echo] : []));
+    arrange(this.#echo, [echo]);
   }
 
   /** @param {Map<string, Seen>} seen by turn */
@@ -155,10 +155,10 @@ export class LogView {
     const anchor = this.#turns.firstElementChild;
     const before = anchor?.getBoundingClientRect().top ?? 0;
     // The browser's own scroll anchoring fails at the very top, and must not interfere.
-    this.#scroller.classList.add("unanchored");
+    this.#scroller.style.overflowAnchor = "none";
     this.#turns.prepend(...turns.map((turn) => this.#viewOf(turn).element));
     this.#scroller.scrollTop += (anchor?.getBoundingClientRect().top ?? 0) - before;
-    requestAnimationFrame(() => this.#scroller.classList.remove("unanchored"));
+    requestAnimationFrame(() => (this.#scroller.style.overflowAnchor = ""));
   }
 
   #dropOldest() {

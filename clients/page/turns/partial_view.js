@@ -15,8 +15,6 @@ const NO_ACTIONS = { decide: async () => false, readBlob: async () => "" };
 export class PartialView {
   /** @type {PartView[]} */
   #parts = [];
-  /** @type {Thinking[]} */
-  #thoughts = [];
 
   constructor() {
     this.element = h("div", { class: "step partial" });
@@ -24,7 +22,7 @@ export class PartialView {
 
   /** Whether the reader has opened the thinking. */
   get hasOpenThinking() {
-    return this.#thoughts.some((thinking) => thinking.isOpen);
+    return this.element.querySelector(".thinking[open]") !== null;
   }
 
   /**
@@ -35,7 +33,6 @@ export class PartialView {
     if (isFresh) {
       this.element.replaceChildren();
       this.#parts = [];
-      this.#thoughts = [];
     }
     partial.parts.forEach((part, index) => {
       const view = (this.#parts[index] ??= this.#begin(part));
@@ -56,7 +53,6 @@ export class PartialView {
   #viewOf({ kind }) {
     if (kind === "think") {
       const thinking = new Thinking();
-      this.#thoughts.push(thinking);
       return { element: thinking.element, shown: 0, grow: (text) => thinking.grow(text) };
     }
     if (kind === "call") {

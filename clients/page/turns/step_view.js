@@ -64,7 +64,7 @@ export class ModelStepView {
   #showThinking(step) {
     if (this.#thinking) return; // a step's thinking never changes
     this.#thinking = new Thinking();
-    this.#thinking.show(step.thinking ?? "", { sessionId: this.#actions.sessionId, blob: step.thinking_blob });
+    this.#thinking.show(step.thinking ?? "", { blob: step.thinking_blob, read: this.#actions.readBlob });
   }
 
   /** @param {string} id @returns {ToolCard} */
@@ -75,19 +75,13 @@ export class ModelStepView {
   }
 }
 
-export class UserStepView {
-  #sessionId;
-
-  /** @param {string} sessionId */
-  constructor(sessionId) {
-    this.#sessionId = sessionId;
-    this.element = h("div", { class: "request steered" });
-  }
-
-  /** @param {UserStep} step */
-  show(step) {
-    const label = h("span", { class: "quiet" }, TEXTS.steered);
-    const files = attachmentsView(this.#sessionId, step.attachments);
-    this.element.replaceChildren(label, ...(files ? [files] : []), h("div", { class: "bubble" }, step.content));
-  }
+/** A steering prompt, which never changes. @param {UserStep} step @param {string} sessionId @returns {HTMLElement} */
+export function steeringPrompt({ content, attachments }, sessionId) {
+  return h(
+    "div",
+    { class: "request steered" },
+    h("span", { class: "quiet" }, TEXTS.steered),
+    attachmentsView(sessionId, attachments),
+    h("div", { class: "bubble" }, content),
+  );
 }

@@ -1,7 +1,6 @@
 /** The model's thinking, folded: its last words while it grows, all of it when opened. */
 
 import { arrange, h, icon, setText } from "../dom.js";
-import { readBlob } from "../conversation/gateway.js";
 import { fullTextButton } from "./full_text.js";
 import { TEXTS } from "../words.js";
 
@@ -25,10 +24,6 @@ export class Thinking {
     );
   }
 
-  get isOpen() {
-    return this.element.open;
-  }
-
   /** @param {string} text more of it */
   grow(text) {
     this.#words.appendData(text);
@@ -37,13 +32,13 @@ export class Thinking {
 
   /**
    * Show the complete text, or its excerpt with a button.
-   * @param {string} text @param {{sessionId: string, blob: import("../conversation/wire.js").BlobRef | null}} source
+   * @param {string} text
+   * @param {{blob: import("../conversation/wire.js").BlobRef | null, read: (hash: string) => Promise<string>}} source
    */
-  show(text, { sessionId, blob }) {
+  show(text, { blob, read }) {
     this.#words.data = text;
     setText(this.#label, TEXTS.thought);
-    setText(this.#last, "");
-    const read = (/** @type {string} */ hash) => readBlob(sessionId, hash);
+    this.#peek.remove();
     const showWhole = (/** @type {string} */ whole) => void (this.#words.data = whole);
     arrange(this.#more, [blob && fullTextButton(blob, { read, show: showWhole })]);
   }

@@ -28,7 +28,7 @@ const STATES = {
   denied: ["denied", "cross"],
   rejected: ["denied", "cross"],
   cancelled: ["denied", "cross"],
-  outcome_unknown: ["error", "question"],
+  outcome_unknown: ["error", "hand"],
 };
 
 export class ToolCard {
@@ -76,8 +76,7 @@ export class ToolCard {
     setText(this.#time, ms === null || ms === undefined ? "" : duration(ms));
     arrange(this.#body, this.#sections(call));
     // Outside the fold: a picture is what one looks for in a result.
-    const files = attachmentsView(this.#actions.sessionId ?? "", call.result?.attachments);
-    this.#files.replaceChildren(...(files ? [files] : []));
+    arrange(this.#files, [attachmentsView(this.#actions.sessionId ?? "", call.result?.attachments)]);
     this.#ask(call, needsDecision);
   }
 

@@ -12,8 +12,8 @@ import { arrange, button, h, icon } from "../dom.js";
 import { forkButton } from "../panels/copies.js";
 import { ModelText } from "./model_text.js";
 import { PartialView } from "./partial_view.js";
-import { ModelStepView, UserStepView } from "./step_view.js";
-import { TEXTS, clock, duration, endingWords, fullTime, omittedWords, seenWords, usageDetails, usageWords }
+import { ModelStepView, steeringPrompt } from "./step_view.js";
+import { SEEN_WORDS, TEXTS, clock, duration, endingWords, fullTime, omittedWords, usageDetails, usageWords }
   from "../words.js";
 
 /** A prompt of this size or more is folded. */
@@ -29,11 +29,13 @@ export class TurnView {
   #steps = h("div", { class: "steps" });
   #omitted = h("p", { class: "quiet" });
   #answer;
-  #error = h("div", { class: "turn-error" });
+  #error = h("div");
   #facts = h("footer", { class: "facts fine numbers" });
-  #pulse = h("div", { class: "pulse", "aria-hidden": "true" }, h("span"), h("span"), h("span"));
-  /** @type {Map<string, ModelStepView | UserStepView>} */
+  #cursor = h("div", { class: "growing", "aria-hidden": "true" });
+  /** The model's steps, by number. @type {Map<number, ModelStepView>} */
   #views = new Map();
+  /** The steering prompts. @type {Map<string, HTMLElement>} */
+  #steering = new Map();
   /** @type {PartialView | null} */
   #partial = null;
   /** @type {Turn | null} */
@@ -57,16 +59,16 @@ export class TurnView {
     const last = /** @type {ModelStep | undefined} */ (steps.findLast((step) => step.kind === "model"));
     // The answer is the text of the last step without tool calls; it is shown there, once.
     const answering = turn.agent_message !== null && last && !last.tool_calls.length ? last : null;
-    const elements = steps.map((step, index) => {
-      const view = this.#viewOf(
-        step.kind === "model" ? `model ${step.number}` : `user ${step.message_id} ${index}`,
-        step.kind,
-      );
-      if (view instanceof UserStepView) view.show(/** @type {import("../conversation/wire.js").UserStep} */ (step));
-      else {
-        const answer = step === answering ? answerOf(turn) : null;
-        view.show(/** @type {ModelStep} */ (step), { status: turn.status, isRunning: !turn.is_complete, answer });
+    const elements = steps.map((step) => {
+      if (step.kind === "user") {
+        const element = this.#steering.get(step.message_id) ?? steeringPrompt(step, this.#actions.sessionId);
+        this.#steering.set(step.message_id, element);
+        return element;
       }
+      const view = this.#views.get(step.number) ?? new ModelStepView(this.#actions);
+      this.#views.set(step.number, view);
+      const answer = step === answering ? answerOf(turn) : null;
+      view.show(step, { status: turn.status, isRunning: !turn.is_complete, answer });
       return view.element;
     });
     arrange(this.#steps, elements);
@@ -81,7 +83,7 @@ export class TurnView {
   /** Show the partial output; null: none. @param {PartialOutput | null} partial @param {boolean} isFresh */
   showPartial(partial, isFresh) {
     if (!partial) {
-      if (this.#partial?.hasOpenThinking) [...this.#views.values()].forEach(openThinking);
+      if (this.#partial?.hasOpenThinking) for (const view of this.#views.values()) view.openThinking();
       this.#partial = null;
     } else {
       const isNew = !this.#partial;
@@ -107,18 +109,11 @@ export class TurnView {
       turn.steps_omitted > 0 && this.#omitted,
       this.#steps,
       this.#partial && this.#partial.element,
-      isQuiet && this.#pulse,
+      isQuiet && this.#cursor,
       ...this.#answer.elements,
       turn.error !== null && this.#error,
       turn.is_complete && this.#facts,
     ]);
-  }
-
-  /** @param {string} key @param {"model" | "user"} kind */
-  #viewOf(key, kind) {
-    const view = this.#views.get(key) ?? (kind === "model" ? new ModelStepView(this.#actions) : new UserStepView(this.#actions.sessionId));
-    this.#views.set(key, view);
-    return view;
   }
 
   /** @param {Turn} turn */
@@ -131,7 +126,7 @@ export class TurnView {
     retry.prepend(icon("retry"));
     retry.dataset.needs = "writer";
     const isStopped = turn.status === "cancelled";
-    this.#error.className = isStopped ? "turn-error row stopped" : "turn-error row";
+    this.#error.className = isStopped ? "turn-error failure row stopped" : "turn-error failure row";
     this.#error.replaceChildren(icon(isStopped ? "stop" : "cross"), h("p", {}, endingWords(turn)), retry);
   }
 
@@ -145,19 +140,16 @@ export class TurnView {
     const turn = this.#turn;
     if (!turn?.is_complete) return;
     const last = turn.reasoning_trajectory?.steps.findLast((step) => step.kind === "model");
-    const facts = [
-      last?.kind === "model" ? last.model : null,
-      turn.processing_time_ms === null ? null : duration(turn.processing_time_ms),
-    ].filter((fact) => fact !== null);
     const used = usageWords(turn.usage);
-    const seen = seenWords(this.#seen);
-    this.#facts.replaceChildren(
-      ...(writtenOf(turn).text === "" ? [] : [copyButton(TEXTS.copyAnswer, () => this.#wholeAnswer(turn))]),
+    const seen = SEEN_WORDS[this.#seen];
+    arrange(this.#facts, [
+      writtenOf(turn).text !== "" && copyButton(TEXTS.copyAnswer, () => this.#wholeAnswer(turn)),
       forkButton(() => this.#actions.fork(turn)),
-      ...facts.map((fact) => h("span", {}, fact)),
-      ...(used && turn.usage ? [h("span", { title: usageDetails(turn.usage) }, used)] : []),
-      ...(seen ? [h("span", { class: "seen", title: seen }, icon("fade"), h("span", {}, seen))] : []),
-    );
+      last?.kind === "model" && last.model !== null && h("span", {}, last.model),
+      turn.processing_time_ms !== null && h("span", {}, duration(turn.processing_time_ms)),
+      turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage) }, used),
+      seen !== "" && h("span", { class: "seen" }, seen),
+    ]);
   }
 }
 
@@ -171,11 +163,6 @@ function writtenOf(turn) {
   const last = turn.reasoning_trajectory?.steps.at(-1);
   if (turn.agent_message !== null || last?.kind !== "model" || !last.interrupted) return answerOf(turn);
   return { text: last.text ?? "", blob: last.text_blob };
-}
-
-/** @param {ModelStepView | UserStepView} view */
-function openThinking(view) {
-  if (view instanceof ModelStepView) view.openThinking();
 }
 
 /** @param {Turn} turn @param {string} sessionId @returns {HTMLElement} */
