@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, pairwise
 
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
@@ -103,6 +103,9 @@ def _wrong_turns(document: SessionDocument) -> Complaints:
         if not revision <= turn.revision < MAX_COUNT:
             yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
+        for name, number in turn.usage or ():
+            if number is not None and not 0 <= number < MAX_COUNT:
+                yield f"{field}.turn.usage.{name}", f"0 to {MAX_COUNT:,} are allowed"
         yield from _wrong_steps(field, exported)
 
 
@@ -202,6 +205,16 @@ def _wrong_context(document: SessionDocument) -> Complaints:
                 expected = document.turns[ref.number - 1].turn.id
                 if ref.turn != expected:
                     yield f"context.state.{name}[{index}].turn", f"is not the id of turn {ref.number:,}"
+            last = max((last for _, last in ref.summary.turns), default=0) if ref.summary else ref.number
+            if last > count:
+                yield f"context.state.{name}[{index}]", f"is of turn {last:,}, and the document has {count:,}"
+    for number, chars in context.state.cut.items():
+        if not 0 <= chars < MAX_COUNT:
+            yield f"context.state.cut.{number}", f"0 to {MAX_COUNT:,} are allowed"
+    # Early releases have not noted the numbers of turns, and a summary is of many.
+    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries if ref.number]
+    if any(later <= earlier for earlier, later in pairwise(places)):
+        yield "context.state.view.entries", "must be in the order of turns and steps, and each there once"
 
 
 def _entries(document: SessionDocument) -> list[tuple[str, list[ViewRef]]]:

@@ -105,7 +105,28 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (lambda document: document["attachments"].pop(PICTURE), "turns[0].turn", "neither in attachments"),
     (other("turns.0.turn.attachments.0.bytes", 7), "turns[0].turn", "number of bytes"),
     (other("turns.0.turn.attachments.0.url", "file:///etc"), "turns[0].turn.attachments[0].data", "exactly one"),
+    (other("turns.3.turn.usage", {"input_tokens": -1}), "turns[3].turn.usage.input_tokens", "0 to"),
+    (other("turns.3.turn.usage", {"cost": 1e300}), "turns[3].turn.usage.cost", "0 to"),
     (other("context.archived_turns", 12), "context.archived_turns", "may be 11"),
+    (other("context.state.view.entries.0.number", 99), "context.state.view.entries[0]", "the document has 12"),
+    (
+        other("context.state.view.entries.0", {"turn": "", "summary": {"text": "x", "turns": [[1, 13]]}}),
+        "context.state.view.entries[0]",
+        "is of turn 13",
+    ),
+    (other("context.state.cut", {"1": -1}), "context.state.cut.1", "0 to"),
+    (
+        lambda document: document["context"]["state"]["view"]["entries"].reverse(),
+        "context.state.view.entries",
+        "in the order",
+    ),
+    (
+        lambda document: document["context"]["state"]["view"]["entries"].append(
+            document["context"]["state"]["view"]["entries"][-1]
+        ),
+        "context.state.view.entries",
+        "each there once",
+    ),
     (
         other(f"context.state.view.entries.{ENTRY}.messages", [{"role": "tool", "content": "x"}]),
         f"context.state.view.entries[{ENTRY}].messages",

@@ -95,5 +95,5 @@ def test_ctx_10_a_wrong_attachment_is_an_error_that_names_it(attachments: object
 
 
 def test_ctx_10_an_error_about_all_attachments_of_a_message_names_them_once() -> None:
-    with pytest.raises(TaskValidationError, match=r"^conversation_history\[0\].attachments: may have at most 20 items$"):
+    with pytest.raises(TaskValidationError, match=r"^\w+\[0\]\.attachments: may have at most 20 items$"):
         prepared({"attachments": [code()] * (MAX_ATTACHMENTS + 1)})
