@@ -38,6 +38,10 @@ MAX_TURN_BYTES = 1_000_000
 """Maximum of a turn without its archived steps, as JSON: more than a session can carry of it."""
 
 
+MIN_TURNS_BETWEEN = 100
+"""Turns after which an id may be another turn's: a session remembers 1,000 ids, of steering prompts too (SES-6)."""
+
+
 def read_document(body: bytes) -> SessionDocument:
     """Return the document in `body`, in its form of today. Raises `RejectedError` naming the first wrong field."""
     try:
@@ -91,13 +95,17 @@ def _wrong_form(value: JsonValue) -> Complaints:
 def _wrong_turns(document: SessionDocument) -> Complaints:
     if document.session.turn_count != len(document.turns):
         yield "turns", f"has {len(document.turns):,} items, and session.turn_count is {document.session.turn_count:,}"
-    revision = 0
+    revision, places = 0, dict[str, int]()
     for index, exported in enumerate(document.turns):
         field, turn = f"turns[{index}]", exported.turn
         if exported.number != index + 1:
             yield f"{field}.number", f"must be {index + 1:,}: turns are in order and none is missing"
         if not is_id(turn.id):
             yield f"{field}.turn.id", "is not a valid id"
+        earlier = places.get(turn.id)
+        if earlier is not None and index - earlier <= MIN_TURNS_BETWEEN:
+            yield f"{field}.turn.id", f"is the id of turns[{earlier}] too"
+        places[turn.id] = index
         if not turn.is_complete:
             yield f"{field}.turn", "has not ended"
         if not revision <= turn.revision < MAX_COUNT:
