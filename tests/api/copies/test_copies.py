@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.importing import MAX_IMPORTS, SessionImporter
+from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.ids import WorkflowId
@@ -404,6 +406,23 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
             ("start", "audited-fork", "accepted"),
             ("start", "refused-fork", "refused"),
         ]
+
+
+async def test_ses_18_what_is_left_of_a_copy_is_removed_also_if_nobody_copies_anything(
+    temporal: Client, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
+    monkeypatch.setattr("turnkeeper.api.services.CopySweeper", partial(CopySweeper, pause_seconds=0.05))
+    broken_off, stores = WorkflowId(f"broken-off-{uuid4()}"), env.stores
+    await stores.unfinished_copies.begin(broken_off, "0" * 64, now=datetime.now(UTC))
+    await stores.blobs.put(broken_off, ["a secret"])
+
+    async def is_removed() -> bool:
+        return await stores.unfinished_copies.find(broken_off) is None
+
+    async with gateway(temporal, env.task_queue, env.settings.state_dir, partials=env.partials):
+        assert await until(is_removed)
+    assert await stores.blobs.get(broken_off, [sha256(b"a secret").hexdigest()]) == {}
 
 
 async def test_ses_18_the_python_client_exports_imports_and_forks(url: str, env: Environment) -> None:
