@@ -291,12 +291,17 @@ async def test_ses_18_a_fork_whose_id_is_taken_or_whose_original_is_deleted_mean
     assert list(await env.stores.blobs.sizes_of(owner, [sha256(content).hexdigest()])) != []
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
 
+    second = WorkflowId(f"{new_id}-2")
+
     async def original_is_deleted(*_: object, **__: object) -> None:
+        await env.stores.blobs.put(second, ["of the original"])
         await http.delete(f"/workflow/{original.handle.id}")
 
     monkeypatch.setattr(RowCopies, "copy_turns", original_is_deleted)
-    assert (await http.post(path, json={"id": f"{new_id}-2"})).status_code == 404
-    assert (await http.get(f"/workflow/{new_id}-2")).status_code == 404
+    assert (await http.post(path, json={"id": second})).status_code == 404
+    assert (await http.get(f"/workflow/{second}")).status_code == 404
+    assert await env.stores.blobs.get(second, [sha256(b"of the original").hexdigest()]) == {}
+    assert await env.stores.unfinished_copies.find(second) is None
 
 
 async def test_ses_18_an_export_as_markdown_keeps_structure_in_texts_harmless(

@@ -334,14 +334,14 @@ async def test_api_2_a_client_that_hangs_up_within_its_body_is_no_error_of_the_g
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
-    sent = list[Any]()
+    messages = list[Any]()
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
     await app(scope, receive, send)  # what is raised here is logged as an error
-    assert [message.get("status") for message in sent] == [408, None]
+    assert [message.get("status") for message in messages] == [408, None]
 
 
 async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: AsyncClient) -> None:
