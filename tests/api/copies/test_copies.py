@@ -353,6 +353,7 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_wha
     assert [answer.status_code for answer in answers] == [422] * 4
     fields = [answer.json()["errors"][0]["field"] for answer in answers]
     assert fields == ["body", "version", "body", "session.configuration.model"]
+    assert "Content-Type application/json" in answers[2].json()["detail"]
     assert (await http.get(f"/workflow/{new_id}")).status_code == 404
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
 
