@@ -109,7 +109,8 @@ class DeletionActivities:
             await session.terminate(reason="deleted by request", rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if error.status != RPCStatusCode.NOT_FOUND:  # it had ended already
-                raise _deletion_error(error) from error
+                _raise_if_not_allowed(error)
+                raise
 
     async def _runs_back_from(self, newest: str) -> list[str]:
         """Return the ids of all runs of the session that Temporal still has, oldest first."""
@@ -138,15 +139,15 @@ class DeletionActivities:
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return False
-            raise _deletion_error(error) from error
+            _raise_if_not_allowed(error)
+            raise
         return True
 
 
-def _deletion_error(error: RPCError) -> Exception:
-    """Return the error that says why a workflow was not terminated or deleted. It is retried in any case."""
-    if error.status not in NOT_ALLOWED:
-        return error
-    return ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED)
+def _raise_if_not_allowed(error: RPCError) -> None:
+    """Raise the error that the receipt of a deletion shows, if workers may not do it. It is retried in any case."""
+    if error.status in NOT_ALLOWED:
+        raise ApplicationError(f"Temporal answered {error.status.name}.", type=DELETION_REFUSED) from error
 
 
 def _session() -> WorkflowId:

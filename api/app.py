@@ -91,6 +91,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
             services.repair.start()
+            services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
             await services.close()

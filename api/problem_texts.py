@@ -163,6 +163,7 @@ OTHER_HTTP_ERROR = "{method} {path}: {phrase}."
 INTERNAL = "Internal error. The gateway's log has the details."
 
 NOT_JSON = "is not valid JSON"
+NOT_SENT_AS_JSON = "must be sent with the Content-Type application/json"
 UNKNOWN_PARAMETER = "is not a parameter of this route; allowed: {allowed}"
 OTHER_FORMAT_ONLY = "is for format={format} only"
 NOT_A_CURSOR = "is not a cursor of this list"

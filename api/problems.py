@@ -26,6 +26,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.callers import Caller
@@ -336,6 +337,7 @@ def install(app: FastAPI) -> None:
         TaskValidationError,
         StoreUnavailableError,
         RequestValidationError,
+        ClientDisconnect,
         Exception,
     ):
         app.add_exception_handler(kind, _on_error)
@@ -370,6 +372,8 @@ def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
         case RequestValidationError():
             fields = [_field_error(one, is_of_task=is_of_task) for one in error.errors()[:20]]
             return _invalid("; ".join(f"{one.field}: {one.reason}" for one in fields), fields)
+        case ClientDisconnect():  # nobody reads the answer, and it is no error of ours
+            return request_timeout()
         case _:
             return ProblemError(500, "internal", texts.INTERNAL)
 

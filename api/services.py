@@ -10,6 +10,7 @@ from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.forking import SessionForker
 from turnkeeper.api.copies.importing import SessionImporter
+from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -72,6 +73,7 @@ class Services:
     exporter: SessionExporter
     importer: SessionImporter
     forker: SessionForker
+    sweeper: CopySweeper
 
     # Tasks
     approvals: TaskApprovals
@@ -125,6 +127,7 @@ class Services:
             exporter=exporter,
             importer=SessionImporter(settings, copies, stores),
             forker=SessionForker(settings, reader, exporter, copies, stores),
+            sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,
@@ -137,6 +140,7 @@ class Services:
         """End all streams and background tasks."""
         self.feed.stop()
         await self.repair.close()
+        await self.sweeper.close()
         await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

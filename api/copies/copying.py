@@ -81,6 +81,11 @@ class SessionCopies:
                 raise
         await self._stores.unfinished_copies.finish(workflow_id)
 
+    async def abandon(self, workflow_id: WorkflowId) -> None:
+        """Remove the rows of a copy that must not start, unless the same copy has just started its session."""
+        if await find_first_run(self._client, workflow_id) is None:
+            await self._stores.delete(workflow_id)
+
     async def _raise_if_id_was_used(self, workflow_id: WorkflowId, source: str) -> None:
         try:
             await self._transcripts.raise_if_id_was_used(workflow_id)

@@ -15,6 +15,7 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.whole_turns import whole_turns
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_links import chat_url
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -80,9 +81,18 @@ class SessionForker:
         key = sha256(to_json(["fork", source, copied.ids[-1], count, title])).hexdigest()
         if await self._copies.begin(target, key):
             await self._write(source, target, rows, copy, archived=count - len(copy.turns))
-            await self._reader.describe_if_retained(source)  # raises 404 if its rows may have been deleted meanwhile
+            await self._raise_if_deleted_meanwhile(source, target)
             await self._copies.start(target, start, key)
         return count, copied.ids[-1]
+
+    async def _raise_if_deleted_meanwhile(self, source: WorkflowId, target: WorkflowId) -> None:
+        """Raise 404 if the original was deleted while its rows were copied; then nothing of it is left in the copy."""
+        try:
+            await self._reader.describe_if_retained(source)
+        except ProblemError as problem:
+            if problem.problem.status == 404:
+                await self._copies.abandon(target)
+            raise
 
     async def _write(self, source: WorkflowId, target: WorkflowId, rows: "_Rows", copy: Copy, *, archived: int) -> None:
         """Write texts first: turns refer to them. Every write adds what is missing.

@@ -102,7 +102,7 @@ async def import_session(
     ignored. 409 if the id was used before. After an answer that was lost, the same request can be sent again.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise problems.invalid("body", texts.NOT_JSON)
+        raise problems.invalid("body", texts.NOT_SENT_AS_JSON)
     workflow_id = caller.workflow_id(session_id or str(uuid4()))
     count = await services.importer.run(caller, workflow_id, request.stream())
     response.headers["Location"] = session_path(workflow_id)

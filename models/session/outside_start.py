@@ -37,6 +37,9 @@ MAX_TASKS = 300
 MAX_COUNT = 2**31
 """Upper bound of counts; it fits Temporal's number types."""
 
+MAX_TOKENS = 2**53
+"""Upper bound of all tokens of a session: months of work use thousands of millions. JSON readers have it exactly."""
+
 MAX_AHEAD = timedelta(days=366)
 """Maximum distance from now of the times in a carried turn."""
 
@@ -102,9 +105,10 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("context.halved.", context.halved),
         ("context.limit.", context.limit),
     ):
+        max_count = MAX_TOKENS if prefix == "usage." else MAX_COUNT
         for name, number in _numbers(model) if model else ():
-            if not 0 <= number < MAX_COUNT:
-                yield prefix + name, f"0 to {MAX_COUNT:,} are allowed"
+            if not 0 <= number < max_count:
+                yield prefix + name, f"0 to {max_count:,} are allowed"
     if len(carried.tasks.tasks) > MAX_TASKS:
         yield "tasks.tasks", f"may have {MAX_TASKS} items"
     if context.view.segment < 1:

@@ -224,7 +224,7 @@ class _Reading:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
         limit = self._policy.text_limit(role)
-        text, self.whole = limit.cut(content), content
+        text, self.whole = limit.cut(content), encodable_text(content)
         truncated = len(content) > limit.max_chars
         if truncated:
             self._warn_of_cut(len(content), len(text))

@@ -29,7 +29,7 @@ def read_attachments(
     Raises `TaskValidationError` for the first wrong one. A hash is wrong, since a task that does not exist has no
     uploads, unless it `has_stored_contents`: then it is one of the session that the history is inherited from.
     """
-    if not value:
+    if value is None:
         return [], {}
     try:
         attachments = _LIST.validate_python(value)
@@ -47,7 +47,8 @@ def read_attachments(
     try:
         check_attachments(attachments, field=path)
     except RejectedError as rejection:
-        raise TaskValidationError(path, rejection.message, preview(value), "too_long") from None
+        reason = rejection.message.removeprefix(f"{path}: ").removesuffix(".")
+        raise TaskValidationError(path, reason, preview(value), "too_long") from None
     contents = [content_of(one) for one in attachments]
     references = [
         one if content is None else as_reference(one, content)

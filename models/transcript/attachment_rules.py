@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from unicodedata import normalize
 from urllib.parse import urlsplit
 
@@ -147,15 +147,34 @@ def _is_public(url: str) -> bool:
     """
     try:
         parts = urlsplit(url)
+        if parts.port == 0:  # raises for a number that no port has
+            return False
         host = normalize("NFKC", parts.hostname or "").replace("。", ".").rstrip(".")
         if ":" in host or host.rpartition(".")[2][:1].isdecimal():
-            address = ip_address(host)
-            return (getattr(address, "ipv4_mapped", None) or address).is_global
+            return _is_global(ip_address(host))
     except ValueError:
         return False
     # Some decode the first of these in a host, and read the second as a slash.
     is_plain = "%" not in parts.netloc and "\\" not in parts.netloc
     return is_plain and "." in host and host.rpartition(".")[2] not in _PRIVATE_DOMAINS
+
+
+_WITH_IPV4 = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96")))
+"""IPv6 addresses that end with an IPv4 address, to which gateways of networks translate them."""
+
+
+def _is_global(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether an address is public, and so is the IPv4 address in it.
+
+    >>> [_is_global(IPv6Address(text)) for text in ("2606:4700::1111", "64:ff9b::a00:1", "2002:a00:1::", "::1")]
+    [True, False, False, False]
+    """
+    if isinstance(address, IPv4Address):
+        return address.is_global
+    inner = address.sixtofour
+    if any(address in network for network in _WITH_IPV4):
+        inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+    return inner.is_global if inner else address.is_global
 
 
 _PRIVATE_DOMAINS = frozenset({"localhost", "local", "internal", "localdomain"})

@@ -112,8 +112,11 @@ def _exceptions(record: logging.LogRecord) -> list[str]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    """Yield the error and what has caused it, each once: `raise error from error` makes a circle."""
+    links = list[BaseException]()
+    while error is not None and not any(error is link for link in links):
         yield error
+        links.append(error)
         error = error.__cause__ or error.__context__
 
 

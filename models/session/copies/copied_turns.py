@@ -77,10 +77,14 @@ class CopiedTurns:
 
     def for_view(self) -> list[ExportedTurn]:
         """Return the turns that the model may see at all: the first and the newest, oldest first."""
-        first = self.newest[0].number if self.newest else 1
-        # After 1,000 prompts an id may be another turn's, and views find turns by their ids.
-        ids = {one.turn.id for one in self.newest}
-        return [*(one for one in self.head if one.number < first and one.turn.id not in ids), *self.newest]
+        visible = list[ExportedTurn]()
+        ids = set[str]()
+        # After 1,000 prompts an id may be another turn's, and views find turns by their ids: the newest has it.
+        for one in [*reversed(self.newest), *reversed(self.head)]:
+            if one.turn.id not in ids:
+                visible.append(one)
+                ids.add(one.turn.id)
+        return visible[::-1]
 
 
 def session_form(exported: ExportedTurn) -> ConversationMessage:

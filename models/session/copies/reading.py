@@ -9,7 +9,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, pairwise
 
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
@@ -36,6 +36,10 @@ from turnkeeper.models.transcript.transcript import carried_size
 
 MAX_TURN_BYTES = 1_000_000
 """Maximum of a turn without its archived steps, as JSON: more than a session can carry of it."""
+
+
+MIN_TURNS_BETWEEN = 100
+"""Turns after which an id may be another turn's: a session remembers 1,000 ids, of steering prompts too (SES-6)."""
 
 
 def read_document(body: bytes) -> SessionDocument:
@@ -91,18 +95,25 @@ def _wrong_form(value: JsonValue) -> Complaints:
 def _wrong_turns(document: SessionDocument) -> Complaints:
     if document.session.turn_count != len(document.turns):
         yield "turns", f"has {len(document.turns):,} items, and session.turn_count is {document.session.turn_count:,}"
-    revision = 0
+    revision, places = 0, dict[str, int]()
     for index, exported in enumerate(document.turns):
         field, turn = f"turns[{index}]", exported.turn
         if exported.number != index + 1:
             yield f"{field}.number", f"must be {index + 1:,}: turns are in order and none is missing"
         if not is_id(turn.id):
             yield f"{field}.turn.id", "is not a valid id"
+        earlier = places.get(turn.id)
+        if earlier is not None and index - earlier <= MIN_TURNS_BETWEEN:
+            yield f"{field}.turn.id", f"is the id of turns[{earlier}] too"
+        places[turn.id] = index
         if not turn.is_complete:
             yield f"{field}.turn", "has not ended"
         if not revision <= turn.revision < MAX_COUNT:
             yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
+        for name, number in turn.usage or ():
+            if number is not None and not 0 <= number < MAX_COUNT:
+                yield f"{field}.turn.usage.{name}", f"0 to {MAX_COUNT:,} are allowed"
         yield from _wrong_steps(field, exported)
 
 
@@ -202,6 +213,16 @@ def _wrong_context(document: SessionDocument) -> Complaints:
                 expected = document.turns[ref.number - 1].turn.id
                 if ref.turn != expected:
                     yield f"context.state.{name}[{index}].turn", f"is not the id of turn {ref.number:,}"
+            last = max((last for _, last in ref.summary.turns), default=0) if ref.summary else ref.number
+            if last > count:
+                yield f"context.state.{name}[{index}]", f"is of turn {last:,}, and the document has {count:,}"
+    for number, chars in context.state.cut.items():
+        if not 0 <= chars < MAX_COUNT:
+            yield f"context.state.cut.{number}", f"0 to {MAX_COUNT:,} are allowed"
+    # Early releases have not noted the numbers of turns, and a summary is of many.
+    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries if ref.number]
+    if any(later <= earlier for earlier, later in pairwise(places)):
+        yield "context.state.view.entries", "must be in the order of turns and steps, and each there once"
 
 
 def _entries(document: SessionDocument) -> list[tuple[str, list[ViewRef]]]:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.importing import MAX_IMPORTS, SessionImporter
+from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.ids import WorkflowId
@@ -289,12 +291,17 @@ async def test_ses_18_a_fork_whose_id_is_taken_or_whose_original_is_deleted_mean
     assert list(await env.stores.blobs.sizes_of(owner, [sha256(content).hexdigest()])) != []
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
 
+    second = WorkflowId(f"{new_id}-2")
+
     async def original_is_deleted(*_: object, **__: object) -> None:
+        await env.stores.blobs.put(second, ["of the original"])
         await http.delete(f"/workflow/{original.handle.id}")
 
     monkeypatch.setattr(RowCopies, "copy_turns", original_is_deleted)
-    assert (await http.post(path, json={"id": f"{new_id}-2"})).status_code == 404
-    assert (await http.get(f"/workflow/{new_id}-2")).status_code == 404
+    assert (await http.post(path, json={"id": second})).status_code == 404
+    assert (await http.get(f"/workflow/{second}")).status_code == 404
+    assert await env.stores.blobs.get(second, [sha256(b"of the original").hexdigest()]) == {}
+    assert await env.stores.unfinished_copies.find(second) is None
 
 
 async def test_ses_18_an_export_as_markdown_keeps_structure_in_texts_harmless(
@@ -346,6 +353,7 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_wha
     assert [answer.status_code for answer in answers] == [422] * 4
     fields = [answer.json()["errors"][0]["field"] for answer in answers]
     assert fields == ["body", "version", "body", "session.configuration.model"]
+    assert "Content-Type application/json" in answers[2].json()["detail"]
     assert (await http.get(f"/workflow/{new_id}")).status_code == 404
     assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
 
@@ -404,6 +412,23 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
             ("start", "audited-fork", "accepted"),
             ("start", "refused-fork", "refused"),
         ]
+
+
+async def test_ses_18_what_is_left_of_a_copy_is_removed_also_if_nobody_copies_anything(
+    temporal: Client, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
+    monkeypatch.setattr("turnkeeper.api.services.CopySweeper", partial(CopySweeper, pause_seconds=0.05))
+    broken_off, stores = WorkflowId(f"broken-off-{uuid4()}"), env.stores
+    await stores.unfinished_copies.begin(broken_off, "0" * 64, now=datetime.now(UTC))
+    await stores.blobs.put(broken_off, ["a secret"])
+
+    async def is_removed() -> bool:
+        return await stores.unfinished_copies.find(broken_off) is None
+
+    async with gateway(temporal, env.task_queue, env.settings.state_dir, partials=env.partials):
+        assert await until(is_removed)
+    assert await stores.blobs.get(broken_off, [sha256(b"a secret").hexdigest()]) == {}
 
 
 async def test_ses_18_the_python_client_exports_imports_and_forks(url: str, env: Environment) -> None:

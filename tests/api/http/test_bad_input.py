@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+from fastapi import FastAPI, Request
 from httpx import AsyncClient
 from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
+from turnkeeper.api import problems
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.messages import Configure
 
@@ -319,6 +321,27 @@ async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url:
         assert head.startswith(b"HTTP/1.1 400 "), what
         assert b"content-type: application/problem+json" in head, what
         assert json.loads(body)["type"] == "urn:turnkeeper:problem:malformed-request", what
+
+
+async def test_api_2_a_client_that_hangs_up_within_its_body_is_no_error_of_the_gateway() -> None:
+    app = FastAPI()
+    problems.install(app)
+
+    @app.post("/")
+    async def read(request: Request) -> None:
+        await request.body()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    messages = list[Any]()
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
+    await app(scope, receive, send)  # what is raised here is logged as an error
+    assert [message.get("status") for message in messages] == [408, None]
 
 
 async def test_api_2_unknown_routes_and_methods_are_problems_too(shared_http: AsyncClient) -> None:

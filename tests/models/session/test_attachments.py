@@ -62,6 +62,7 @@ def rejection_of(*attachments: object, text: str = "look") -> RejectedError:
             ({"type": "image", "url": f"http://{host}/latest"}, "attachments[1].url", "a public address")
             for host in (
                 *("169.254.169.254", "127.0.0.1:8080", "10.1.2.3", "[::1]", "[::ffff:10.0.0.1]", "[fe80::1]", "[::x]"),
+                *("[64:ff9b::a00:1]", "[2002:a00:1::]", "[::10.0.0.1]", "example.com:99999", "example.com:0"),
                 *(
                     "localhost",
                     "LOCALHOST.",

@@ -144,6 +144,12 @@ def test_ses_10_every_part_of_a_carried_state_has_its_numbers_checked() -> None:
     assert list(without_numbers_checked(CarriedState.model_validate(FULL))) == []
 
 
+def test_ses_18_a_session_of_thousands_of_millions_of_tokens_can_be_copied() -> None:
+    usage = {"input_tokens": 9_000_000_000, "output_tokens": 3_000_000_000}
+    state = CarriedState.model_validate({**FULL, "usage": usage})
+    check_outside_start(SessionInput(carried=state), now=NOW)
+
+
 def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
     target, findings = session(), {"text": "x" * 8_000}
     before = target.room.for_turn

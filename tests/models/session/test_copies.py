@@ -16,11 +16,15 @@ from markdown_it import MarkdownIt
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.context.model_view import ViewRef, ViewState
 from turnkeeper.models.context.summary import Summary
+from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.copies.document import schema_text
+from turnkeeper.models.session.copies.copied_state import copy_with_new_view
+from turnkeeper.models.session.copies.copied_turns import CopiedTurns
+from turnkeeper.models.session.copies.document import ExportedTurn, schema_text
 from turnkeeper.models.session.copies.markdown import markdown_turn
 from turnkeeper.models.session.copies.reading import check_document, read_document
 from turnkeeper.models.session.copies.snapshot import context_through
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 ROOT = Path(__file__).parents[3]
@@ -87,6 +91,7 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other("turns.3.number", 5), "turns[3].number", "must be 4"),
     (lambda document: document["turns"].pop(2), "turns", "turn_count"),
     (other("turns.3.turn.id", "a b"), "turns[3].turn.id", "valid id"),
+    (other("turns.3.turn.id", RECORDED["turns"][1]["turn"]["id"]), "turns[3].turn.id", "turns[1] too"),
     (other("turns.3.turn.agent_message", None), "turns[3].turn", "has not ended"),
     (other("turns.3.turn.revision", 0), "turns[3].turn.revision", "less than"),
     (other("turns.11.turn.revision", 2**31), "turns[11].turn.revision", "2,147,483,648"),
@@ -105,7 +110,28 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (lambda document: document["attachments"].pop(PICTURE), "turns[0].turn", "neither in attachments"),
     (other("turns.0.turn.attachments.0.bytes", 7), "turns[0].turn", "number of bytes"),
     (other("turns.0.turn.attachments.0.url", "file:///etc"), "turns[0].turn.attachments[0].data", "exactly one"),
+    (other("turns.3.turn.usage", {"input_tokens": -1}), "turns[3].turn.usage.input_tokens", "0 to"),
+    (other("turns.3.turn.usage", {"cost": 1e300}), "turns[3].turn.usage.cost", "0 to"),
     (other("context.archived_turns", 12), "context.archived_turns", "may be 11"),
+    (other("context.state.view.entries.0.number", 99), "context.state.view.entries[0]", "the document has 12"),
+    (
+        other("context.state.view.entries.0", {"turn": "", "summary": {"text": "x", "turns": [[1, 13]]}}),
+        "context.state.view.entries[0]",
+        "is of turn 13",
+    ),
+    (other("context.state.cut", {"1": -1}), "context.state.cut.1", "0 to"),
+    (
+        lambda document: document["context"]["state"]["view"]["entries"].reverse(),
+        "context.state.view.entries",
+        "in the order",
+    ),
+    (
+        lambda document: document["context"]["state"]["view"]["entries"].append(
+            document["context"]["state"]["view"]["entries"][-1]
+        ),
+        "context.state.view.entries",
+        "each there once",
+    ),
     (
         other(f"context.state.view.entries.{ENTRY}.messages", [{"role": "tool", "content": "x"}]),
         f"context.state.view.entries[{ENTRY}].messages",
@@ -192,6 +218,17 @@ TRICKS = [
     f"```\r```\r{TAG}",
     f"``` a`b\n```\n```\n{TAG}",
 ]
+
+
+def test_ses_18_a_copy_s_model_sees_the_newest_of_two_turns_with_the_same_id() -> None:
+    config = SessionInput(history=ConversationHistoryConfig(max_messages=0))
+    copied = CopiedTurns(config.history, max_bytes=1)
+    ids = ["again", "b", "again", "c"]
+    for number, turn_id in enumerate(ids, start=1):
+        turn = {**RECORDED["turns"][1]["turn"], "id": turn_id, "user_message": f"Prompt {number}"}
+        copied.add(ExportedTurn.model_validate({"number": number, "turn": turn}))
+    copy = copy_with_new_view(config, copied, turns=copied.newest_turns())
+    assert sorted({ref.number for ref in copy.context.view.entries}) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("text", TRICKS)

@@ -76,6 +76,8 @@ def test_ctx_16_an_image_by_url_is_attached_as_it_is() -> None:
     ("attachments", "field"),
     [
         ("x", "attachments"),
+        (0, "attachments"),
+        ({}, "attachments"),
         ([1], "attachments[0]"),
         ([{"kind": "code"}], "attachments[0]"),
         ([code(), {"type": "code", "content": 7}], "attachments[1].content"),
@@ -90,3 +92,8 @@ def test_ctx_10_a_wrong_attachment_is_an_error_that_names_it(attachments: object
     with pytest.raises(TaskValidationError) as error:
         prepared({}, {"attachments": attachments})
     assert error.value.field == f"conversation_history[1].{field}"
+
+
+def test_ctx_10_an_error_about_all_attachments_of_a_message_names_them_once() -> None:
+    with pytest.raises(TaskValidationError, match=r"^\w+\[0\]\.attachments: may have at most 20 items$"):
+        prepared({"attachments": [code()] * (MAX_ATTACHMENTS + 1)})

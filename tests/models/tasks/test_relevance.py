@@ -121,6 +121,15 @@ def test_ctx_15_an_invalid_message_is_an_error_wherever_it_is() -> None:
         prepared([*history(TALK[0]), {"role": "system", "content": "x"}, *history(TALK[1])], "the database")
 
 
+def test_ctx_15_texts_that_no_store_could_keep_are_ranked_and_condensed_like_others() -> None:
+    texts = ["The port\ud800 is 5433.", "Lunch?", "Tea \x00" * 3_000]
+    messages = [{"role": "user", "content": text, "timestamp": NOW} for text in texts]
+    task = prepared(messages, "Which port?", compress="summarise")
+    assert [exchange.score for exchange in task.relevance] == [1.0, 0.0, 0.0]
+    assert task.long_texts is not None
+    assert [text.text for text in task.long_texts.texts] == ["Tea \ufffd" * 3_000]
+
+
 def test_ctx_15_ranking_needs_a_rank() -> None:
     with pytest.raises(ValueError, match="relevant_to"):
         validate_conversation_history(history(*TALK), HistoryPolicy(relevant_to="x"), NOW)

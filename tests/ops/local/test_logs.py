@@ -63,6 +63,14 @@ def test_ops_6_neither_form_repeats_what_an_exception_quotes_nor_breaks_the_line
     assert "ValueError" in line
 
 
+@pytest.mark.parametrize("formatter", [JsonLines(), TextLines()])
+def test_ops_6_an_error_among_its_own_causes_is_logged_once(formatter, record):
+    error = record.exc_info[1]
+    error.__cause__.__cause__ = error
+    line = formatter.format(record)
+    assert (line.count("ValueError"), line.count("KeyError")) == (1, 1)
+
+
 @pytest.fixture
 def levels():
     """Let a test set log levels; restore them afterwards."""
