@@ -10,17 +10,16 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+
+from anyio import to_thread
 
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.wire import Frozen
-
-CHUNK_BYTES = 65_536
 
 
 class RejectedLine(Frozen):
@@ -98,31 +97,7 @@ async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _lines() -> AsyncGenerator[str, None]:
-    rest = b""
-    while chunk := await _read_stdin():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-    yield rest.decode(errors="replace")
-
-
-async def _read_stdin() -> bytes:
-    """Return the next bytes of stdin; empty at its end."""
-    if sys.stdin is None:
-        return b""
-    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
-    chunk: asyncio.Future[bytes] = loop.create_future()
-
-    def read() -> None:
-        # Read here, while there is data: later it may be gone, and reading a terminal would block.
-        if not chunk.done():
-            chunk.set_result(os.read(stdin, CHUNK_BYTES))
-
-    try:
-        loop.add_reader(stdin, read)
-    except PermissionError:  # a regular file, which is always ready
-        return os.read(stdin, CHUNK_BYTES)
-    try:
-        return await chunk
-    finally:
-        loop.remove_reader(stdin)
+    if sys.stdin is not None:
+        # No task can end a read of a terminal: its thread is abandoned, and ends with the process.
+        while line := await to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
+            yield line.decode(errors="replace").removesuffix("\n")
