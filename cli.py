@@ -140,18 +140,14 @@ def chat(
     prompt; a rejected one is printed as an event. The end of stdin changes nothing. Ctrl-C leaves; at a terminal,
     Ctrl-D too.
     """
-    from turnkeeper.clients.terminal.chat import ChatOptions
-    from turnkeeper.clients.terminal.chat import chat as run_chat
+    from turnkeeper.clients.terminal.chat import ChatCommand
 
     if session is not None and not is_id(session):
         _exit_with(f"--session {session!r} is not a session id. An id has {ID_RULE}.")
-    if url is not None and not url.strip():
-        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
-    address = url or Gateway.find(_settings()).url
-    options = ChatOptions(
-        url=address, message=message, session=session, url_option=url, as_json=as_json, attach=attach or ()
+    command = ChatCommand(
+        url=_gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
     )
-    raise typer.Exit(run_chat(options))
+    raise typer.Exit(command.chat())
 
 
 tasks = typer.Typer(
@@ -505,7 +501,7 @@ def _session_id(text: str) -> str:
 
 def _gateway_url(url: str | None) -> str:
     if url is not None and not url.strip():
-        _exit_with("--url is blank. Give the gateway's address, as http://HOST:PORT.")
+        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
     return url or Gateway.find(_settings()).url
 
 

@@ -14,6 +14,7 @@ from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
@@ -21,9 +22,6 @@ from turnkeeper.models.wire import Frozen
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for a gateway that goes away during an answer."""
-
-FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: the turn failed or was rejected; no gateway; a call needs approval; stopped by Ctrl-C."""
 
 FinalStatus = Literal["answered", "failed", "needs_decision"]
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.command_line import command_line
 from turnkeeper.models.http_responses import FullConversation
 
 SHOWN_TURNS = 3
@@ -43,12 +42,3 @@ async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = S
         if problem.is_temporary:
             return None
         raise
-
-
-def resume_command(session_id: str, *, url: str | None) -> str:
-    """Return the command that continues a session, with `url` as its `--url` option.
-
-    >>> resume_command("demo", url="http://there:80")
-    '...turnkeeper chat --session demo --url http://there:80'
-    """
-    return command_line("chat", "--session", session_id, *(("--url", url) if url else ()))

@@ -21,7 +21,8 @@ from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import attachment_problem, legible
+from turnkeeper.clients.terminal.formatting import attachment_problem
+from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.commands import (
     Command,
@@ -31,7 +32,7 @@ from turnkeeper.clients.terminal.interactive.commands import (
     read_decision,
     read_number,
 )
-from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
+from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
@@ -87,7 +88,7 @@ class InputHandler:
         """Handle Ctrl-C: stop a turn that was started here, or leave. Another client's turn keeps running (API-6)."""
         running = self._session.conversation.running_turn
         is_ours = running is not None and running.id in self._started_here
-        if running and is_ours and self._session.state.stopping != running.id:
+        if running and is_ours and self._session.live.stopping != running.id:
             self._stop(running)
         elif self._leaves_next:
             self._screen.leave()
@@ -102,7 +103,7 @@ class InputHandler:
     def on_escape(self) -> None:
         """Handle Esc: stop a turn that was started here."""
         running = self._session.conversation.running_turn
-        if running is None or self._session.state.stopping == running.id:
+        if running is None or self._session.live.stopping == running.id:
             return
         if running.id in self._started_here:
             self._stop(running)
@@ -129,7 +130,7 @@ class InputHandler:
     def _restore(self, text: str) -> None:
         """Put a rejected text back into the line; print it if the line has other text by then."""
         if not self._screen.restore(text):
-            self._session.note(legible(text))
+            self._session.note(text)
 
     # ---- prompts
 
@@ -138,7 +139,7 @@ class InputHandler:
         prompt = PendingPrompt(str(uuid4()), text, tuple(self._attached))
         self._attached = []
         self._started_here.add(prompt.message_id)
-        self._session.state.pending.append(prompt)
+        self._session.live.pending.append(prompt)
         self._unsent.append(prompt)
         self._outbox.put_nowait((prompt, mode))
 
@@ -156,7 +157,7 @@ class InputHandler:
                 )
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
-                self._session.state.pending = [other for other in self._session.state.pending if other != prompt]
+                self._session.live.pending = [other for other in self._session.live.pending if other != prompt]
                 self._restore(prompt.text)
                 if prompt.attachments:
                     self.attach(prompt.attachments)
@@ -169,7 +170,7 @@ class InputHandler:
     def attach(self, attachments: Iterable[Attachment]) -> None:
         """Send `attachments` with the next prompt."""
         self._attached += attachments
-        names = legible(", ".join(map(named_in_text, self._attached)))
+        names = ", ".join(map(named_in_text, self._attached))
         self._session.note(texts.ATTACHED.format(names=names))
 
     def _attach(self, path: str) -> None:
@@ -205,7 +206,7 @@ class InputHandler:
         for prompt in waiting:
             mode = f" ({prompt.mode})" if prompt.mode != "enqueue" else ""
             text = with_names(prompt.text, prompt.attachments)
-            self._session.note(f"{prompt.position}{mode}  {legible(text)}")
+            self._session.note(f"{prompt.position}{mode}  {text}")
 
     def _remove(self, text: str) -> None:
         waiting = self._session.conversation.waiting
@@ -225,7 +226,7 @@ class InputHandler:
         self._stop(running)
 
     def _stop(self, turn: ConversationMessage) -> None:
-        self._session.state.stopping = turn.id
+        self._session.live.stopping = turn.id
         self._session.note(texts.STOPPING_TURN)
         self._leaves_next = True
         self._session.refresh()
@@ -242,7 +243,7 @@ class InputHandler:
             turn = await self._archived_turn(number)
         if turn is None:
             raise InputError(texts.TURN_UNREADABLE.format(number=number))
-        self._session.print(*self._session.renderer.turn_details(turn, number))
+        self._session.print(*renderer.turn_details(turn, number))
 
     async def _archived_turn(self, number: int) -> ConversationMessage | None:
         async for page in self._gateway.transcript(self._session_id):
@@ -264,7 +265,7 @@ class InputHandler:
             self._run(self._configure(texts.NEW_TITLE.format(title=title), title=title))
             return
         description = self._session.description
-        self._session.note(legible(description.title) if description and description.title else texts.NO_TITLE)
+        self._session.note((description.title if description else None) or texts.NO_TITLE)
 
     async def _configure(self, success: str, **change: str) -> None:
         await self._gateway.configure(self._session_id, Configure.model_validate(change))

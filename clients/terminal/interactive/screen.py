@@ -17,8 +17,7 @@ from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
-from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input.posix_utils import PosixStdinReader
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -39,8 +38,7 @@ ESCAPE_SECONDS = 0.2
 
 READ_BYTES = 1_024
 
-STYLE = {"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"}
-PLAIN_STYLE = {"sign": "bold", "status": "", "question": "bold"}
+STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
 
 
 class Screen:
@@ -51,7 +49,6 @@ class Screen:
         stdout: Any,
         *,
         sign: str,
-        colour: bool,
         on_line: Callable[[str], None],
         on_interrupt: Callable[[], None],
         on_escape: Callable[[], None],
@@ -67,15 +64,14 @@ class Screen:
         self._output = _WholeFrames(stdout, lambda: _size_of(stdout), enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
-            history=InMemoryHistory(),
             accept_handler=self._accept,
             on_text_changed=lambda buffer: on_change(buffer.text),
         )
         self._app: Application[None] = Application(
             layout=self._layout(sign),
             key_bindings=self._keys(on_interrupt, on_escape),
-            style=Style.from_dict(STYLE if colour else PLAIN_STYLE),
-            color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
+            style=STYLE,
+            color_depth=ColorDepth.from_env(),  # with NO_COLOR there are none
             erase_when_done=True,
             input=_TypeAheadInput(sys.stdin),
             output=self._output,
@@ -147,8 +143,10 @@ class Screen:
         return False
 
     def _layout(self, sign: str) -> Layout:
-        def text_window(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
-            return Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=True, style=style)
+        def text_window(text: Callable[[], str], style: str = "") -> ConditionalContainer:
+            control = FormattedTextControl(lambda: ANSI(text()))
+            window = Window(control, dont_extend_height=True, wrap_lines=True, style=style)
+            return ConditionalContainer(window, Condition(lambda: text() != ""))
 
         input_window = Window(
             BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
@@ -156,40 +154,22 @@ class Screen:
             wrap_lines=True,
             dont_extend_height=True,
         )
-        return Layout(
-            HSplit(
-                [
-                    ConditionalContainer(text_window(lambda: ANSI(self._live)), Condition(lambda: self._live != "")),
-                    ConditionalContainer(
-                        text_window(lambda: self._question, "class:question"), Condition(lambda: self._question != "")
-                    ),
-                    Window(height=1, char=" "),
-                    input_window,
-                    Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
-                ]
-            ),
-            focused_element=input_window,
-        )
+        parts = [
+            text_window(lambda: self._live),
+            text_window(lambda: self._question, "class:question"),
+            Window(height=1, char=" "),
+            input_window,
+            Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
+        ]
+        return Layout(HSplit(parts), focused_element=input_window)
 
     def _keys(self, on_interrupt: Callable[[], None], on_escape: Callable[[], None]) -> KeyBindings:
         keys = KeyBindings()
-
-        @keys.add("enter")
-        def _(event: KeyPressEvent) -> None:
-            self._buffer.validate_and_handle()
-
-        @keys.add("escape", "enter")
-        @keys.add("c-j")
-        def _(event: KeyPressEvent) -> None:
-            self._buffer.insert_text("\n")
-
-        @keys.add("c-c")
-        def _(event: KeyPressEvent) -> None:
-            on_interrupt()
-
-        @keys.add("escape")
-        def _(event: KeyPressEvent) -> None:
-            on_escape()
+        keys.add("enter")(lambda event: self._buffer.validate_and_handle())
+        keys.add("escape", "enter")(lambda event: self._buffer.insert_text("\n"))
+        keys.add("c-j")(lambda event: self._buffer.insert_text("\n"))
+        keys.add("c-c")(lambda event: on_interrupt())
+        keys.add("escape")(lambda event: on_escape())
 
         @keys.add("c-d")
         def _(event: KeyPressEvent) -> None:
