@@ -63,7 +63,7 @@ class ChatCommand(GatewayCommand):
         from turnkeeper.clients.terminal.interactive.interactive import Interactive
 
         session = await open_session(gateway, self.session)
-        interactive = Interactive(gateway, session, resume_command=self.resume_command)
+        interactive = Interactive(gateway, session, self.resume_command)
         return await interactive.run(message, attachments)
 
     async def _one_answer(self, gateway: GatewayClient, message: str, attachments: list[Attachment]) -> int:

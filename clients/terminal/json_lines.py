@@ -11,7 +11,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from anyio import to_thread
@@ -84,20 +83,14 @@ async def _write_events(gateway: GatewayClient, session_id: str) -> None:
 
 async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
     """Send every line of stdin as a prompt."""
-    async with aclosing(_lines()) as lines:
-        async for line in lines:
-            if not line.strip():
-                continue
-            try:
-                await gateway.prompt(session_id, line)
-            except GatewayProblemError as error:
-                name, retry_after = error.problem.name, error.retry_after
-                rejection = RejectedLine(text=line, problem=name, reason=str(error), retry_after=retry_after)
-                write_line("refused", rejection)
-
-
-async def _lines() -> AsyncGenerator[str, None]:
-    if sys.stdin is not None:
-        # No task can end a read of a terminal: its thread is abandoned, and ends with the process.
-        while line := await to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
-            yield line.decode(errors="replace").removesuffix("\n")
+    if sys.stdin is None:
+        return
+    # Nothing can end a read of a terminal: its thread is abandoned, and ends with the process.
+    while line := await to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
+        text = line.decode(errors="replace").removesuffix("\n")
+        try:
+            if text.strip():
+                await gateway.prompt(session_id, text)
+        except GatewayProblemError as error:
+            name, retry_after = error.problem.name, error.retry_after
+            write_line("refused", RejectedLine(text=text, problem=name, reason=str(error), retry_after=retry_after))

@@ -13,7 +13,7 @@ from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.clients.terminal.formatting import signature
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -71,17 +71,16 @@ class OneShotPrompt:
 
     async def stop(self) -> None:
         """Stop the turn, or withdraw the prompt if it has none yet. Raises `GatewayError`."""
-        has_turn = self.conversation.find(self.message_id) is not None
-        if not has_turn:
+        if self.conversation.find(self.message_id) is None:
             try:
                 await self.gateway.withdraw(self.session_id, self.message_id)
             except GatewayProblemError as problem:
                 # Its turn may have started since the last event.
-                has_turn = problem.problem.name == "not-waiting"
-                if not has_turn:
+                if problem.problem.name != "not-waiting":
                     raise
-        if has_turn:
-            await self.gateway.cancel(self.session_id, message_id=self.message_id)
+            else:
+                return
+        await self.gateway.cancel(self.session_id, message_id=self.message_id)
 
     async def _send(self) -> None:
         await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id, attachments=self.attachments)
@@ -97,8 +96,7 @@ class OneShotPrompt:
         if self.conversation.awaiting_calls:
             return self._final("needs_decision", error=self._approval_needed())
         if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
-            error = texts.TASK_APPROVAL_NEEDED.format(tasks=legible(", ".join(blocked)))
-            return self._final("needs_decision", error=error)
+            return self._final("needs_decision", error=texts.TASK_APPROVAL_NEEDED.format(tasks=", ".join(blocked)))
         if (
             isinstance(event, QueueEvent)
             and not turn
@@ -113,7 +111,7 @@ class OneShotPrompt:
         is_ours = turn is not None and turn.id == self.message_id
         sentence = texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER
         calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
-        return sentence.format(calls=legible(calls))
+        return sentence.format(calls=calls)
 
     def _final(self, status: FinalStatus, **details: str | None) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)

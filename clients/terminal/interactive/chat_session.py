@@ -79,12 +79,8 @@ class ChatSession:
             return False
         turns = {turn.id for turn in self.conversation.turns}
         self._remove_pending(turns | _steering_ids(self.conversation.running_turn))
-        ended_before = self.transcript.ended_count
         self.print(*self.transcript.render_new(self.conversation))
-        has_ended = self.transcript.ended_count > ended_before
-        if has_ended:
-            self.live.stopping = None
-        return has_ended
+        return any(turn.is_complete for turn in update.new_messages + update.updated_messages)
 
     def _remove_pending(self, arrived: set[str]) -> None:
         self.live.pending = [prompt for prompt in self.live.pending if prompt.message_id not in arrived]

@@ -1,5 +1,6 @@
 """Parses a typed line: a command, which starts with a slash, a decision, or a prompt."""
 
+import re
 from dataclasses import dataclass
 
 from turnkeeper.clients.terminal import texts
@@ -89,8 +90,6 @@ def read_decision(line: str) -> Decision | None:
         return Decision("approve")
     if answer.casefold() in ("a", "always"):
         return Decision("allow_for_session")
-    first = answer.replace(",", " ").replace(":", " ").split(maxsplit=1)[:1]
-    if first and first[0].casefold() in ("n", "no"):
-        reason = answer[len(first[0]) :].lstrip(" ,:")[:REASON_CHARS]
-        return Decision("reject", reason or None)
+    if rejection := re.fullmatch(r"no?(?:[\s,:]+(.*))?", answer, re.IGNORECASE | re.DOTALL):
+        return Decision("reject", (rejection[1] or "")[:REASON_CHARS] or None)
     return None

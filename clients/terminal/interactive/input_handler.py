@@ -49,8 +49,6 @@ class InputHandler:
         self._screen = screen
         self._session_id = session.session_id
         self._outbox: asyncio.Queue[tuple[PendingPrompt, PromptMode]] = asyncio.Queue()
-        self._unsent: list[PendingPrompt] = []
-        """Prompts that the gateway has not accepted or rejected; the first is being sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._question_id: str | None = None
         """The call that was shown when the current line was begun."""
@@ -136,11 +134,10 @@ class InputHandler:
 
     def send(self, text: str, mode: PromptMode = "enqueue") -> None:
         """Send a prompt, with the attached files, after those typed before it."""
-        prompt = PendingPrompt(str(uuid4()), text, tuple(self._attached))
+        prompt = PendingPrompt(str(uuid4()), text, self._attached)
         self._attached = []
         self._started_here.add(prompt.message_id)
         self._session.live.pending.append(prompt)
-        self._unsent.append(prompt)
         self._outbox.put_nowait((prompt, mode))
 
     async def send_prompts(self) -> None:
@@ -155,13 +152,13 @@ class InputHandler:
                     mode=mode,
                     attachments=prompt.attachments,
                 )
+                prompt.is_accepted = True
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
                 self._session.live.pending = [other for other in self._session.live.pending if other != prompt]
                 self._restore(prompt.text)
                 if prompt.attachments:
                     self.attach(prompt.attachments)
-            self._unsent.remove(prompt)
             self._outbox.task_done()
             self._session.refresh()
 
@@ -317,7 +314,9 @@ class InputHandler:
 
     def print_unsent(self) -> bool:
         """Print the prompts that were not sent; return whether there are any."""
-        for index, prompt in enumerate(self._unsent):
+        unsent = [prompt for prompt in self._session.live.pending if not prompt.is_accepted]
+        for index, prompt in enumerate(unsent):
+            # They are sent one after the other: only the first may have arrived.
             sentence = texts.NOT_SENT if index else texts.MAYBE_NOT_SENT
             self._session.error(sentence.format(text=prompt.text))
-        return bool(self._unsent)
+        return bool(unsent)

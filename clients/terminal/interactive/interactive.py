@@ -31,8 +31,6 @@ from turnkeeper.models.transcript.trajectory import ToolCall
 FRAME_SECONDS = 0.1
 """The time between two frames of an animation."""
 
-MAX_ARGUMENT_CHARS = 4_000
-
 GOODBYE_SECONDS = 2.0
 """How long leaving may take before a note explains the delay."""
 
@@ -44,7 +42,6 @@ class Interactive:
         self,
         gateway: GatewayClient,
         opened_session: OpenedSession,
-        *,
         resume_command: Callable[[str], str],
     ) -> None:
         """`resume_command` returns the command that continues a session."""
@@ -57,7 +54,6 @@ class Interactive:
             encoding=sys.stdout.encoding or "ascii",
         )
         self._screen = Screen(
-            sys.stdout,
             sign=self._style.encodable(Sign.PROMPT),
             on_line=lambda line: self._input.on_line(line),
             on_interrupt=lambda: self._input.on_interrupt(),
@@ -126,10 +122,11 @@ class Interactive:
     def _header(self) -> list[RenderableType]:
         session, description = self._session, self._session.description
         title = f"  {legible(description.title)}" if description and description.title else ""
+        model = description.model if description else None
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
-            renderer.note(texts.model(description.model if description else None)),
-            renderer.command(texts.RESUME_LATER.format(command=self._resume_command), style="dim"),
+            renderer.note(texts.MODEL.format(model=texts.MODEL_NOTES.get(model, model))),
+            renderer.command(f"  {texts.RESUME_WITH.format(command=self._resume_command)}", style="dim"),
             renderer.note(texts.HINT),
         ]
 
@@ -148,15 +145,13 @@ class Interactive:
     async def _question(self, call: ToolCall) -> list[RenderableType]:
         question = texts.ASK_WITH_ARGUMENTS.format(tool=legible(call.name))
         heading = Text(f"{Sign.QUESTION} {question}", style="bold yellow")
-        if call.args_blob is None:
-            return [heading, *renderer.arguments(call, style=""), ""]
-        try:
-            arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
-        except GatewayError as error:
-            return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
-        left_out = len(arguments) - MAX_ARGUMENT_CHARS
-        more = [renderer.note(texts.left_out(left_out, "more character"))] if left_out > 0 else []
-        return [heading, Text(legible(arguments[:MAX_ARGUMENT_CHARS])), *more, ""]
+        if call.args_blob:
+            try:
+                arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
+            except GatewayError as error:
+                return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
+            call = call.model_copy(update={"args": arguments})
+        return [heading, *renderer.arguments(call, style=""), ""]
 
     # ---- animation and leaving
 

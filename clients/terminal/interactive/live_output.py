@@ -33,13 +33,15 @@ MIN_ROOM = 20
 """In narrow terminals, lines are broken rather than shortened further."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PendingPrompt:
     """A typed prompt that the session does not show yet."""
 
     message_id: str
     text: str
-    attachments: tuple[Attachment, ...] = ()
+    attachments: list[Attachment]
+    is_accepted: bool = False
+    """Whether the gateway has confirmed it."""
 
 
 class LiveOutput:
@@ -51,7 +53,7 @@ class LiveOutput:
         self.pending: list[PendingPrompt] = []
         self.connection_error: str | None = None
         self.stopping: str | None = None
-        """The id of the turn that is being stopped."""
+        """The id of the turn that was stopped last."""
         self.ticks = 0
         """The number of frames of animations."""
         self._style = style
@@ -105,9 +107,10 @@ class LiveOutput:
         if running := running_calls(turn):
             return [self._running_call(call, f"{spinner} {time}") for call in running]
         is_writing = any(part.kind == "respond" for part in conversation.partial_parts)
-        if conversation.awaiting_calls or (is_writing and not self.stopping):
+        is_stopping = self.stopping == turn.id
+        if conversation.awaiting_calls or (is_writing and not is_stopping):
             return []
-        activity = texts.STOPPING if self.stopping else texts.THINKING
+        activity = texts.STOPPING if is_stopping else texts.THINKING
         return [Text(f"  {spinner} {activity} {time}".rstrip(), style="dim")]
 
     def _running_call(self, call: ToolCall, progress: str) -> Text:

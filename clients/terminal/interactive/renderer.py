@@ -30,11 +30,7 @@ def error(text: str) -> Text:
 
 def command(text: str, *, style: str = "") -> RenderableType:
     """Return a line with a command, which we never break, so that it can be copied."""
-    # In a group, since rich joins adjacent texts and breaks them together.
-    return Group(Text(text, style=style, overflow="ignore", no_wrap=True))
-
-
-# ---- parts of a turn
+    return _unbroken(Text(text, style=style, overflow="ignore"))
 
 
 def prompt(turn: ConversationMessage) -> Text:
@@ -46,10 +42,10 @@ def steering(step: UserStep) -> Text:
     return Text(f"  {Sign.STEER} {legible(with_names(step.content, step.attachments))}", style="bold")
 
 
-def thinking(text: str) -> Text:
+def thinking(text: str) -> RenderableType:
     """Return the start of the model's thinking, on one line."""
     line = f"  {Sign.THOUGHT} {one_line(text, MAX_COLUMNS)}"
-    return Text(line, style="dim italic", no_wrap=True, overflow="ellipsis")
+    return _unbroken(Text(line, style="dim italic", overflow="ellipsis"))
 
 
 def markdown(text: str) -> RenderableType:
@@ -161,6 +157,12 @@ def _outcome(call: ToolCall, result: ToolResult) -> str:
     if result.status != "denied" or call.approval is None or call.approval.decision != "reject":
         return result.outcome
     return texts.rejected(by=call.approval.decided_by, reason=call.approval.reason)
+
+
+def _unbroken(text: Text) -> RenderableType:
+    text.no_wrap = True
+    # In a group, since rich joins adjacent texts and breaks them together.
+    return Group(text)
 
 
 def _value(value: object) -> str:

@@ -11,7 +11,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
@@ -46,7 +46,6 @@ class Screen:
 
     def __init__(
         self,
-        stdout: Any,
         *,
         sign: str,
         on_line: Callable[[str], None],
@@ -54,14 +53,14 @@ class Screen:
         on_escape: Callable[[], None],
         on_change: Callable[[str], None],
     ) -> None:
-        """`stdout` is a terminal; nothing is drawn before `run`."""
+        """Stdin and stdout are a terminal; nothing is drawn before `run`."""
         self._live = ""
         self._status = ""
         self._question = ""
         self._is_left = False
         self._on_line = on_line
         # Without asking for the cursor's position: a slow terminal's reply would get into the typed text.
-        self._output = _WholeFrames(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._output = _WholeFrames(sys.stdout, _terminal_size, enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
             accept_handler=self._accept,
@@ -242,9 +241,9 @@ class _WholeFrames(Vt100_Output):
             super().flush()
 
 
-def _size_of(stdout: Any) -> Size:
+def _terminal_size() -> Size:
     try:
-        columns, rows = os.get_terminal_size(stdout.fileno())
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         columns, rows = 80, 24
     return Size(rows=rows or 24, columns=columns or 80)
