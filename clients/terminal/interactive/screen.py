@@ -4,6 +4,7 @@ This module knows nothing of sessions. To print, it erases the lower part, write
 again, all in one write on the event loop's thread, so that no key is lost and no frame is torn.
 """
 
+import asyncio
 import fcntl
 import os
 import struct
@@ -11,14 +12,12 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
-from prompt_toolkit.input.posix_utils import PosixStdinReader
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
@@ -35,8 +34,6 @@ MAX_INPUT_ROWS = 6
 
 ESCAPE_SECONDS = 0.2
 """How long after Esc another key may follow that belongs to it: Alt-Enter is Esc and Enter."""
-
-READ_BYTES = 1_024
 
 STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
 
@@ -183,36 +180,16 @@ class Screen:
 class _TypeAheadInput(Vt100Input):
     """Input that includes keys typed before the terminal was in raw mode: Enter sends there too (API-6)."""
 
-    def __init__(self, stdin: TextIO) -> None:
-        super().__init__(stdin)
-        self.stdin_reader = self._reader = _TypeAheadReader(stdin.fileno(), encoding=stdin.encoding)
-
     @contextmanager
-    def raw_mode(self) -> Iterator[None]:
-        """Read each key as it is typed inside the block."""
-        with super().raw_mode():
-            waiting = fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i")))
-            (self._reader.ahead,) = struct.unpack("i", waiting)
+    def attach(self, input_ready_callback: Callable[[], None]) -> Iterator[None]:
+        """Call `input_ready_callback` inside the block for keys, first for those typed before raw mode."""
+        with super().attach(input_ready_callback):
+            (waiting,) = struct.unpack("i", fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i"))))
+            # Until now, the terminal has turned Enter into a line feed and Ctrl-D into a NUL.
+            text = self.stdin_reader.read(waiting) if waiting else ""
+            self.vt100_parser.feed(text.replace("\n", "\r").replace("\0", "\x04"))
+            asyncio.get_running_loop().call_soon(input_ready_callback)
             yield
-
-
-class _TypeAheadReader(PosixStdinReader):
-    """Reads keys. Before raw mode, the terminal turns Enter into a line feed and Ctrl-D into a NUL; this undoes it."""
-
-    ahead = 0
-    """How many bytes from before raw mode are still unread."""
-
-    def __init__(self, descriptor: int, *, encoding: str) -> None:
-        super().__init__(descriptor, encoding=encoding)
-        self._encoding = encoding
-
-    def read(self, count: int = READ_BYTES) -> str:
-        if not self.ahead:
-            return super().read(count)
-        text = super().read(min(count, self.ahead))
-        # Without text, none of them is left, or only part of a character.
-        self.ahead = max(0, self.ahead - len(text.encode(self._encoding, self.errors))) if text else 0
-        return text.replace("\n", "\r").replace("\0", "\x04")
 
 
 class _WholeFrames(Vt100_Output):
