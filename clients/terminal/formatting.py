@@ -149,6 +149,4 @@ def attachment_problem(error: OSError | ValueError) -> str:
     >>> attachment_problem(FileNotFoundError(2, "No such file or directory", "a.png"))
     'a.png: No such file or directory'
     """
-    if isinstance(error, OSError):
-        return legible(f"{error.filename}: {error.strerror}")
-    return legible(str(error))
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)

@@ -25,13 +25,8 @@ async def open_session(gateway: GatewayClient, session_id: str | None, *, turns:
     await gateway.health()
     if session_id is not None:
         return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
-    while True:
-        name = f"chat-{secrets.token_hex(4)}"
-        try:
-            return OpenedSession((await gateway.start(name)).workflow_id, is_new=True)
-        except GatewayProblemError as problem:
-            if problem.problem.name != "session-exists":
-                raise
+    session = await gateway.start(f"chat-{secrets.token_hex(4)}")
+    return OpenedSession(session.workflow_id, is_new=True)
 
 
 async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = SHOWN_TURNS) -> FullConversation | None:

@@ -14,14 +14,11 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
+from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 
 LOWER_ROWS = 6
 """The rows of the input line, the status line and a question."""
-
-MIN_CALL_CHARS = 20
-"""The minimum length of the call in a question."""
 
 
 class ChatSession:
@@ -77,8 +74,9 @@ class ChatSession:
         self.must_reopen = self.must_reopen or is_behind
         if self.must_reopen:
             return False
-        turns = {turn.id for turn in self.conversation.turns}
-        self._remove_pending(turns | _steering_ids(self.conversation.running_turn))
+        running = self.conversation.running_turn
+        steering = {step.message_id for step in (running.steps if running else ()) if isinstance(step, UserStep)}
+        self._remove_pending(steering | {turn.id for turn in self.conversation.turns})
         self.print(*self.transcript.render_new(self.conversation))
         return any(turn.is_complete for turn in update.new_messages + update.updated_messages)
 
@@ -132,7 +130,7 @@ class ChatSession:
             return ""
         width = self._style.width
         more = texts.MORE_CALLS.format(calls=counted(len(calls) - 1, "more call")) if len(calls) > 1 else ""
-        call = renderer.call_signature(calls[0], max_chars=max(MIN_CALL_CHARS, width - 6 - len(more)))
+        call = renderer.call_signature(calls[0], max_chars=width - 6 - len(more))
         question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         dash = self._style.encodable(" — ")
@@ -164,7 +162,3 @@ class ChatSession:
             ]
         )
         return self._style.encodable(one_line(line, self._style.width))
-
-
-def _steering_ids(turn: ConversationMessage | None) -> set[str]:
-    return {step.message_id for step in turn.steps if isinstance(step, UserStep)} if turn else set()

@@ -24,20 +24,14 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import attachment_problem
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
-from turnkeeper.clients.terminal.interactive.commands import (
-    Command,
-    Decision,
-    InputError,
-    read_command,
-    read_decision,
-    read_number,
-)
+from turnkeeper.clients.terminal.interactive.commands import InputError, read_command, read_decision, read_number
 from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
 
 class InputHandler:
@@ -108,22 +102,23 @@ class InputHandler:
         else:
             self._session.note(texts.NOT_STARTED_HERE)
 
-    def on_line(self, line: str) -> None:
-        """Execute a command, decide on the shown call, or send a prompt."""
+    def on_line(self, line: str) -> bool:
+        """Execute a command, decide on the shown call, or send a prompt; False if the line is invalid."""
         question_id, self._question_id = self._question_id, None
         try:
-            command = read_command(line)
-            if isinstance(command, Command):
-                self._commands[command.name](command.text)
-            elif self._session.question and (decision := read_decision(command)):
-                self._decide(decision, question_id)
+            name, text = read_command(line)
+            if name:
+                self._commands[name](text)
+            elif self._session.question and (decision := read_decision(text)):
+                self._decide(*decision, question_id=question_id)
             else:
-                self.send(command)
+                self.send(text)
         except InputError as error:
             self._session.error(str(error))
-            # Later, since the screen clears the line when this returns.
-            asyncio.get_running_loop().call_soon(self._restore, line)
+            self.on_change(line)  # which can be corrected, or sent again as it is
+            return False
         self._session.refresh()
+        return True
 
     def _restore(self, text: str) -> None:
         """Put a rejected text back into the line; print it if the line has other text by then."""
@@ -183,16 +178,12 @@ class InputHandler:
 
     # ---- questions
 
-    def _decide(self, decision: Decision, question_id: str | None) -> None:
+    def _decide(self, decision: ApprovalDecision, reason: str | None, *, question_id: str | None) -> None:
         call = self._session.question
         if call is None or call.approval is None or call.id != question_id:
             raise InputError(texts.QUESTION_CHANGED)
-        digest, reason = call.approval.args_digest, decision.reason
-        self._run(
-            self._gateway.decide(
-                self._session_id, call.id, args_digest=digest, decision=decision.decision, reason=reason
-            )
-        )
+        digest = call.approval.args_digest
+        self._run(self._gateway.decide(self._session_id, call.id, args_digest=digest, decision=decision, reason=reason))
 
     # ---- commands
 

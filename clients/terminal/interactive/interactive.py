@@ -22,14 +22,12 @@ from turnkeeper.clients.terminal.formatting import legible, signature
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
+from turnkeeper.clients.terminal.interactive.live_output import FRAME_SECONDS
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.opening import OpenedSession, newest_page
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import ToolCall
-
-FRAME_SECONDS = 0.1
-"""The time between two frames of an animation."""
 
 GOODBYE_SECONDS = 2.0
 """How long leaving may take before a note explains the delay."""
@@ -39,10 +37,7 @@ class Interactive:
     """A chat with one session at one terminal."""
 
     def __init__(
-        self,
-        gateway: GatewayClient,
-        opened_session: OpenedSession,
-        resume_command: Callable[[str], str],
+        self, gateway: GatewayClient, opened_session: OpenedSession, resume_command: Callable[[str], str]
     ) -> None:
         """`resume_command` returns the command that continues a session."""
         self._gateway = gateway
@@ -159,7 +154,6 @@ class Interactive:
         while True:
             await asyncio.sleep(FRAME_SECONDS)
             if self._session.is_busy:
-                self._session.live.ticks += 1
                 self._session.refresh()
 
     async def _finish(self, finishing: asyncio.Task[None]) -> bool:

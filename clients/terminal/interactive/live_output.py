@@ -23,6 +23,9 @@ from turnkeeper.models.transcript.partial_output import PartialPart
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
 
+FRAME_SECONDS = 0.1
+"""The time between two frames of an animation."""
+
 MAX_QUEUE_LINES = 5
 MAX_TASK_LINES = 8
 
@@ -54,8 +57,6 @@ class LiveOutput:
         self.connection_error: str | None = None
         self.stopping: str | None = None
         """The id of the turn that was stopped last."""
-        self.ticks = 0
-        """The number of frames of animations."""
         self._style = style
         self._resume_command = resume_command
         self._partial_lines: list[str] = []
@@ -94,7 +95,7 @@ class LiveOutput:
     # ---- activity
 
     def _activity(self, now: datetime) -> list[RenderableType]:
-        conversation, spinner = self.conversation, SPINNER[self.ticks % len(SPINNER)]
+        conversation, spinner = self.conversation, SPINNER[int(now.timestamp() / FRAME_SECONDS) % len(SPINNER)]
         if self.connection_error is not None:
             return [renderer.error(texts.STILL_LOST.format(reason=self.connection_error))]
         if conversation.status == "waiting_retry":

@@ -16,6 +16,9 @@ from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep
 
+MIN_CALL_CHARS = 20
+"""In narrow terminals, a call is broken rather than shortened further."""
+
 MAX_RESULT_CHARS = 4_000
 """How much of a call's arguments and of its result `/details` shows."""
 
@@ -63,7 +66,7 @@ class FinishedCall:
         is_good = result.status == "ok"
         time = f" {duration(result.duration_ms)}" if result.duration_ms is not None else ""
         outcome = time if is_good else f" {one_line(_outcome(self.call, result), 80)}{time}"
-        room = max(20, options.max_width - INDENT - min(len(outcome), 40) - 5)
+        room = options.max_width - INDENT - min(len(outcome), 40) - 5
         line = Text(f"  {Sign.TOOL} ", style="dim")
         line.append(call_signature(self.call, max_chars=room), style="not dim")
         line.append(f" {Sign.GOOD if is_good else Sign.BAD}", style="not dim green" if is_good else "not dim red")
@@ -138,11 +141,11 @@ def facts(parts: Iterable[str]) -> str:
 
 
 def call_signature(call: ToolCall, *, max_chars: int) -> str:
-    """Return a call as one line; large arguments are replaced by their size."""
+    """Return a call as one line, at least `MIN_CALL_CHARS` long; large arguments are replaced by their size."""
     args: Mapping[str, object] | str = call.args
     if call.args_blob:
         args = texts.left_out(call.args_blob.chars, "character")
-    return signature(call.name, args, max_chars=max_chars)
+    return signature(call.name, args, max_chars=max(MIN_CALL_CHARS, max_chars))
 
 
 def _error_of(turn: ConversationMessage) -> list[RenderableType]:

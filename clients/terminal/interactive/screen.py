@@ -39,13 +39,16 @@ STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "
 
 
 class Screen:
-    """A terminal. `on_line` receives typed lines; Ctrl-C calls `on_interrupt`, and Esc calls `on_escape`."""
+    """A terminal. Ctrl-C calls `on_interrupt`, and Esc calls `on_escape`.
+
+    `on_line` receives typed lines, and returns whether it is done with the line; if not, it stays.
+    """
 
     def __init__(
         self,
         *,
         sign: str,
-        on_line: Callable[[str], None],
+        on_line: Callable[[str], bool],
         on_interrupt: Callable[[], None],
         on_escape: Callable[[], None],
         on_change: Callable[[str], None],
@@ -134,9 +137,7 @@ class Screen:
 
     def _accept(self, buffer: Buffer) -> bool:
         text = well_formed(buffer.text).strip()
-        if text:
-            self._on_line(text)
-        return False
+        return text != "" and not self._on_line(text)
 
     def _layout(self, sign: str) -> Layout:
         def text_window(text: Callable[[], str], style: str = "") -> ConditionalContainer:
