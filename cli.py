@@ -52,6 +52,11 @@ commands = typer.Typer(
 )
 
 
+UrlOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder.")
+]
+
+
 @commands.command()
 def up() -> None:
     """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
@@ -118,10 +123,7 @@ def chat(
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="Continue this session. Default: a new one.")
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder."),
-    ] = None,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     attach: Annotated[
         list[Path] | None,
@@ -158,10 +160,6 @@ tasks = typer.Typer(
 commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-UrlOption = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The gateway's address; by default that of the stack in this folder."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
 SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
 ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
@@ -283,8 +281,7 @@ def create_key(
     from turnkeeper.ops.keys import NewKey
     from turnkeeper.ops.keys import create_key as create
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         new = NewKey.of(tenant=tenant, user=user, role=role, expires=expires)
         text, notes = asyncio.run(create(settings, new, as_json=as_json))
     print(text, flush=True)
@@ -297,8 +294,7 @@ def list_keys(as_json: JsonOption = False) -> None:
     """List all keys, without their secrets."""
     from turnkeeper.ops.keys import list_keys as listed
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         lines = asyncio.run(listed(settings, as_json=as_json))
     for line in lines:
         print(line)
@@ -312,18 +308,18 @@ def revoke_key(
     """Revoke a key. It is refused within a second, and streams that it opened end within five."""
     from turnkeeper.ops.keys import revoke_key as revoke
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         print(asyncio.run(revoke(settings, key_id, as_json=as_json)))
 
 
 @contextlib.contextmanager
-def _exit_on_key_errors() -> Iterator[None]:
+def _settings_of_keys() -> Iterator[Settings]:
+    """Return the settings; an error in the block ends the program."""
     from turnkeeper.ops.keys import KeyOptionError
     from turnkeeper.stores.database.database import StoreUnavailableError
 
     try:
-        yield
+        yield load_settings()
     except (KeyOptionError, SettingsError, StoreUnavailableError) as error:
         _exit_with(error)
 

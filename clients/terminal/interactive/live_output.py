@@ -106,18 +106,14 @@ class LiveOutput:
         started_at = turn.steps[-1].timestamp if turn.steps else turn.timestamp
         time = elapsed((now - started_at).total_seconds())
         if running := running_calls(turn):
-            return [self._running_call(call, f"{spinner} {time}") for call in running]
+            lines = [renderer.call_line(call, max_chars=self._room) for call in running]
+            return [line.append(f" {spinner} {time}") for line in lines]
         is_writing = any(part.kind == "respond" for part in conversation.partial_parts)
         is_stopping = self.stopping == turn.id
         if conversation.awaiting_calls or (is_writing and not is_stopping):
             return []
         activity = texts.STOPPING if is_stopping else texts.THINKING
         return [Text(f"  {spinner} {activity} {time}".rstrip(), style="dim")]
-
-    def _running_call(self, call: ToolCall, progress: str) -> Text:
-        line = Text(f"  {Sign.TOOL} ", style="dim")
-        line.append(renderer.call_signature(call, max_chars=self._room), style="not dim")
-        return line.append(f" {progress}")
 
     # ---- tasks
 

@@ -67,10 +67,14 @@ class FinishedCall:
         time = f" {duration(result.duration_ms)}" if result.duration_ms is not None else ""
         outcome = time if is_good else f" {one_line(_outcome(self.call, result), 80)}{time}"
         room = options.max_width - INDENT - min(len(outcome), 40) - 5
-        line = Text(f"  {Sign.TOOL} ", style="dim")
-        line.append(call_signature(self.call, max_chars=room), style="not dim")
+        line = call_line(self.call, max_chars=room)
         line.append(f" {Sign.GOOD if is_good else Sign.BAD}", style="not dim green" if is_good else "not dim red")
         yield line.append(outcome)
+
+
+def call_line(call: ToolCall, *, max_chars: int) -> Text:
+    line = Text(f"  {Sign.TOOL} ", style="dim")
+    return line.append(call_signature(call, max_chars=max_chars), style="not dim")
 
 
 def turn_end(turn: ConversationMessage, number: int) -> list[RenderableType]:

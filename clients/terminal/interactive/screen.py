@@ -82,29 +82,29 @@ class Screen:
     async def run(self) -> None:
         """Read input until `leave`."""
         try:
-            await self._app.run_async(handle_sigint=False, pre_run=self._exit_if_left)
+            await self._app.run_async(handle_sigint=False)
         finally:
             self._output.release()
 
     def leave(self) -> None:
         """Make `run` return and erase everything below the printed text."""
         self._is_left = True
-        self._exit_if_left()
-
-    def _exit_if_left(self) -> None:
-        if self._is_left and self._app.is_running and not self._app.is_done:
+        if self._is_drawn:
             self._app.exit()
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self._app.is_running and not self._app.is_done
 
     # ---- output
 
     def print(self, text: str) -> None:
-        is_drawn = self._app.is_running and not self._app.is_done
-        if is_drawn:
+        if self._is_drawn:
             self._output.hold()
             self._app.renderer.erase()
         self._output.write_raw(text.replace("\n", "\r\n"))
         self._output.flush()
-        if is_drawn:
+        if self._is_drawn:
             self._app.invalidate()
 
     def show(self, *, live: str, question: str, status: str) -> None:
