@@ -227,8 +227,7 @@ def list_tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first."""
-    status_filter: Any = status
-    raise typer.Exit(_task_commands(url, as_json).list(status=status_filter, parent=parent, limit=limit, cursor=cursor))
+    raise typer.Exit(_task_commands(url, as_json).list(status=status, parent=parent, limit=limit, cursor=cursor))
 
 
 @tasks.command("message")
@@ -384,10 +383,9 @@ def audit(
     """Show who changed what, newest first, and never what was said. With keys, only admins may."""
     from turnkeeper.clients.terminal.audit import AuditCommand
 
-    only: Any = action
     moment = since.replace(tzinfo=UTC) if since else None
     command = AuditCommand(url=_gateway_url(url), url_option=url, as_json=as_json)
-    raise typer.Exit(command.show(session=session, user=user, action=only, since=moment, limit=limit))
+    raise typer.Exit(command.show(session_id=session, user=user, action=action, since=moment, limit=limit))
 
 
 @commands.command()

@@ -1,11 +1,11 @@
 """`turnkeeper audit`: who changed what."""
 
-from datetime import datetime
+from typing import Any
 
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.gateway_command import GatewayCommand, say, with_gateway
-from turnkeeper.models.http_responses import AuditAction, AuditEntry
+from turnkeeper.models.http_responses import AuditEntry
 
 PAGE = 1_000
 """The most entries that the gateway returns at once."""
@@ -15,22 +15,11 @@ class AuditCommand(GatewayCommand):
     """Prints changes, newest first, a line each; with `--json`, an object a line."""
 
     @with_gateway
-    async def show(
-        self,
-        gateway: GatewayClient,
-        *,
-        session: str | None,
-        user: str | None,
-        action: AuditAction | None,
-        since: datetime | None,
-        limit: int,
-    ) -> int:
-        """Print at most `limit` changes."""
+    async def show(self, gateway: GatewayClient, /, *, limit: int, **filters: Any) -> int:
+        """Print at most `limit` changes; `filters` are those of `GatewayClient.audit`."""
         rest, cursor = limit, None
         while rest > 0:
-            page = await gateway.audit(
-                session_id=session, user=user, action=action, since=since, limit=min(rest, PAGE), cursor=cursor
-            )
+            page = await gateway.audit(**filters, limit=min(rest, PAGE), cursor=cursor)
             for entry in page.entries:
                 self.print_result(entry, _line(entry))
             rest, cursor = rest - len(page.entries), page.next_cursor

@@ -82,7 +82,6 @@ async def _write_events(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
-    """Send every line of stdin as a prompt."""
     if sys.stdin is None:
         return
     # Nothing can end a read of a terminal: its thread is abandoned, and ends with the process.

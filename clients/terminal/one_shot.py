@@ -16,7 +16,6 @@ from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import signature
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
 
@@ -90,9 +89,11 @@ class OneShotPrompt:
             self.conversation.apply(event.update)
         turn = self.conversation.find(self.message_id)
         if turn and turn.is_complete:
-            if turn.agent_message is None:
-                return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
-            return self._final("answered", answer=turn.agent_message)
+            if turn.agent_message is not None:
+                return self._final("answered", answer=turn.agent_message)
+            last = turn.steps[-1] if turn.steps else None
+            unfinished = last.text if isinstance(last, ModelStep) and last.interrupted else None
+            return self._final("failed", error=turn.error, unfinished=unfinished)
         if self.conversation.awaiting_calls:
             return self._final("needs_decision", error=self._approval_needed())
         if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
@@ -115,8 +116,3 @@ class OneShotPrompt:
 
     def _final(self, status: FinalStatus, **details: str | None) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)
-
-
-def _unfinished_text(turn: ConversationMessage) -> str | None:
-    step = turn.steps[-1] if turn.steps else None
-    return step.text if isinstance(step, ModelStep) and step.interrupted else None

@@ -22,7 +22,6 @@ from turnkeeper.clients.terminal.gateway_command import (
 )
 from turnkeeper.models.http_responses import Task
 from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.transcript.task_view import TaskStatus
 
 MAX_WAIT_SECONDS = 60.0
 """The longest time for which the gateway holds one request."""
@@ -61,16 +60,9 @@ class TaskCommands(GatewayCommand):
         return 0
 
     @with_gateway
-    async def list(
-        self,
-        gateway: GatewayClient,
-        *,
-        status: TaskStatus | None,
-        parent: str | None,
-        limit: int | None,
-        cursor: str | None,
-    ) -> int:
-        page = await gateway.tasks.list(status=status, parent=parent, limit=limit, cursor=cursor)
+    async def list(self, gateway: GatewayClient, /, **query: Any) -> int:
+        """Print a page of tasks; `query` is that of `GatewayClient.tasks.list`."""
+        page = await gateway.tasks.list(**query)
         self.print_result(page, "\n".join(map(_line, page.tasks)) or texts.NO_TASKS)
         if page.next_cursor and not self.as_json:
             say(texts.MORE_TASKS.format(cursor=page.next_cursor))

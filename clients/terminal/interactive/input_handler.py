@@ -120,11 +120,6 @@ class InputHandler:
         self._session.refresh()
         return True
 
-    def _restore(self, text: str) -> None:
-        """Put a rejected text back into the line; print it if the line has other text by then."""
-        if not self._screen.restore(text):
-            self._session.note(text)
-
     # ---- prompts
 
     def send(self, text: str, mode: PromptMode = "enqueue") -> None:
@@ -151,7 +146,8 @@ class InputHandler:
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
                 self._session.live.pending = [other for other in self._session.live.pending if other != prompt]
-                self._restore(prompt.text)
+                if not self._screen.restore(prompt.text):
+                    self._session.note(prompt.text)
                 if prompt.attachments:
                     self.attach(prompt.attachments)
             self._outbox.task_done()
@@ -221,12 +217,12 @@ class InputHandler:
         self._run(self._gateway.cancel(self._session_id, message_id=turn.id))
 
     async def _details(self, text: str) -> None:
-        transcript, turns = self._session.transcript, self._session.conversation.turns
-        newest = transcript.number_of(turns[-1].id) if turns else None
+        numbers, turns = self._session.transcript.numbers, self._session.conversation.turns
+        newest = numbers.get(turns[-1].id) if turns else None
         number = read_number(text, last=newest or 0) if text else newest
         if number is None:
             raise InputError(texts.NO_TURN_YET)
-        turn = next((turn for turn in turns if transcript.number_of(turn.id) == number), None)
+        turn = next((turn for turn in turns if numbers.get(turn.id) == number), None)
         if turn is None or (turn.steps_omitted and turn.is_complete):
             turn = await self._archived_turn(number)
         if turn is None:

@@ -174,7 +174,6 @@ def end_of(text: str, max_chars: int) -> str:
 
 
 def running_calls(turn: ConversationMessage) -> list[ToolCall]:
-    """Return the calls of a turn that are running."""
     step = turn.steps[-1] if turn.steps else None
     calls = step.tool_calls if isinstance(step, ModelStep) else []
     # While a call of a step waits for approval, none of the step's calls runs.

@@ -119,7 +119,6 @@ class Screen:
 
     @property
     def input(self) -> str:
-        """The text of the input line."""
         return self._buffer.text
 
     def restore(self, text: str) -> bool:

@@ -21,7 +21,7 @@ class TranscriptRenderer:
     """Renders the new parts of one conversation."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         """The numbers of the turns that were rendered at least in part, by id."""
         self._rendered: set[tuple[str | int, ...]] = set()
         """The parts of turns that were rendered."""
@@ -36,11 +36,7 @@ class TranscriptRenderer:
     def overlaps(self, conversation: Conversation) -> bool:
         """Return whether no turn is missing between the rendered ones and those of the conversation."""
         turns = conversation.turns
-        return not turns or not self._numbers or any(turn.id in self._numbers for turn in turns)
-
-    def number_of(self, turn_id: str) -> int | None:
-        """Return the number of a turn that was rendered at least in part; None for others."""
-        return self._numbers.get(turn_id)
+        return not turns or not self.numbers or any(turn.id in self.numbers for turn in turns)
 
     def render_new(self, conversation: Conversation) -> Iterator[RenderableType]:
         """Yield what is new since the last call."""
@@ -49,8 +45,8 @@ class TranscriptRenderer:
             yield from self._render_turn(turn)
 
     def _render_turn(self, turn: ConversationMessage) -> Iterator[RenderableType]:
-        if turn.id not in self._numbers:
-            self._numbers[turn.id] = self._next_number
+        if turn.id not in self.numbers:
+            self.numbers[turn.id] = self._next_number
             self._next_number += 1
             yield from ("", renderer.prompt(turn))
         for index, step in enumerate(turn.steps):
@@ -62,7 +58,7 @@ class TranscriptRenderer:
         if turn.is_complete and self._is_new(turn.id, "end"):
             if turn.agent_message is not None:
                 yield from _text(turn.agent_message, is_excerpt=turn.agent_message_blob is not None)
-            yield from renderer.turn_end(turn, self._numbers[turn.id])
+            yield from renderer.turn_end(turn, self.numbers[turn.id])
 
     def _render_step(self, step: ModelStep, turn: ConversationMessage) -> Iterator[RenderableType]:
         if self._is_new(turn.id, "step", step.number):
