@@ -52,6 +52,12 @@ commands = typer.Typer(
 )
 
 
+def _check_id(param: typer.CallbackParam, text: str | None) -> str | None:
+    if text is not None and not is_id(text):
+        _exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
+    return text
+
+
 UrlOption = Annotated[
     str | None, typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder.")
 ]
@@ -121,7 +127,7 @@ def chat(
         str | None, typer.Argument(metavar="MESSAGE", help="The first prompt. Default: stdin, or what you type.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Continue this session. Default: a new one.")
+        str | None, typer.Option(metavar="ID", callback=_check_id, help="Continue this session. Default: a new one.")
     ] = None,
     url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
@@ -144,8 +150,6 @@ def chat(
     """
     from turnkeeper.clients.terminal.chat import ChatCommand
 
-    if session is not None and not is_id(session):
-        _exit_with(f"--session {session!r} is not a session id. An id has {ID_RULE}.")
     command = ChatCommand(
         url=_gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
     )
@@ -161,7 +165,11 @@ commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
-SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
+NewIdOption = Annotated[
+    str | None,
+    typer.Option("--id", metavar="ID", callback=_check_id, help="The new session's id. Default: a random one."),
+]
 ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
 
 
@@ -333,20 +341,17 @@ def export(
     url: UrlOption = None,
 ) -> None:
     """Write a whole session as one JSON document, which `import` and any later release reads."""
-    raise typer.Exit(_copy_commands(url).export(_session_id(session), markdown=markdown, output=output))
+    raise typer.Exit(_copy_commands(url).export(session, markdown=markdown, output=output))
 
 
 @commands.command("import")
 def import_session(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written; - for stdin.")],
-    session_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
-    ] = None,
+    new_id: NewIdOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a session from an exported one: the same conversation, which goes on."""
-    new_id = None if session_id is None else _session_id(session_id)
     raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
 
 
@@ -357,17 +362,13 @@ def fork(
         str | None,
         typer.Option(metavar="TURN", help="The last turn that it has: a number from 1, or an id. Default: the last."),
     ] = None,
-    session_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
-    ] = None,
+    new_id: NewIdOption = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title.")] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a session with the turns of another one, up to one of them."""
-    new_id = None if session_id is None else _session_id(session_id)
-    commands_of = _copy_commands(url, as_json)
-    raise typer.Exit(commands_of.fork(_session_id(session), turn=turn, new_id=new_id, title=title))
+    raise typer.Exit(_copy_commands(url, as_json).fork(session, turn=turn, new_id=new_id, title=title))
 
 
 @commands.command()
@@ -485,12 +486,6 @@ def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
     from turnkeeper.clients.terminal.copies import CopyCommands
 
     return CopyCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
-
-
-def _session_id(text: str) -> str:
-    if not is_id(text):
-        _exit_with(f"{text!r} is not a session id. An id has {ID_RULE}.")
-    return text
 
 
 def _gateway_url(url: str | None) -> str:

@@ -115,6 +115,11 @@ class ChatSession:
         return bool(self.conversation.turns or self.conversation.waiting or self.live.pending)
 
     @property
+    def model_line(self) -> str:
+        model = self.description.model if self.description else None
+        return texts.MODEL.format(model=texts.MODEL_NOTES.get(model, model))
+
+    @property
     def question(self) -> ToolCall | None:
         """The call that needs a decision now."""
         return next(iter(self.conversation.awaiting_calls), None)

@@ -239,10 +239,8 @@ class InputHandler:
     def _model(self, name: str) -> None:
         if name:
             self._run(self._configure(texts.NEXT_MODEL.format(model=name), model=name))
-            return
-        description = self._session.description
-        model = description.model if description else None
-        self._session.note(texts.CURRENT_MODEL.format(model=model) if model else texts.NO_MODEL)
+        else:
+            self._session.note(self._session.model_line)
 
     def _title(self, title: str) -> None:
         if title:

@@ -117,10 +117,9 @@ class Interactive:
     def _header(self) -> list[RenderableType]:
         session, description = self._session, self._session.description
         title = f"  {legible(description.title)}" if description and description.title else ""
-        model = description.model if description else None
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
-            renderer.note(texts.MODEL.format(model=texts.MODEL_NOTES.get(model, model))),
+            renderer.note(session.model_line),
             renderer.command(f"  {texts.RESUME_WITH.format(command=self._resume_command)}", style="dim"),
             renderer.note(texts.HINT),
         ]
