@@ -52,6 +52,17 @@ commands = typer.Typer(
 )
 
 
+def _check_id(param: typer.CallbackParam, text: str | None) -> str | None:
+    if text is not None and not is_id(text):
+        _exit_with(f"{param.opts[0]} {text!r} is not a session id. An id has {ID_RULE}.")
+    return text
+
+
+UrlOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder.")
+]
+
+
 @commands.command()
 def up() -> None:
     """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
@@ -116,12 +127,9 @@ def chat(
         str | None, typer.Argument(metavar="MESSAGE", help="The first prompt. Default: stdin, or what you type.")
     ] = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Continue this session. Default: a new one.")
+        str | None, typer.Option(metavar="ID", callback=_check_id, help="Continue this session. Default: a new one.")
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The gateway's address. Default: the stack of this folder."),
-    ] = None,
+    url: UrlOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON.")] = False,
     attach: Annotated[
         list[Path] | None,
@@ -140,18 +148,12 @@ def chat(
     prompt; a rejected one is printed as an event. The end of stdin changes nothing. Ctrl-C leaves; at a terminal,
     Ctrl-D too.
     """
-    from turnkeeper.clients.terminal.chat import ChatOptions
-    from turnkeeper.clients.terminal.chat import chat as run_chat
+    from turnkeeper.clients.terminal.chat import ChatCommand
 
-    if session is not None and not is_id(session):
-        _exit_with(f"--session {session!r} is not a session id. An id has {ID_RULE}.")
-    if url is not None and not url.strip():
-        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
-    address = url or Gateway.find(_settings()).url
-    options = ChatOptions(
-        url=address, message=message, session=session, url_option=url, as_json=as_json, attach=attach or ()
+    command = ChatCommand(
+        url=_gateway_url(url), url_option=url, as_json=as_json, message=message, session=session, attach=attach or ()
     )
-    raise typer.Exit(run_chat(options))
+    raise typer.Exit(command.chat())
 
 
 tasks = typer.Typer(
@@ -162,12 +164,12 @@ tasks = typer.Typer(
 commands.add_typer(tasks)
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.")]
-UrlOption = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The gateway's address; by default that of the stack in this folder."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an object a line.")]
-SessionArgument = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="ID", callback=_check_id, help="The session's id.")]
+NewIdOption = Annotated[
+    str | None,
+    typer.Option("--id", metavar="ID", callback=_check_id, help="The new session's id. Default: a random one."),
+]
 ParentOption = Annotated[str | None, typer.Option(metavar="ID", help="The session that the task belongs to.")]
 
 
@@ -233,8 +235,7 @@ def list_tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List tasks, newest first."""
-    status_filter: Any = status
-    raise typer.Exit(_task_commands(url, as_json).list(status=status_filter, parent=parent, limit=limit, cursor=cursor))
+    raise typer.Exit(_task_commands(url, as_json).list(status=status, parent=parent, limit=limit, cursor=cursor))
 
 
 @tasks.command("message")
@@ -287,8 +288,7 @@ def create_key(
     from turnkeeper.ops.keys import NewKey
     from turnkeeper.ops.keys import create_key as create
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         new = NewKey.of(tenant=tenant, user=user, role=role, expires=expires)
         text, notes = asyncio.run(create(settings, new, as_json=as_json))
     print(text, flush=True)
@@ -301,8 +301,7 @@ def list_keys(as_json: JsonOption = False) -> None:
     """List all keys, without their secrets."""
     from turnkeeper.ops.keys import list_keys as listed
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         lines = asyncio.run(listed(settings, as_json=as_json))
     for line in lines:
         print(line)
@@ -316,18 +315,18 @@ def revoke_key(
     """Revoke a key. It is refused within a second, and streams that it opened end within five."""
     from turnkeeper.ops.keys import revoke_key as revoke
 
-    settings = _settings()
-    with _exit_on_key_errors():
+    with _settings_of_keys() as settings:
         print(asyncio.run(revoke(settings, key_id, as_json=as_json)))
 
 
 @contextlib.contextmanager
-def _exit_on_key_errors() -> Iterator[None]:
+def _settings_of_keys() -> Iterator[Settings]:
+    """Return the settings; an error in the block ends the program."""
     from turnkeeper.ops.keys import KeyOptionError
     from turnkeeper.stores.database.database import StoreUnavailableError
 
     try:
-        yield
+        yield load_settings()
     except (KeyOptionError, SettingsError, StoreUnavailableError) as error:
         _exit_with(error)
 
@@ -342,20 +341,17 @@ def export(
     url: UrlOption = None,
 ) -> None:
     """Write a whole session as one JSON document, which `import` and any later release reads."""
-    raise typer.Exit(_copy_commands(url).export(_session_id(session), markdown=markdown, output=output))
+    raise typer.Exit(_copy_commands(url).export(session, markdown=markdown, output=output))
 
 
 @commands.command("import")
 def import_session(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written; - for stdin.")],
-    session_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
-    ] = None,
+    new_id: NewIdOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a session from an exported one: the same conversation, which goes on."""
-    new_id = None if session_id is None else _session_id(session_id)
     raise typer.Exit(_copy_commands(url, as_json).import_file(file, session_id=new_id))
 
 
@@ -366,17 +362,13 @@ def fork(
         str | None,
         typer.Option(metavar="TURN", help="The last turn that it has: a number from 1, or an id. Default: the last."),
     ] = None,
-    session_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The new session's id. Default: a random one.")
-    ] = None,
+    new_id: NewIdOption = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its title.")] = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a session with the turns of another one, up to one of them."""
-    new_id = None if session_id is None else _session_id(session_id)
-    commands_of = _copy_commands(url, as_json)
-    raise typer.Exit(commands_of.fork(_session_id(session), turn=turn, new_id=new_id, title=title))
+    raise typer.Exit(_copy_commands(url, as_json).fork(session, turn=turn, new_id=new_id, title=title))
 
 
 @commands.command()
@@ -392,10 +384,9 @@ def audit(
     """Show who changed what, newest first, and never what was said. With keys, only admins may."""
     from turnkeeper.clients.terminal.audit import AuditCommand
 
-    only: Any = action
     moment = since.replace(tzinfo=UTC) if since else None
     command = AuditCommand(url=_gateway_url(url), url_option=url, as_json=as_json)
-    raise typer.Exit(command.show(session=session, user=user, action=only, since=moment, limit=limit))
+    raise typer.Exit(command.show(session_id=session, user=user, action=action, since=moment, limit=limit))
 
 
 @commands.command()
@@ -497,15 +488,9 @@ def _copy_commands(url: str | None, as_json: bool = False) -> "CopyCommands":
     return CopyCommands(url=_gateway_url(url), url_option=url, as_json=as_json)
 
 
-def _session_id(text: str) -> str:
-    if not is_id(text):
-        _exit_with(f"{text!r} is not a session id. An id has {ID_RULE}.")
-    return text
-
-
 def _gateway_url(url: str | None) -> str:
     if url is not None and not url.strip():
-        _exit_with("--url is blank. Give the gateway's address, as http://HOST:PORT.")
+        _exit_with("--url is blank. Set it to the gateway's address, such as http://HOST:PORT.")
     return url or Gateway.find(_settings()).url
 
 

@@ -31,27 +31,20 @@ MAX_PARTS = 10_000
 """A turn of 1,000 steps has fewer. Validating millions of items would block the event loop for everyone."""
 
 
-class UserPart(BaseModel):
-    """A part of a prompt: text, or a file as a `data:` URL. An image may also be at an http(s) address."""
+class TextPart(BaseModel):
+    """Text of a prompt."""
 
-    type: Literal["text", "file"]
-    text: str = ""
-    mediaType: str = ""  # noqa: N815  # the AI SDK's spelling
+    type: Literal["text"]
+    text: str
+
+
+class FilePart(BaseModel):
+    """A file of a prompt as a `data:` URL. An image may also be at an http(s) address."""
+
+    type: Literal["file"]
+    mediaType: str  # noqa: N815  # the AI SDK's spelling
     filename: str | None = None
-    url: str = Field("", max_length=MAX_BASE64_CHARS + 200)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_known(cls, part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        kind = part.get("type", "text")
-        if kind not in _REQUIRED:
-            raise ValueError("only text and file parts are supported")
-        missing = [name for name in _REQUIRED[kind] if part.get(name) is None]
-        if missing:
-            raise ValueError(f"a {kind} part needs {' and '.join(missing)}")
-        return part
+    url: str = Field(max_length=MAX_BASE64_CHARS + 200)
 
     def attachment(self, *, field: str, session_id: PublicId) -> Attachment:
         """Return the file as an attachment. Raises `ProblemError`."""
@@ -75,8 +68,6 @@ class UserPart(BaseModel):
         raise problems.invalid(f"{field}.url", texts.ONLY_DATA_URLS)
 
 
-_REQUIRED = {"text": ["text"], "file": ["mediaType", "url"]}
-
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,")
 
 _STORED = re.compile(r"/workflow/([^/]+)/attachments/([0-9a-f]{64})(?:\?.*)?")
@@ -88,18 +79,18 @@ class UserMessage(BaseModel):
 
     id: Id
     role: Literal["user"]
-    parts: list[UserPart] = Field(min_length=1, max_length=MAX_PARTS)
+    parts: list[Annotated[TextPart | FilePart, Field(discriminator="type")]] = Field(min_length=1, max_length=MAX_PARTS)
 
     @property
     def text(self) -> str:
         """All text parts, as paragraphs."""
-        return "\n\n".join(part.text for part in self.parts if part.type == "text")
+        return "\n\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
     def attachments(self, *, field: str, session_id: PublicId) -> list[Attachment]:
         """Return all file parts. Raises `ProblemError` naming the wrong one."""
         attachments = list[Attachment]()
         for index, part in enumerate(self.parts):
-            if part.type == "file":
+            if isinstance(part, FilePart):
                 place = f"{field}.parts[{index}]"
                 attachment = part.attachment(field=place, session_id=session_id)
                 if problem := first_problem(attachment):

@@ -3,10 +3,7 @@
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
-ANSWER_RESTARTED = ErrorChunk(
-    type="error",
-    errorText=texts.ANSWER_RESTARTED,
-)
+ANSWER_RESTARTED = ErrorChunk(type="error", errorText=texts.ANSWER_RESTARTED)
 
 
 def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:

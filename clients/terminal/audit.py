@@ -1,49 +1,33 @@
 """`turnkeeper audit`: who changed what."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import legible
-from turnkeeper.clients.terminal.gateway_command import GatewayCommand, say
-from turnkeeper.models.http_responses import AuditAction, AuditEntry
+from turnkeeper.clients.terminal.gateway_command import GatewayCommand, say, with_gateway
+from turnkeeper.models.http_responses import AuditEntry
 
 PAGE = 1_000
 """The most entries that the gateway returns at once."""
 
 
-@dataclass(frozen=True)
 class AuditCommand(GatewayCommand):
     """Prints changes, newest first, a line each; with `--json`, an object a line."""
 
-    def show(
-        self,
-        *,
-        session: str | None,
-        user: str | None,
-        action: AuditAction | None,
-        since: datetime | None,
-        limit: int,
-    ) -> int:
-        """Print at most `limit` changes; return the exit code."""
-
-        async def show(gateway: GatewayClient) -> int:
-            rest, cursor = limit, None
-            while rest > 0:
-                page = await gateway.audit(
-                    session_id=session, user=user, action=action, since=since, limit=min(rest, PAGE), cursor=cursor
-                )
-                for entry in page.entries:
-                    print(entry.model_dump_json() if self.as_json else legible(_line(entry)), flush=True)
-                rest, cursor = rest - len(page.entries), page.next_cursor
-                if cursor is None:
-                    break
-            if rest == limit and not self.as_json:
-                say(texts.NO_AUDIT)
-            return 0
-
-        return self.run(show)
+    @with_gateway
+    async def show(self, gateway: GatewayClient, /, *, limit: int, **filters: Any) -> int:
+        """Print at most `limit` changes; `filters` are those of `GatewayClient.audit`."""
+        rest, cursor = limit, None
+        while rest > 0:
+            page = await gateway.audit(**filters, limit=min(rest, PAGE), cursor=cursor)
+            for entry in page.entries:
+                self.print_result(entry, _line(entry))
+            rest, cursor = rest - len(page.entries), page.next_cursor
+            if cursor is None:
+                break
+        if rest == limit and not self.as_json:
+            say(texts.NO_AUDIT)
+        return 0
 
 
 def _line(entry: AuditEntry) -> str:

@@ -111,9 +111,11 @@ def amount(usage: Usage | None) -> str:
     """
     if usage is None or not usage.tokens:
         return ""
-    count = usage.tokens
-    tokens = f"{count:,} tokens" if count < 10_000 else f"{count / 1_000:.1f}k tokens"
-    return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
+    return f"{_tokens(usage.tokens)} · {dollars(usage.cost)}" if usage.cost else _tokens(usage.tokens)
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} tokens" if count < 10_000 else f"{count / 1_000:.1f}k tokens"
 
 
 def context_size(metrics: TurnMetrics | None, *, max_messages: int) -> str:
@@ -126,14 +128,10 @@ def context_size(metrics: TurnMetrics | None, *, max_messages: int) -> str:
     """
     if metrics is None or not metrics.message_count:
         return ""
-    count, tokens = metrics.message_count, metrics.estimated_tokens
+    count = metrics.message_count
     near = "! " if max_messages and count * 5 > max_messages * 4 else ""
     messages = f"{count} of {max_messages} messages" if max_messages else counted(count, "message")
-    return (
-        f"{near}{messages}, ~{tokens:,} tokens"
-        if tokens < 10_000
-        else f"{near}{messages}, ~{tokens / 1_000:.1f}k tokens"
-    )
+    return f"{near}{messages}, ~{_tokens(metrics.estimated_tokens)}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -151,6 +149,4 @@ def attachment_problem(error: OSError | ValueError) -> str:
     >>> attachment_problem(FileNotFoundError(2, "No such file or directory", "a.png"))
     'a.png: No such file or directory'
     """
-    if isinstance(error, OSError):
-        return legible(f"{error.filename}: {error.strerror}")
-    return legible(str(error))
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)

@@ -10,17 +10,15 @@
 
 import asyncio
 import json
-import os
 import sys
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
+
+from anyio import to_thread
 
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.wire import Frozen
-
-CHUNK_BYTES = 65_536
 
 
 class RejectedLine(Frozen):
@@ -84,45 +82,14 @@ async def _write_events(gateway: GatewayClient, session_id: str) -> None:
 
 
 async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
-    """Send every line of stdin as a prompt."""
-    async with aclosing(_lines()) as lines:
-        async for line in lines:
-            if not line.strip():
-                continue
-            try:
-                await gateway.prompt(session_id, line)
-            except GatewayProblemError as error:
-                name, retry_after = error.problem.name, error.retry_after
-                rejection = RejectedLine(text=line, problem=name, reason=str(error), retry_after=retry_after)
-                write_line("refused", rejection)
-
-
-async def _lines() -> AsyncGenerator[str, None]:
-    rest = b""
-    while chunk := await _read_stdin():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-    yield rest.decode(errors="replace")
-
-
-async def _read_stdin() -> bytes:
-    """Return the next bytes of stdin; empty at its end."""
     if sys.stdin is None:
-        return b""
-    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
-    chunk: asyncio.Future[bytes] = loop.create_future()
-
-    def read() -> None:
-        # Read here, while there is data: later it may be gone, and reading a terminal would block.
-        if not chunk.done():
-            chunk.set_result(os.read(stdin, CHUNK_BYTES))
-
-    try:
-        loop.add_reader(stdin, read)
-    except PermissionError:  # a regular file, which is always ready
-        return os.read(stdin, CHUNK_BYTES)
-    try:
-        return await chunk
-    finally:
-        loop.remove_reader(stdin)
+        return
+    # Nothing can end a read of a terminal: its thread is abandoned, and ends with the process.
+    while line := await to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
+        text = line.decode(errors="replace").removesuffix("\n")
+        try:
+            if text.strip():
+                await gateway.prompt(session_id, text)
+        except GatewayProblemError as error:
+            name, retry_after = error.problem.name, error.retry_after
+            write_line("refused", RejectedLine(text=text, problem=name, reason=str(error), retry_after=retry_after))

@@ -13,17 +13,14 @@ from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.clients.terminal.formatting import signature
+from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for a gateway that goes away during an answer."""
-
-FAILED, UNREACHABLE, NEEDS_DECISION, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes: the turn failed or was rejected; no gateway; a call needs approval; stopped by Ctrl-C."""
 
 FinalStatus = Literal["answered", "failed", "needs_decision"]
 
@@ -73,17 +70,16 @@ class OneShotPrompt:
 
     async def stop(self) -> None:
         """Stop the turn, or withdraw the prompt if it has none yet. Raises `GatewayError`."""
-        has_turn = self.conversation.find(self.message_id) is not None
-        if not has_turn:
+        if self.conversation.find(self.message_id) is None:
             try:
                 await self.gateway.withdraw(self.session_id, self.message_id)
             except GatewayProblemError as problem:
                 # Its turn may have started since the last event.
-                has_turn = problem.problem.name == "not-waiting"
-                if not has_turn:
+                if problem.problem.name != "not-waiting":
                     raise
-        if has_turn:
-            await self.gateway.cancel(self.session_id, message_id=self.message_id)
+            else:
+                return
+        await self.gateway.cancel(self.session_id, message_id=self.message_id)
 
     async def _send(self) -> None:
         await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id, attachments=self.attachments)
@@ -93,14 +89,15 @@ class OneShotPrompt:
             self.conversation.apply(event.update)
         turn = self.conversation.find(self.message_id)
         if turn and turn.is_complete:
-            if turn.agent_message is None:
-                return self._final("failed", error=turn.error, unfinished=_unfinished_text(turn))
-            return self._final("answered", answer=turn.agent_message)
+            if turn.agent_message is not None:
+                return self._final("answered", answer=turn.agent_message)
+            last = turn.steps[-1] if turn.steps else None
+            unfinished = last.text if isinstance(last, ModelStep) and last.interrupted else None
+            return self._final("failed", error=turn.error, unfinished=unfinished)
         if self.conversation.awaiting_calls:
             return self._final("needs_decision", error=self._approval_needed())
         if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
-            error = texts.TASK_APPROVAL_NEEDED.format(tasks=legible(", ".join(blocked)))
-            return self._final("needs_decision", error=error)
+            return self._final("needs_decision", error=texts.TASK_APPROVAL_NEEDED.format(tasks=", ".join(blocked)))
         if (
             isinstance(event, QueueEvent)
             and not turn
@@ -115,12 +112,7 @@ class OneShotPrompt:
         is_ours = turn is not None and turn.id == self.message_id
         sentence = texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER
         calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
-        return sentence.format(calls=legible(calls))
+        return sentence.format(calls=calls)
 
     def _final(self, status: FinalStatus, **details: str | None) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)
-
-
-def _unfinished_text(turn: ConversationMessage) -> str | None:
-    step = turn.steps[-1] if turn.steps else None
-    return step.text if isinstance(step, ModelStep) and step.interrupted else None

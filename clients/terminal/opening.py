@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
-from turnkeeper.models.command_line import command_line
 from turnkeeper.models.http_responses import FullConversation
 
 SHOWN_TURNS = 3
@@ -26,13 +25,8 @@ async def open_session(gateway: GatewayClient, session_id: str | None, *, turns:
     await gateway.health()
     if session_id is not None:
         return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
-    while True:
-        name = f"chat-{secrets.token_hex(4)}"
-        try:
-            return OpenedSession((await gateway.start(name)).workflow_id, is_new=True)
-        except GatewayProblemError as problem:
-            if problem.problem.name != "session-exists":
-                raise
+    session = await gateway.start(f"chat-{secrets.token_hex(4)}")
+    return OpenedSession(session.workflow_id, is_new=True)
 
 
 async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = SHOWN_TURNS) -> FullConversation | None:
@@ -43,12 +37,3 @@ async def newest_page(gateway: GatewayClient, session_id: str, *, turns: int = S
         if problem.is_temporary:
             return None
         raise
-
-
-def resume_command(session_id: str, *, url: str | None) -> str:
-    """Return the command that continues a session, with `url` as its `--url` option.
-
-    >>> resume_command("demo", url="http://there:80")
-    '...turnkeeper chat --session demo --url http://there:80'
-    """
-    return command_line("chat", "--session", session_id, *(("--url", url) if url else ()))

@@ -54,8 +54,12 @@ AUDIT_REPEATED = "repeated"
 
 # ---- start and end of a chat
 
-RESUME_LATER = "  Resume with: {command}"
 HINT = "/help lists the commands. Ctrl-C stops your turn; press it twice to leave."
+MODEL = "Model: {model}"
+MODEL_NOTES = {
+    None: "unknown, because no worker is running. Everything you send is safe.",
+    "offline:": "offline: (built-in demo model, works offline, uses real tools)",
+}
 CTRL_C_AGAIN = "Press Ctrl-C again to leave. The session goes on."
 STILL_SENDING = "Still sending your prompts. Press Ctrl-C to leave without sending them."
 NO_PROMPTS_REASON = "No prompts were sent."
@@ -70,20 +74,6 @@ def session_over(status: SessionStatus | None) -> str:
     ('The session has ended and is read-only.', 'The session was terminated and is read-only.')
     """
     return f"The session {'has' if status == 'ended' else 'was'} {status} and is read-only."
-
-
-def model(name: str | None) -> str:
-    """Return the line with the session's model.
-
-    >>> model("anthropic:claude-opus-5-5"), model("offline:script/story.json")
-    ('Model: anthropic:claude-opus-5-5', 'Model: offline:script/story.json')
-    >>> model("offline:")
-    'Model: offline: (built-in demo model, works offline, uses real tools)'
-    """
-    if name is None:
-        return "Model: unknown, because no worker is running. Everything you send is safe."
-    note = " (built-in demo model, works offline, uses real tools)" if name == "offline:" else ""
-    return f"Model: {name}{note}"
 
 
 # ---- the status line and the live output
@@ -224,8 +214,6 @@ STOPPING_TURN = "Stopping this turn. Press Ctrl-C again to leave; the session go
 TURN_UNREADABLE = "Turn {number} can't be loaded now."
 NO_PROMPT_QUEUED = "No prompts are queued."
 NEXT_MODEL = "The model is {model} from the next turn on."
-CURRENT_MODEL = "The model is {model}."
-NO_MODEL = "The model is unknown now."
 NEW_TITLE = "The title is now {title!r}."
 NO_TITLE = "The session has no title yet."
 NOT_DONE = "Not done: {error}"

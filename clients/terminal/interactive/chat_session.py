@@ -1,6 +1,6 @@
 """The state of a chat: applies events in their order, prints what is final and shows what is not."""
 
-from datetime import UTC, datetime
+from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import RenderableType
@@ -8,37 +8,34 @@ from rich.console import RenderableType
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import amount, context_size, counted, one_line
-from turnkeeper.clients.terminal.interactive.live_state import LiveRenderer, LiveState
-from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature, facts
+from turnkeeper.clients.terminal.interactive import renderer
+from turnkeeper.clients.terminal.interactive.live_output import LiveOutput
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
+from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 
 LOWER_ROWS = 6
 """The rows of the input line, the status line and a question."""
 
-MIN_CALL_CHARS = 20
-"""The minimum length of the call in a question."""
-
 
 class ChatSession:
     """The state of the session `session_id` and its output on `screen`."""
 
-    def __init__(self, session_id: str, screen: Screen, style: TerminalStyle) -> None:
+    def __init__(
+        self, session_id: str, screen: Screen, style: TerminalStyle, resume_command: Callable[[str], str]
+    ) -> None:
         self.session_id = session_id
-        self.state = LiveState()
-        self.conversation = self.state.conversation
+        self.live = LiveOutput(style, resume_command)
+        self.conversation = self.live.conversation
         self.description: SessionDescription | None = None
-        self.renderer = Renderer(style)
-        self.transcript = TranscriptRenderer(self.renderer)
+        self.transcript = TranscriptRenderer()
         self.must_reopen = False
         """Whether turns are missing, so that the session has to be opened at its newest page."""
         self._screen = screen
         self._style = style
-        self._live_renderer = LiveRenderer(style, self.renderer)
         self._ends_with_note = False
 
     # ---- events
@@ -54,12 +51,12 @@ class ChatSession:
         """Apply an event and print what is new; return whether a turn has ended."""
         if isinstance(event, ConnectionLostEvent):
             reason = texts.connection_problem(event.problem, event.reason)
-            if self.state.connection_error is None:
+            if self.live.connection_error is None:
                 self.error(texts.RECONNECTING.format(reason=reason))
-            self.state.connection_error = reason
+            self.live.connection_error = reason
             return False
-        if self.state.connection_error is not None:
-            self.state.connection_error = None
+        if self.live.connection_error is not None:
+            self.live.connection_error = None
             self.note(texts.RECONNECTED)
         match event:
             case UpdateEvent():
@@ -77,17 +74,14 @@ class ChatSession:
         self.must_reopen = self.must_reopen or is_behind
         if self.must_reopen:
             return False
-        turns = {turn.id for turn in self.conversation.turns}
-        self._remove_pending(turns | _steering_ids(self.conversation.running_turn))
-        ended_before = self.transcript.ended_count
+        running = self.conversation.running_turn
+        steering = {step.message_id for step in (running.steps if running else ()) if isinstance(step, UserStep)}
+        self._remove_pending(steering | {turn.id for turn in self.conversation.turns})
         self.print(*self.transcript.render_new(self.conversation))
-        has_ended = self.transcript.ended_count > ended_before
-        if has_ended:
-            self.state.stopping = None
-        return has_ended
+        return any(turn.is_complete for turn in update.new_messages + update.updated_messages)
 
     def _remove_pending(self, arrived: set[str]) -> None:
-        self.state.pending = [prompt for prompt in self.state.pending if prompt.message_id not in arrived]
+        self.live.pending = [prompt for prompt in self.live.pending if prompt.message_id not in arrived]
 
     # ---- permanent output
 
@@ -98,10 +92,10 @@ class ChatSession:
 
     def note(self, text: str) -> None:
         """Print a note that is not part of the conversation."""
-        self._print_note(self.renderer.note(text))
+        self._print_note(renderer.note(text))
 
     def error(self, text: str) -> None:
-        self._print_note(self.renderer.error(text))
+        self._print_note(renderer.error(text))
 
     def _print_note(self, part: RenderableType) -> None:
         self.print(*([] if self._ends_with_note else [""]), part)
@@ -112,13 +106,18 @@ class ChatSession:
     @property
     def is_busy(self) -> bool:
         """Whether something on the screen is animated."""
-        state = self.state
-        return self.conversation.is_processing or state.connection_error is not None or bool(state.pending)
+        live = self.live
+        return self.conversation.is_processing or live.connection_error is not None or bool(live.pending)
 
     @property
     def has_prompts(self) -> bool:
         """Whether the session has a prompt, or one is being sent."""
-        return bool(self.conversation.turns or self.conversation.waiting or self.state.pending)
+        return bool(self.conversation.turns or self.conversation.waiting or self.live.pending)
+
+    @property
+    def model_line(self) -> str:
+        model = self.description.model if self.description else None
+        return texts.MODEL.format(model=texts.MODEL_NOTES.get(model, model))
 
     @property
     def question(self) -> ToolCall | None:
@@ -128,8 +127,7 @@ class ChatSession:
     def refresh(self) -> None:
         """Show the live output, the question and the status line."""
         rows = max(3, self._screen.size.rows - LOWER_ROWS)
-        live = self._live_renderer.render(self.state, now=datetime.now(UTC), rows=rows)
-        self._screen.show(live=live, question=self._question_line(), status=self._status_line())
+        self._screen.show(live=self.live.render(rows=rows), question=self._question_line(), status=self._status_line())
 
     def _question_line(self) -> str:
         calls = self.conversation.awaiting_calls
@@ -137,7 +135,7 @@ class ChatSession:
             return ""
         width = self._style.width
         more = texts.MORE_CALLS.format(calls=counted(len(calls) - 1, "more call")) if len(calls) > 1 else ""
-        call = call_signature(calls[0], max_chars=max(MIN_CALL_CHARS, width - 6 - len(more)))
+        call = renderer.call_signature(calls[0], max_chars=width - 6 - len(more))
         question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
         dash = self._style.encodable(" — ")
@@ -155,9 +153,9 @@ class ChatSession:
 
     def _status_line(self) -> str:
         conversation, description = self.conversation, self.description
-        queued, sending = len(conversation.waiting), len(self.state.pending)
-        is_lost = self.state.connection_error is not None
-        line = facts(
+        queued, sending = len(conversation.waiting), len(self.live.pending)
+        is_lost = self.live.connection_error is not None
+        line = renderer.facts(
             [
                 self.session_id,
                 texts.STATUS_LOST if is_lost else texts.STATUS[conversation.status],
@@ -169,7 +167,3 @@ class ChatSession:
             ]
         )
         return self._style.encodable(one_line(line, self._style.width))
-
-
-def _steering_ids(turn: ConversationMessage | None) -> set[str]:
-    return {step.message_id for step in turn.steps if isinstance(step, UserStep)} if turn else set()

@@ -1,6 +1,6 @@
 """Parses a typed line: a command, which starts with a slash, a decision, or a prompt."""
 
-from dataclasses import dataclass
+import re
 
 from turnkeeper.clients.terminal import texts
 from turnkeeper.models.errors import TurnkeeperError
@@ -8,23 +8,17 @@ from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.models.wire import REASON_CHARS
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command and its argument."""
-
-    name: str
-    text: str = ""
-
-
 class InputError(TurnkeeperError):
     """An invalid line; the message says what is valid."""
 
 
-def read_command(line: str) -> Command | str:
-    r"""Return the command or prompt of a line. Two slashes start a prompt with one. Raises `InputError`.
+def read_command(line: str) -> tuple[str | None, str]:
+    r"""Return the name and the argument of a command, or None and a prompt. Raises `InputError`.
+
+    Two slashes start a prompt with one.
 
     >>> read_command("/remove 2"), read_command("hello"), read_command("//etc is a folder")
-    (Command(name='remove', text='2'), 'hello', '/etc is a folder')
+    (('remove', '2'), (None, 'hello'), (None, '/etc is a folder'))
     >>> read_command("/dance")
     Traceback (most recent call last):
     ...
@@ -35,9 +29,9 @@ def read_command(line: str) -> Command | str:
     turnkeeper...InputError: /steer TEXT: add a prompt to the running turn, before its next step
     """
     if not line.startswith("/"):
-        return line
+        return None, line
     if line.startswith("//"):
-        return line[1:]
+        return None, line[1:]
     name, _, rest = line[1:].partition(" ")
     if name not in texts.COMMANDS:
         raise InputError(texts.UNKNOWN_COMMAND.format(name=name))
@@ -46,7 +40,7 @@ def read_command(line: str) -> Command | str:
     is_required = argument != "" and not argument.startswith("[")
     if (text and not argument) or (is_required and not text):
         raise InputError(f"/{name} {argument}".rstrip() + f": {help_text}")
-    return Command(name, text)
+    return name, text
 
 
 def read_number(text: str, *, last: int) -> int:
@@ -66,31 +60,21 @@ def read_number(text: str, *, last: int) -> int:
     return int(text)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A decision on a tool call. `reason` is sent to the model."""
+def read_decision(line: str) -> tuple[ApprovalDecision, str | None] | None:
+    """Return the decision on a tool call and the reason for the model; None if the line is a prompt.
 
-    decision: ApprovalDecision
-    reason: str | None = None
-
-
-def read_decision(line: str) -> Decision | None:
-    """Return the decision of a line; None if it is a prompt.
-
-    >>> read_decision("y"), read_decision("Always").decision
-    (Decision(decision='approve', reason=None), 'allow_for_session')
+    >>> read_decision("y"), read_decision("Always")
+    (('approve', None), ('allow_for_session', None))
     >>> read_decision("no, use notes.txt"), read_decision("n")
-    (Decision(decision='reject', reason='use notes.txt'), Decision(decision='reject', reason=None))
+    (('reject', 'use notes.txt'), ('reject', None))
     >>> read_decision("a list of files, please"), read_decision("notes?"), read_decision("yes please do")
     (None, None, None)
     """
     answer = line.strip()
     if answer.casefold() in ("y", "yes"):
-        return Decision("approve")
+        return "approve", None
     if answer.casefold() in ("a", "always"):
-        return Decision("allow_for_session")
-    first = answer.replace(",", " ").replace(":", " ").split(maxsplit=1)[:1]
-    if first and first[0].casefold() in ("n", "no"):
-        reason = answer[len(first[0]) :].lstrip(" ,:")[:REASON_CHARS]
-        return Decision("reject", reason or None)
+        return "allow_for_session", None
+    if rejection := re.fullmatch(r"no?(?:[\s,:]+(.*))?", answer, re.IGNORECASE | re.DOTALL):
+        return "reject", (rejection[1] or "")[:REASON_CHARS] or None
     return None

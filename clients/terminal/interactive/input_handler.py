@@ -21,22 +21,17 @@ from turnkeeper.clients.python.attachments import read_attachment
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import attachment_problem, legible
+from turnkeeper.clients.terminal.formatting import attachment_problem
+from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
-from turnkeeper.clients.terminal.interactive.commands import (
-    Command,
-    Decision,
-    InputError,
-    read_command,
-    read_decision,
-    read_number,
-)
-from turnkeeper.clients.terminal.interactive.live_state import PendingPrompt
+from turnkeeper.clients.terminal.interactive.commands import InputError, read_command, read_decision, read_number
+from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ApprovalDecision
 
 
 class InputHandler:
@@ -48,8 +43,6 @@ class InputHandler:
         self._screen = screen
         self._session_id = session.session_id
         self._outbox: asyncio.Queue[tuple[PendingPrompt, PromptMode]] = asyncio.Queue()
-        self._unsent: list[PendingPrompt] = []
-        """Prompts that the gateway has not accepted or rejected; the first is being sent."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._question_id: str | None = None
         """The call that was shown when the current line was begun."""
@@ -87,7 +80,7 @@ class InputHandler:
         """Handle Ctrl-C: stop a turn that was started here, or leave. Another client's turn keeps running (API-6)."""
         running = self._session.conversation.running_turn
         is_ours = running is not None and running.id in self._started_here
-        if running and is_ours and self._session.state.stopping != running.id:
+        if running and is_ours and self._session.live.stopping != running.id:
             self._stop(running)
         elif self._leaves_next:
             self._screen.leave()
@@ -102,44 +95,39 @@ class InputHandler:
     def on_escape(self) -> None:
         """Handle Esc: stop a turn that was started here."""
         running = self._session.conversation.running_turn
-        if running is None or self._session.state.stopping == running.id:
+        if running is None or self._session.live.stopping == running.id:
             return
         if running.id in self._started_here:
             self._stop(running)
         else:
             self._session.note(texts.NOT_STARTED_HERE)
 
-    def on_line(self, line: str) -> None:
-        """Execute a command, decide on the shown call, or send a prompt."""
+    def on_line(self, line: str) -> bool:
+        """Execute a command, decide on the shown call, or send a prompt; False if the line is invalid."""
         question_id, self._question_id = self._question_id, None
         try:
-            command = read_command(line)
-            if isinstance(command, Command):
-                self._commands[command.name](command.text)
-            elif self._session.question and (decision := read_decision(command)):
-                self._decide(decision, question_id)
+            name, text = read_command(line)
+            if name:
+                self._commands[name](text)
+            elif self._session.question and (decision := read_decision(text)):
+                self._decide(*decision, question_id=question_id)
             else:
-                self.send(command)
+                self.send(text)
         except InputError as error:
             self._session.error(str(error))
-            # Later, since the screen clears the line when this returns.
-            asyncio.get_running_loop().call_soon(self._restore, line)
+            self.on_change(line)  # which can be corrected, or sent again as it is
+            return False
         self._session.refresh()
-
-    def _restore(self, text: str) -> None:
-        """Put a rejected text back into the line; print it if the line has other text by then."""
-        if not self._screen.restore(text):
-            self._session.note(legible(text))
+        return True
 
     # ---- prompts
 
     def send(self, text: str, mode: PromptMode = "enqueue") -> None:
         """Send a prompt, with the attached files, after those typed before it."""
-        prompt = PendingPrompt(str(uuid4()), text, tuple(self._attached))
+        prompt = PendingPrompt(str(uuid4()), text, self._attached)
         self._attached = []
         self._started_here.add(prompt.message_id)
-        self._session.state.pending.append(prompt)
-        self._unsent.append(prompt)
+        self._session.live.pending.append(prompt)
         self._outbox.put_nowait((prompt, mode))
 
     async def send_prompts(self) -> None:
@@ -154,13 +142,14 @@ class InputHandler:
                     mode=mode,
                     attachments=prompt.attachments,
                 )
+                prompt.is_accepted = True
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
-                self._session.state.pending = [other for other in self._session.state.pending if other != prompt]
-                self._restore(prompt.text)
+                self._session.live.pending = [other for other in self._session.live.pending if other != prompt]
+                if not self._screen.restore(prompt.text):
+                    self._session.note(prompt.text)
                 if prompt.attachments:
                     self.attach(prompt.attachments)
-            self._unsent.remove(prompt)
             self._outbox.task_done()
             self._session.refresh()
 
@@ -169,7 +158,7 @@ class InputHandler:
     def attach(self, attachments: Iterable[Attachment]) -> None:
         """Send `attachments` with the next prompt."""
         self._attached += attachments
-        names = legible(", ".join(map(named_in_text, self._attached)))
+        names = ", ".join(map(named_in_text, self._attached))
         self._session.note(texts.ATTACHED.format(names=names))
 
     def _attach(self, path: str) -> None:
@@ -185,16 +174,12 @@ class InputHandler:
 
     # ---- questions
 
-    def _decide(self, decision: Decision, question_id: str | None) -> None:
+    def _decide(self, decision: ApprovalDecision, reason: str | None, *, question_id: str | None) -> None:
         call = self._session.question
         if call is None or call.approval is None or call.id != question_id:
             raise InputError(texts.QUESTION_CHANGED)
-        digest, reason = call.approval.args_digest, decision.reason
-        self._run(
-            self._gateway.decide(
-                self._session_id, call.id, args_digest=digest, decision=decision.decision, reason=reason
-            )
-        )
+        digest = call.approval.args_digest
+        self._run(self._gateway.decide(self._session_id, call.id, args_digest=digest, decision=decision, reason=reason))
 
     # ---- commands
 
@@ -205,7 +190,7 @@ class InputHandler:
         for prompt in waiting:
             mode = f" ({prompt.mode})" if prompt.mode != "enqueue" else ""
             text = with_names(prompt.text, prompt.attachments)
-            self._session.note(f"{prompt.position}{mode}  {legible(text)}")
+            self._session.note(f"{prompt.position}{mode}  {text}")
 
     def _remove(self, text: str) -> None:
         waiting = self._session.conversation.waiting
@@ -225,24 +210,24 @@ class InputHandler:
         self._stop(running)
 
     def _stop(self, turn: ConversationMessage) -> None:
-        self._session.state.stopping = turn.id
+        self._session.live.stopping = turn.id
         self._session.note(texts.STOPPING_TURN)
         self._leaves_next = True
         self._session.refresh()
         self._run(self._gateway.cancel(self._session_id, message_id=turn.id))
 
     async def _details(self, text: str) -> None:
-        transcript, turns = self._session.transcript, self._session.conversation.turns
-        newest = transcript.number_of(turns[-1].id) if turns else None
+        numbers, turns = self._session.transcript.numbers, self._session.conversation.turns
+        newest = numbers.get(turns[-1].id) if turns else None
         number = read_number(text, last=newest or 0) if text else newest
         if number is None:
             raise InputError(texts.NO_TURN_YET)
-        turn = next((turn for turn in turns if transcript.number_of(turn.id) == number), None)
+        turn = next((turn for turn in turns if numbers.get(turn.id) == number), None)
         if turn is None or (turn.steps_omitted and turn.is_complete):
             turn = await self._archived_turn(number)
         if turn is None:
             raise InputError(texts.TURN_UNREADABLE.format(number=number))
-        self._session.print(*self._session.renderer.turn_details(turn, number))
+        self._session.print(*renderer.turn_details(turn, number))
 
     async def _archived_turn(self, number: int) -> ConversationMessage | None:
         async for page in self._gateway.transcript(self._session_id):
@@ -254,17 +239,15 @@ class InputHandler:
     def _model(self, name: str) -> None:
         if name:
             self._run(self._configure(texts.NEXT_MODEL.format(model=name), model=name))
-            return
-        description = self._session.description
-        model = description.model if description else None
-        self._session.note(texts.CURRENT_MODEL.format(model=model) if model else texts.NO_MODEL)
+        else:
+            self._session.note(self._session.model_line)
 
     def _title(self, title: str) -> None:
         if title:
             self._run(self._configure(texts.NEW_TITLE.format(title=title), title=title))
             return
         description = self._session.description
-        self._session.note(legible(description.title) if description and description.title else texts.NO_TITLE)
+        self._session.note((description.title if description else None) or texts.NO_TITLE)
 
     async def _configure(self, success: str, **change: str) -> None:
         await self._gateway.configure(self._session_id, Configure.model_validate(change))
@@ -316,7 +299,9 @@ class InputHandler:
 
     def print_unsent(self) -> bool:
         """Print the prompts that were not sent; return whether there are any."""
-        for index, prompt in enumerate(self._unsent):
+        unsent = [prompt for prompt in self._session.live.pending if not prompt.is_accepted]
+        for index, prompt in enumerate(unsent):
+            # They are sent one after the other: only the first may have arrived.
             sentence = texts.NOT_SENT if index else texts.MAYBE_NOT_SENT
             self._session.error(sentence.format(text=prompt.text))
-        return bool(self._unsent)
+        return bool(unsent)

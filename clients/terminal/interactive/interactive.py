@@ -6,6 +6,7 @@ when the user leaves or the session ends.
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,18 +19,15 @@ from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
+from turnkeeper.clients.terminal.interactive.live_output import FRAME_SECONDS
 from turnkeeper.clients.terminal.interactive.screen import Screen
-from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle, wants_colour
-from turnkeeper.clients.terminal.opening import OpenedSession, newest_page, resume_command
+from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
+from turnkeeper.clients.terminal.opening import OpenedSession, newest_page
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import ToolCall
-
-FRAME_SECONDS = 0.1
-"""The time between two frames of an animation."""
-
-MAX_ARGUMENT_CHARS = 4_000
 
 GOODBYE_SECONDS = 2.0
 """How long leaving may take before a note explains the delay."""
@@ -39,49 +37,39 @@ class Interactive:
     """A chat with one session at one terminal."""
 
     def __init__(
-        self,
-        gateway: GatewayClient,
-        opened_session: OpenedSession,
-        *,
-        first: str | None,
-        url: str | None,
-        attachments: Sequence[Attachment] = (),
+        self, gateway: GatewayClient, opened_session: OpenedSession, resume_command: Callable[[str], str]
     ) -> None:
-        """`first` is the first prompt; `url` is repeated in the printed command that resumes the session.
-
-        `attachments` are sent with the first prompt, also if it has yet to be typed.
-        """
+        """`resume_command` returns the command that continues a session."""
         self._gateway = gateway
         self._opened_session = opened_session
-        self._first = first
-        self._attachments = attachments
-        self._resume_command = resume_command(opened_session.session_id, url=url)
-        colour = wants_colour()
+        self._resume_command = resume_command(opened_session.session_id)
         self._style = TerminalStyle(
-            lambda: self._screen.size.columns, colour=colour, encoding=sys.stdout.encoding or "ascii"
+            lambda: self._screen.size.columns,
+            colour=not os.environ.get("NO_COLOR"),
+            encoding=sys.stdout.encoding or "ascii",
         )
         self._screen = Screen(
-            sys.stdout,
             sign=self._style.encodable(Sign.PROMPT),
-            colour=colour,
             on_line=lambda line: self._input.on_line(line),
             on_interrupt=lambda: self._input.on_interrupt(),
             on_escape=lambda: self._input.on_escape(),
             on_change=lambda text: self._input.on_change(text),
         )
-        self._session = ChatSession(opened_session.session_id, self._screen, self._style)
-        self._session.state.url = url
+        self._session = ChatSession(opened_session.session_id, self._screen, self._style, resume_command)
         self._input = InputHandler(self._session, gateway, self._screen)
         self._printed_questions: set[str] = set()
         self._description_task: asyncio.Task[None] | None = None
         self._has_failed = False
 
-    async def run(self) -> int:
-        """Run until the user leaves or the session ends; return the exit code."""
-        if self._attachments:
-            self._input.attach(self._attachments)
-        if self._first:
-            self._input.send(self._first)
+    async def run(self, first: str | None, attachments: Sequence[Attachment]) -> int:
+        """Run until the user leaves or the session ends; return the exit code.
+
+        `attachments` are sent with the prompt `first`, or without one with the first that is typed.
+        """
+        if attachments:
+            self._input.attach(attachments)
+        if first:
+            self._input.send(first)
         with _on_signals(self._screen.leave, signal.SIGTERM, signal.SIGHUP):
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -127,13 +115,12 @@ class Interactive:
             self._session.refresh()
 
     def _header(self) -> list[RenderableType]:
-        session, renderer = self._session, self._session.renderer
-        description = session.description
+        session, description = self._session, self._session.description
         title = f"  {legible(description.title)}" if description and description.title else ""
         return [
             Text.assemble(("Turnkeeper", "bold"), f" {Sign.DOT} {session.session_id}{title}"),
-            renderer.note(texts.model(description.model if description else None)),
-            renderer.command(texts.RESUME_LATER.format(command=self._resume_command), style="dim"),
+            renderer.note(session.model_line),
+            renderer.command(f"  {texts.RESUME_WITH.format(command=self._resume_command)}", style="dim"),
             renderer.note(texts.HINT),
         ]
 
@@ -150,18 +137,15 @@ class Interactive:
         self._session.refresh()
 
     async def _question(self, call: ToolCall) -> list[RenderableType]:
-        renderer = self._session.renderer
         question = texts.ASK_WITH_ARGUMENTS.format(tool=legible(call.name))
         heading = Text(f"{Sign.QUESTION} {question}", style="bold yellow")
-        if call.args_blob is None:
-            return [heading, *renderer.arguments(call, style=""), ""]
-        try:
-            arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
-        except GatewayError as error:
-            return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
-        left_out = len(arguments) - MAX_ARGUMENT_CHARS
-        more = [renderer.note(texts.left_out(left_out, "more character"))] if left_out > 0 else []
-        return [heading, Text(legible(arguments[:MAX_ARGUMENT_CHARS])), *more, ""]
+        if call.args_blob:
+            try:
+                arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
+            except GatewayError as error:
+                return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
+            call = call.model_copy(update={"args": arguments})
+        return [heading, *renderer.arguments(call, style=""), ""]
 
     # ---- animation and leaving
 
@@ -169,7 +153,6 @@ class Interactive:
         while True:
             await asyncio.sleep(FRAME_SECONDS)
             if self._session.is_busy:
-                self._session.state.ticks += 1
                 self._session.refresh()
 
     async def _finish(self, finishing: asyncio.Task[None]) -> bool:
@@ -191,7 +174,7 @@ class Interactive:
                 return
         if not session.conversation.is_over and not self._has_failed:
             goodbye = texts.SESSION_GOES_ON.format(command=self._resume_command)
-            session.print("", session.renderer.command(goodbye))
+            session.print("", renderer.command(goodbye))
 
 
 @contextlib.contextmanager

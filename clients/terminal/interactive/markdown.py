@@ -7,7 +7,6 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.table import Table
@@ -31,8 +30,8 @@ class _CodeBlock(CodeBlock):
     """Code without a box, so that people can copy it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        code = Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True)
-        yield Padding(code, (0, 0, 0, INDENT))
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 0, 0, INDENT))
 
 
 class _Table(TableElement):

@@ -4,6 +4,7 @@ This module knows nothing of sessions. To print, it erases the lower part, write
 again, all in one write on the event loop's thread, so that no key is lost and no frame is torn.
 """
 
+import asyncio
 import fcntl
 import os
 import struct
@@ -11,15 +12,12 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import ANSI, AnyFormattedText
-from prompt_toolkit.history import InMemoryHistory
-from prompt_toolkit.input.posix_utils import PosixStdinReader
+from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
@@ -37,45 +35,42 @@ MAX_INPUT_ROWS = 6
 ESCAPE_SECONDS = 0.2
 """How long after Esc another key may follow that belongs to it: Alt-Enter is Esc and Enter."""
 
-READ_BYTES = 1_024
-
-STYLE = {"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"}
-PLAIN_STYLE = {"sign": "bold", "status": "", "question": "bold"}
+STYLE = Style.from_dict({"sign": "bold ansicyan", "status": "ansibrightblack", "question": "bold ansiyellow"})
 
 
 class Screen:
-    """A terminal. `on_line` receives typed lines; Ctrl-C calls `on_interrupt`, and Esc calls `on_escape`."""
+    """A terminal. Ctrl-C calls `on_interrupt`, and Esc calls `on_escape`.
+
+    `on_line` receives typed lines, and returns whether it is done with the line; if not, it stays.
+    """
 
     def __init__(
         self,
-        stdout: Any,
         *,
         sign: str,
-        colour: bool,
-        on_line: Callable[[str], None],
+        on_line: Callable[[str], bool],
         on_interrupt: Callable[[], None],
         on_escape: Callable[[], None],
         on_change: Callable[[str], None],
     ) -> None:
-        """`stdout` is a terminal; nothing is drawn before `run`."""
+        """Stdin and stdout are a terminal; nothing is drawn before `run`."""
         self._live = ""
         self._status = ""
         self._question = ""
         self._is_left = False
         self._on_line = on_line
         # Without asking for the cursor's position: a slow terminal's reply would get into the typed text.
-        self._output = _WholeFrames(stdout, lambda: _size_of(stdout), enable_cpr=False)
+        self._output = _WholeFrames(sys.stdout, _terminal_size, enable_cpr=False)
         self._buffer = Buffer(
             multiline=True,
-            history=InMemoryHistory(),
             accept_handler=self._accept,
             on_text_changed=lambda buffer: on_change(buffer.text),
         )
         self._app: Application[None] = Application(
             layout=self._layout(sign),
             key_bindings=self._keys(on_interrupt, on_escape),
-            style=Style.from_dict(STYLE if colour else PLAIN_STYLE),
-            color_depth=ColorDepth.DEPTH_8_BIT if colour else ColorDepth.DEPTH_1_BIT,
+            style=STYLE,
+            color_depth=ColorDepth.from_env(),  # with NO_COLOR there are none
             erase_when_done=True,
             input=_TypeAheadInput(sys.stdin),
             output=self._output,
@@ -87,29 +82,29 @@ class Screen:
     async def run(self) -> None:
         """Read input until `leave`."""
         try:
-            await self._app.run_async(handle_sigint=False, pre_run=self._exit_if_left)
+            await self._app.run_async(handle_sigint=False)
         finally:
             self._output.release()
 
     def leave(self) -> None:
         """Make `run` return and erase everything below the printed text."""
         self._is_left = True
-        self._exit_if_left()
-
-    def _exit_if_left(self) -> None:
-        if self._is_left and self._app.is_running and not self._app.is_done:
+        if self._is_drawn:
             self._app.exit()
+
+    @property
+    def _is_drawn(self) -> bool:
+        return self._app.is_running and not self._app.is_done
 
     # ---- output
 
     def print(self, text: str) -> None:
-        is_drawn = self._app.is_running and not self._app.is_done
-        if is_drawn:
+        if self._is_drawn:
             self._output.hold()
             self._app.renderer.erase()
         self._output.write_raw(text.replace("\n", "\r\n"))
         self._output.flush()
-        if is_drawn:
+        if self._is_drawn:
             self._app.invalidate()
 
     def show(self, *, live: str, question: str, status: str) -> None:
@@ -124,7 +119,6 @@ class Screen:
 
     @property
     def input(self) -> str:
-        """The text of the input line."""
         return self._buffer.text
 
     def restore(self, text: str) -> bool:
@@ -142,13 +136,13 @@ class Screen:
 
     def _accept(self, buffer: Buffer) -> bool:
         text = well_formed(buffer.text).strip()
-        if text:
-            self._on_line(text)
-        return False
+        return text != "" and not self._on_line(text)
 
     def _layout(self, sign: str) -> Layout:
-        def text_window(text: Callable[[], AnyFormattedText], style: str = "") -> Window:
-            return Window(FormattedTextControl(text), dont_extend_height=True, wrap_lines=True, style=style)
+        def text_window(text: Callable[[], str], style: str = "") -> ConditionalContainer:
+            control = FormattedTextControl(lambda: ANSI(text()))
+            window = Window(control, dont_extend_height=True, wrap_lines=True, style=style)
+            return ConditionalContainer(window, Condition(lambda: text() != ""))
 
         input_window = Window(
             BufferControl(self._buffer, input_processors=[BeforeInput([("class:sign", f"{sign} ")])]),
@@ -156,40 +150,22 @@ class Screen:
             wrap_lines=True,
             dont_extend_height=True,
         )
-        return Layout(
-            HSplit(
-                [
-                    ConditionalContainer(text_window(lambda: ANSI(self._live)), Condition(lambda: self._live != "")),
-                    ConditionalContainer(
-                        text_window(lambda: self._question, "class:question"), Condition(lambda: self._question != "")
-                    ),
-                    Window(height=1, char=" "),
-                    input_window,
-                    Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
-                ]
-            ),
-            focused_element=input_window,
-        )
+        parts = [
+            text_window(lambda: self._live),
+            text_window(lambda: self._question, "class:question"),
+            Window(height=1, char=" "),
+            input_window,
+            Window(FormattedTextControl(lambda: self._status), height=1, style="class:status"),
+        ]
+        return Layout(HSplit(parts), focused_element=input_window)
 
     def _keys(self, on_interrupt: Callable[[], None], on_escape: Callable[[], None]) -> KeyBindings:
         keys = KeyBindings()
-
-        @keys.add("enter")
-        def _(event: KeyPressEvent) -> None:
-            self._buffer.validate_and_handle()
-
-        @keys.add("escape", "enter")
-        @keys.add("c-j")
-        def _(event: KeyPressEvent) -> None:
-            self._buffer.insert_text("\n")
-
-        @keys.add("c-c")
-        def _(event: KeyPressEvent) -> None:
-            on_interrupt()
-
-        @keys.add("escape")
-        def _(event: KeyPressEvent) -> None:
-            on_escape()
+        keys.add("enter")(lambda event: self._buffer.validate_and_handle())
+        keys.add("escape", "enter")(lambda event: self._buffer.insert_text("\n"))
+        keys.add("c-j")(lambda event: self._buffer.insert_text("\n"))
+        keys.add("c-c")(lambda event: on_interrupt())
+        keys.add("escape")(lambda event: on_escape())
 
         @keys.add("c-d")
         def _(event: KeyPressEvent) -> None:
@@ -204,36 +180,16 @@ class Screen:
 class _TypeAheadInput(Vt100Input):
     """Input that includes keys typed before the terminal was in raw mode: Enter sends there too (API-6)."""
 
-    def __init__(self, stdin: TextIO) -> None:
-        super().__init__(stdin)
-        self.stdin_reader = self._reader = _TypeAheadReader(stdin.fileno(), encoding=stdin.encoding)
-
     @contextmanager
-    def raw_mode(self) -> Iterator[None]:
-        """Read each key as it is typed inside the block."""
-        with super().raw_mode():
-            waiting = fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i")))
-            (self._reader.ahead,) = struct.unpack("i", waiting)
+    def attach(self, input_ready_callback: Callable[[], None]) -> Iterator[None]:
+        """Call `input_ready_callback` inside the block for keys, first for those typed before raw mode."""
+        with super().attach(input_ready_callback):
+            (waiting,) = struct.unpack("i", fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(struct.calcsize("i"))))
+            # Until now, the terminal has turned Enter into a line feed and Ctrl-D into a NUL.
+            text = self.stdin_reader.read(waiting) if waiting else ""
+            self.vt100_parser.feed(text.replace("\n", "\r").replace("\0", "\x04"))
+            asyncio.get_running_loop().call_soon(input_ready_callback)
             yield
-
-
-class _TypeAheadReader(PosixStdinReader):
-    """Reads keys. Before raw mode, the terminal turns Enter into a line feed and Ctrl-D into a NUL; this undoes it."""
-
-    ahead = 0
-    """How many bytes from before raw mode are still unread."""
-
-    def __init__(self, descriptor: int, *, encoding: str) -> None:
-        super().__init__(descriptor, encoding=encoding)
-        self._encoding = encoding
-
-    def read(self, count: int = READ_BYTES) -> str:
-        if not self.ahead:
-            return super().read(count)
-        text = super().read(min(count, self.ahead))
-        # Without text, none of them is left, or only part of a character.
-        self.ahead = max(0, self.ahead - len(text.encode(self._encoding, self.errors))) if text else 0
-        return text.replace("\n", "\r").replace("\0", "\x04")
 
 
 class _WholeFrames(Vt100_Output):
@@ -262,9 +218,9 @@ class _WholeFrames(Vt100_Output):
             super().flush()
 
 
-def _size_of(stdout: Any) -> Size:
+def _terminal_size() -> Size:
     try:
-        columns, rows = os.get_terminal_size(stdout.fileno())
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         columns, rows = 80, 24
     return Size(rows=rows or 24, columns=columns or 80)

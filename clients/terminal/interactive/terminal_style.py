@@ -1,7 +1,6 @@
 """A terminal's width, colours and characters."""
 
 import io
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +13,6 @@ MAX_COLUMNS = 100
 
 THEME = Theme(
     {
-        "markdown.h1": "bold underline",
         "markdown.h2": "bold",
         "markdown.h3": "bold",
         "markdown.h4": "italic",
@@ -69,7 +67,7 @@ _ASCII = str.maketrans(
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """Renders for one terminal. `columns` returns its current width; without `colour`, bold and italic remain."""
+    """Renders for one terminal. `columns` returns its current width; without `colour`, texts have no styles."""
 
     columns: Callable[[], int]
     colour: bool = True
@@ -86,9 +84,7 @@ class TerminalStyle:
             file=io.StringIO(),
             force_terminal=True,
             color_system="standard" if self.colour else None,
-            no_color=not self.colour,
             width=self.width,
-            legacy_windows=False,
             theme=THEME,
             highlight=False,
             markup=False,
@@ -110,8 +106,3 @@ class TerminalStyle:
         except (UnicodeEncodeError, LookupError):
             return text.translate(_ASCII).encode(self.encoding, errors="replace").decode(self.encoding)
         return text
-
-
-def wants_colour() -> bool:
-    """Return whether to use colours: not with `NO_COLOR` (no-color.org) or a dumb terminal."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -163,8 +163,12 @@ def decided(**approval: Any) -> dict[str, Any]:
         (posted(None, user(id="no such id")), "messages[1].user.id"),
         (posted(user(parts=[])), "messages[0].user.parts"),
         (posted(user(parts=[{"type": "file", "mediaType": "image/png", "url": "data:"}])), "messages[0].parts[0].url"),
-        (posted(user(parts=[{"type": "file", "url": "data:text/plain;base64,aGk="}])), "messages[0].user.parts[0]"),
+        (
+            posted(user(parts=[{"type": "file", "url": "data:text/plain;base64,aGk="}])),
+            "messages[0].user.parts[0].file.mediaType",
+        ),
         (posted(user(parts=[{"type": "data-x", "data": 1}])), "messages[0].user.parts[0]"),
+        (posted(user(parts=[{"type": ["file"]}])), "messages[0].user.parts[0]"),
         (posted(user("  ")), "messages[0].parts"),
         ({"id": "never-was", "message": user("a\0b")}, "message.parts"),
         (posted(user("x" * 100_001)), "messages[0].parts"),

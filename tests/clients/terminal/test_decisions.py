@@ -104,8 +104,9 @@ async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_b
             mine.type("s")
             await mine.until("The question changed while you were typing")
             assert len(env.tools.calls) == 1
-            mine.press("c-c")
-            await mine.until("Stopping this turn")
+            mine.press("enter")
+            await mine.until("Done.")
+            assert len(env.tools.calls) == 2
 
 
 async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, env: Environment) -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from turnkeeper.clients.terminal.interactive.renderer import Renderer
+from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
 
 
 def printed(text: str, *, columns: int = 60) -> str:
     style = TerminalStyle(lambda: columns, colour=False)
-    lines = style.render(Renderer(style).markdown(text)).split("\n")
+    lines = style.render(renderer.markdown(text)).split("\n")
     assert max(map(len, lines)) <= columns
     return "\n".join(line.strip() for line in lines).strip()
 

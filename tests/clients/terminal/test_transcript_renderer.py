@@ -7,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.models.builders import NOW, answer_turn, asks, at, complete_turn, fail_turn, says, send, session
 from turnkeeper.clients.python.conversation import Conversation
-from turnkeeper.clients.terminal.interactive.renderer import Renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
@@ -21,7 +20,7 @@ class Printed:
 
     def __init__(self) -> None:
         self.style = TerminalStyle(lambda: 80, colour=False)
-        self.transcript = TranscriptRenderer(Renderer(self.style))
+        self.transcript = TranscriptRenderer()
         self.conversation = Conversation()
         self.lines: list[str] = []
 

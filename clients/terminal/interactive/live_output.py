@@ -4,8 +4,9 @@ The end of a growing text is shown as far as there is room. Once the text is fin
 (`transcript_renderer.py`).
 """
 
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -13,15 +14,17 @@ from rich.text import Text
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.formatting import counted, elapsed, one_line
-from turnkeeper.clients.terminal.interactive.renderer import Renderer, call_signature
+from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
-from turnkeeper.clients.terminal.opening import resume_command
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialPart
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall
+
+FRAME_SECONDS = 0.1
+"""The time between two frames of an animation."""
 
 MAX_QUEUE_LINES = 5
 MAX_TASK_LINES = 8
@@ -33,55 +36,48 @@ MIN_ROOM = 20
 """In narrow terminals, lines are broken rather than shortened further."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PendingPrompt:
     """A typed prompt that the session does not show yet."""
 
     message_id: str
     text: str
-    attachments: tuple[Attachment, ...] = ()
+    attachments: list[Attachment]
+    is_accepted: bool = False
+    """Whether the gateway has confirmed it."""
 
 
-@dataclass
-class LiveState:
-    """The state that the live output shows.
+class LiveOutput:
+    """The live output of one session."""
 
-    `stopping`: the id of the turn that is being stopped; `ticks` counts the frames of animations. `url`: the gateway's,
-    where it has to be repeated in commands.
-    """
-
-    conversation: Conversation = field(default_factory=Conversation)
-    pending: list[PendingPrompt] = field(default_factory=list)
-    connection_error: str | None = None
-    stopping: str | None = None
-    ticks: int = 0
-    url: str | None = None
-
-
-class LiveRenderer:
-    """Renders the live output."""
-
-    def __init__(self, style: TerminalStyle, renderer: Renderer) -> None:
+    def __init__(self, style: TerminalStyle, resume_command: Callable[[str], str]) -> None:
+        """`resume_command` returns the command that continues a session."""
+        self.conversation = Conversation()
+        self.pending: list[PendingPrompt] = []
+        self.connection_error: str | None = None
+        self.stopping: str | None = None
+        """The id of the turn that was stopped last."""
         self._style = style
-        self._renderer = renderer
+        self._resume_command = resume_command
         self._partial_lines: list[str] = []
         self._partial_key: tuple[list[PartialPart], int] = [], 0
 
-    def render(self, state: LiveState, *, now: datetime, rows: int) -> str:
-        """Return the state as terminal text of at most `rows` lines; empty if there is nothing to show."""
-        parts = [*self._activity(state, now), *self._tasks(state), *self._queue(state)]
+    def render(self, *, rows: int) -> str:
+        """Return the live output as terminal text of at most `rows` lines; empty if there is nothing to show."""
+        parts = [*self._activity(datetime.now(UTC)), *self._tasks(), *self._queue()]
         below = [line for part in parts for line in self._lines(part)]
-        partial = self._partial_output(state.conversation.partial_parts)
+        partial = self._partial_output()
         between = [""] if partial and below else []
         return "\n".join([*partial[-max(1, rows - len(below) - len(between)) :], *between, *below])
 
     # ---- partial output
 
-    def _partial_output(self, parts: list[PartialPart]) -> list[str]:
+    def _partial_output(self) -> list[str]:
         """Return the partial output's lines, rendered like final text. They are cached by parts and width."""
-        if (parts, self._style.width) != self._partial_key:
-            self._partial_key = parts, self._style.width
-            self._partial_lines = [line for part in parts for line in self._part(part)]
+        key = self.conversation.partial_parts, self._style.width
+        if key != self._partial_key:
+            self._partial_key = key
+            self._partial_lines = [line for part in key[0] for line in self._part(part)]
         return self._partial_lines
 
     def _part(self, part: PartialPart) -> list[str]:
@@ -92,75 +88,68 @@ class LiveRenderer:
                 return self._lines(Text(f"  {Sign.THOUGHT} {end}", style="dim italic"))
             case "respond":
                 text = end_of(part.text, MAX_PARTIAL_CHARS)
-                return ["", *self._lines(self._renderer.markdown(text))] if text.strip() else []
+                return ["", *self._lines(renderer.markdown(text))] if text.strip() else []
             case "call":
                 return self._lines(Text(f"  {Sign.TOOL} {one_line(part.text, 80)}…", style="dim"))
 
     # ---- activity
 
-    def _activity(self, state: LiveState, now: datetime) -> list[RenderableType]:
-        conversation, spinner = state.conversation, SPINNER[state.ticks % len(SPINNER)]
-        if state.connection_error is not None:
-            return [self._renderer.error(texts.STILL_LOST.format(reason=state.connection_error))]
+    def _activity(self, now: datetime) -> list[RenderableType]:
+        conversation, spinner = self.conversation, SPINNER[int(now.timestamp() / FRAME_SECONDS) % len(SPINNER)]
+        if self.connection_error is not None:
+            return [renderer.error(texts.STILL_LOST.format(reason=self.connection_error))]
         if conversation.status == "waiting_retry":
             return [Text(f"  {spinner} {_waiting_for_model(conversation, now)}", style="dim")]
         turn = conversation.running_turn
         if turn is None:
             return []
-        time = elapsed(_seconds_of_step(turn, now))
-        running = running_calls(turn)
-        if running:
-            return [self._running_call(call, f"{spinner} {time}") for call in running]
+        started_at = turn.steps[-1].timestamp if turn.steps else turn.timestamp
+        time = elapsed((now - started_at).total_seconds())
+        if running := running_calls(turn):
+            lines = [renderer.call_line(call, max_chars=self._room) for call in running]
+            return [line.append(f" {spinner} {time}") for line in lines]
         is_writing = any(part.kind == "respond" for part in conversation.partial_parts)
-        if conversation.awaiting_calls or (is_writing and not state.stopping):
+        is_stopping = self.stopping == turn.id
+        if conversation.awaiting_calls or (is_writing and not is_stopping):
             return []
-        activity = texts.STOPPING if state.stopping else texts.THINKING
+        activity = texts.STOPPING if is_stopping else texts.THINKING
         return [Text(f"  {spinner} {activity} {time}".rstrip(), style="dim")]
-
-    def _running_call(self, call: ToolCall, progress: str) -> Text:
-        line = Text(f"  {Sign.TOOL} ", style="dim")
-        line.append(call_signature(call, max_chars=self._room), style="not dim")
-        return line.append(f" {progress}")
 
     # ---- tasks
 
-    def _tasks(self, state: LiveState) -> list[RenderableType]:
+    def _tasks(self) -> list[RenderableType]:
         """Return a line per running task, and for one that needs a decision the command to decide with."""
-        working = [task for task in state.conversation.tasks if task.is_working]
-        return [self._task(task, state.url) for task in working[:MAX_TASK_LINES]]
+        working = [task for task in self.conversation.tasks if task.is_working]
+        return [self._task(task) for task in working[:MAX_TASK_LINES]]
 
-    def _task(self, task: SubTask, url: str | None) -> Text:
+    def _task(self, task: SubTask) -> Text:
         percent = "" if task.percent is None else f"{task.percent} %"
-        facts = [texts.TASK_STATUS[task.status], percent, task.message or ""]
-        progress = f" {Sign.DOT} ".join(filter(None, facts))
+        progress = renderer.facts([texts.TASK_STATUS[task.status], percent, task.message or ""])
         words = texts.TASK_PROGRESS.format(title=task.title, progress=progress)
         line = Text(f"  {Sign.TOOL} {one_line(words, self._room)}", style="dim")
         if task.status != "input_required":
             return line
-        command = resume_command(task.task_id, url=url)
+        command = self._resume_command(task.task_id)
         return line.append(f"\n    {texts.TASK_DECIDE_WITH.format(command=command)}", style="not dim")
 
     # ---- waiting prompts
 
-    def _queue(self, state: LiveState) -> list[RenderableType]:
-        waiting = state.conversation.waiting
+    def _queue(self) -> list[RenderableType]:
+        waiting = self.conversation.waiting
         queued = {prompt.id for prompt in waiting}
-        lines: list[tuple[str, QueuedPrompt | PendingPrompt]] = [
+        prompts: list[tuple[str, QueuedPrompt | PendingPrompt]] = [
             (texts.JOINS_TURN if prompt.mode == "steer" else texts.QUEUED.format(position=prompt.position), prompt)
             for prompt in waiting
         ]
-        lines += [(texts.SENDING, prompt) for prompt in state.pending if prompt.message_id not in queued]
-        parts: list[RenderableType] = [
-            Text(f"  {Sign.QUEUED} {label}  {self._queued_line(prompt)}", style="dim")
-            for label, prompt in lines[:MAX_QUEUE_LINES]
+        prompts += [(texts.SENDING, prompt) for prompt in self.pending if prompt.message_id not in queued]
+        lines = [
+            f"  {Sign.QUEUED} {label}  {one_line(with_names(prompt.text, prompt.attachments), self._room)}"
+            for label, prompt in prompts[:MAX_QUEUE_LINES]
         ]
-        if len(lines) > MAX_QUEUE_LINES:
-            more = counted(len(lines) - MAX_QUEUE_LINES, "more prompt")
-            parts.append(Text(f"    {texts.MORE_PROMPTS.format(prompts=more)}", style="dim"))
-        return parts
-
-    def _queued_line(self, prompt: QueuedPrompt | PendingPrompt) -> str:
-        return one_line(with_names(prompt.text, prompt.attachments), self._room)
+        if len(prompts) > MAX_QUEUE_LINES:
+            more = counted(len(prompts) - MAX_QUEUE_LINES, "more prompt")
+            lines.append(f"    {texts.MORE_PROMPTS.format(prompts=more)}")
+        return [Text(line, style="dim") for line in lines]
 
     @property
     def _room(self) -> int:
@@ -185,19 +174,12 @@ def end_of(text: str, max_chars: int) -> str:
 
 
 def running_calls(turn: ConversationMessage) -> list[ToolCall]:
-    """Return the calls of a turn that are running."""
     step = turn.steps[-1] if turn.steps else None
     calls = step.tool_calls if isinstance(step, ModelStep) else []
     # While a call of a step waits for approval, none of the step's calls runs.
     if any(call.awaits_approval for call in calls):
         return []
     return [call for call in calls if call.result is None]
-
-
-def _seconds_of_step(turn: ConversationMessage, now: datetime) -> float:
-    """Return how many seconds the current step has been running."""
-    started_at = turn.steps[-1].timestamp if turn.steps else turn.timestamp
-    return max(0.0, (now - started_at).total_seconds())
 
 
 def _waiting_for_model(conversation: Conversation, now: datetime) -> str:
