@@ -25,7 +25,7 @@ async def open_session(gateway: GatewayClient, session_id: str | None, *, turns:
     await gateway.health()
     if session_id is not None:
         return OpenedSession(session_id, is_new=False, page=await newest_page(gateway, session_id, turns=turns))
-    session = await gateway.start(f"chat-{secrets.token_hex(4)}")
+    session = await gateway.start(f"chat-{secrets.token_hex(5)}")
     return OpenedSession(session.workflow_id, is_new=True)
 
 
