@@ -23,9 +23,9 @@ chat: $(INSTALLED) ## chat in the terminal while it runs; SESSION=<id> continues
 demo: $(INSTALLED) ## play a short demo with two crashes: about 20 s, offline
 	@$(BIN)/turnkeeper demo
 
-# Two processes for each core, at most eight: tests often wait, but more of them only slow each other down. Files run in
-# the order of tests/file_order.py.
-TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
+# Three processes for each core, at most eight: tests often wait, but more of them only slow each other down. Files run
+# in the order of tests/file_order.py.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(min(8, 3 * (os.cpu_count() or 1)))')
 
 # Tests without a server, which never wait.
 FAST_TESTS := tests/architecture tests/models turnkeeper/models
