@@ -48,6 +48,7 @@ from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
+from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
 from turnkeeper.workflows.hosting.payload_visits import spare_needless_visits
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
@@ -210,21 +211,22 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     providers = build_providers(settings)
-    async with (
-        Stores.of(settings) as stores,
-        carrier_factory(settings)(client) as partials,
-        build_toolbox(settings) as tools,
-        build_worker(
-            client,
-            settings,
-            providers=providers,
-            tools=tools,
-            stores=stores,
-            partials=partials,
-            interceptors=interceptors,
-        ),
-    ):
-        await stop_requested.wait()
+    with loop_watchdog():
+        async with (
+            Stores.of(settings) as stores,
+            carrier_factory(settings)(client) as partials,
+            build_toolbox(settings) as tools,
+            build_worker(
+                client,
+                settings,
+                providers=providers,
+                tools=tools,
+                stores=stores,
+                partials=partials,
+                interceptors=interceptors,
+            ),
+        ):
+            await stop_requested.wait()
 
 
 async def main() -> None:

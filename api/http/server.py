@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
 from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
 
 STOP_SECONDS = 3
 """Time for open requests to finish when the gateway stops."""
@@ -79,6 +80,10 @@ class GatewayServer(uvicorn.Server):
         gc.freeze()
         allow_descriptors(self._bounds.max_connections + SPARE_DESCRIPTORS)
         super().run(sockets)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with loop_watchdog():
+            await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and make the kernel drop closed connections with unsent data, on systems that support that."""
