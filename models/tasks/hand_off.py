@@ -65,7 +65,7 @@ class HandOff(NamedTuple):
     history: ConversationHistory | None
     warnings: list[TaskValidationWarning]
     wholes: Sequence[str] = ()
-    """The whole text of each message of the history, before it was cut."""
+    """The whole text of each message of the history, before it was cut; it may be unencodable."""
     relevance: Sequence[ExchangeRelevance] = ()
     """Of each exchange that was read, if they were ranked."""
     contents: Mapping[str, bytes] = MappingProxyType({})
@@ -165,7 +165,7 @@ def _relevant(
     """Return the messages that matter to `query`, what was decided of each exchange, and a warning about the others."""
     if rank is None:
         raise ValueError("a policy with relevant_to needs a function that ranks messages")
-    scores = rank(query, [reading.whole for reading in readings])
+    scores = rank(query, [encodable_text(reading.whole) for reading in readings])
     exchanges = select_exchanges(
         [reading.message for reading in readings], scores, policy, indexes=[reading.position for reading in readings]
     )
@@ -206,7 +206,7 @@ class _Reading:
         self._has_stored_contents = has_stored_contents
         self.warnings: list[TaskValidationWarning] = []
         self.whole = ""
-        """The text before it was cut."""
+        """The text before it was cut; it may be unencodable."""
         self.contents: Mapping[str, bytes] = {}
         """The contents of the attachments, by hash."""
 
@@ -224,7 +224,7 @@ class _Reading:
             self._warn("empty_content", "content", "The message has no content and was skipped.")
             return None
         limit = self._policy.text_limit(role)
-        text, self.whole = limit.cut(content), encodable_text(content)
+        text, self.whole = limit.cut(content), content
         truncated = len(content) > limit.max_chars
         if truncated:
             self._warn_of_cut(len(content), len(text))
