@@ -183,6 +183,10 @@ IDEMPOTENCY_KEY_REUSED = (
     "The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key."
 )
 ID_WAS_USED = "The id {session_id!r} was used before. Choose another."
+ID_IS_BEING_DELETED = (
+    "The session {session_id!r} is being deleted, which takes up to a minute. Send the request again then, or choose "
+    "another id."
+)
 IMPORTS_BUSY = "Other documents are being imported. Try again in a moment."
 COPY_LOST_TURNS = "Turns of the copy were deleted while it was made. Send the request again."
 COPY_UNFINISHED = (

@@ -217,6 +217,11 @@ def id_was_used(workflow_id: WorkflowId) -> ProblemError:
     return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id_of(workflow_id)))
 
 
+def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
+    """409: the session that has the id is being deleted; then the id is free."""
+    return ProblemError(409, "session-exists", texts.ID_IS_BEING_DELETED.format(session_id=session_id_of(workflow_id)))
+
+
 def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
     """409: a copy of something else was begun with the id."""
     return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))

@@ -64,6 +64,12 @@ class Stores:
             UnfinishedCopies(database),
         )
 
+    async def has(self, session_id: WorkflowId) -> bool:
+        """Return whether the session has archived turns or a row in the index, or a copy was begun with its id."""
+        if await self.archive.count(session_id) or await self.index.find(session_id) is not None:
+            return True
+        return await self.unfinished_copies.find(session_id) is not None
+
     async def delete(self, session_id: WorkflowId) -> int:
         """Delete everything of the session but its audit; return the number of its archived turns."""
         await self.blobs.delete(session_id)

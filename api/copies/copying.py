@@ -13,7 +13,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import find_first_run, find_running_deletion
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
@@ -50,8 +50,8 @@ class SessionCopies:
         await self.sweep()
         copies = self._stores.unfinished_copies
         earlier = await read_store(copies.find(workflow_id), until=seconds_from_now(REQUEST_SECONDS))
-        if await self._is_being_deleted(workflow_id):
-            raise problems.id_was_used(workflow_id)
+        if await find_running_deletion(self._client, workflow_id):
+            raise problems.id_is_being_deleted(workflow_id)
         if await find_first_run(self._client, workflow_id) is not None:
             if earlier is not None:  # of the copy that the session began as
                 await copies.finish(workflow_id)
@@ -98,10 +98,6 @@ class SessionCopies:
         handle = self._client.get_workflow_handle(workflow_id)
         description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
         return (await description.memo()).get(COPIED_FROM) == source
-
-    async def _is_being_deleted(self, workflow_id: WorkflowId) -> bool:
-        deletion = await find_deletion(self._client, workflow_id)
-        return deletion is not None and not deletion.is_done
 
     async def sweep(self) -> None:
         """Remove what is left of copies that were broken off and not repeated, and of starts with attachments."""

@@ -81,10 +81,9 @@ class SessionDeleter:
             return first_run_id == deletion.first_run_id
         if not deletion.is_done:
             return True
-        # An archive restored from a backup has the turns of a deleted session again.
+        # A copy may have been begun with the id; an archive restored from a backup has the deleted turns again.
         try:
-            count_call = self._stores.archive.count(workflow_id)
-            return not await read_store(count_call, until=seconds_from_now(ARCHIVE_SECONDS))
+            return not await self._stores_have(workflow_id)
         except StoreUnavailableError:
             return True
 
@@ -107,17 +106,19 @@ class SessionDeleter:
         await call_temporal(start_call, workflow_id)
 
     async def _raise_if_unknown(self, workflow_id: WorkflowId, first_run_id: str | None) -> None:
-        """Raise 404 if neither Temporal nor the archive has the session, and 503 if the archive can't be read."""
+        """Raise 404 if neither Temporal nor the stores have the session, and 503 if they can't be read."""
         try:
-            count = await read_store(self._stores.archive.count(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
-            row = await read_store(self._stores.index.find(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
+            is_stored = await self._stores_have(workflow_id)
         except StoreUnavailableError as error:
             raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
-        if first_run_id is None and not count and row is None:
+        if first_run_id is None and not is_stored:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
             raise problems.unknown_session(workflow_id)
+
+    async def _stores_have(self, workflow_id: WorkflowId) -> bool:
+        return await read_store(self._stores.has(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
 
     async def _end(self, workflow_id: WorkflowId, deletion: Deletion) -> None:
         """End the deletion of an earlier session with the id: it only waits for what Temporal deletes by itself."""

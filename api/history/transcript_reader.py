@@ -22,6 +22,7 @@ from turnkeeper.api.history.archived_turns import missing_turns_error, turns_bef
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
 from turnkeeper.models.ids import WorkflowId
@@ -44,8 +45,7 @@ class TranscriptReader:
     def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer) -> None:
         self._reader = reader
         self._archive = stores.archive
-        self._index = stores.index
-        self._copies = stores.unfinished_copies
+        self._stores = stores
         self._texts = texts
 
     async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
@@ -125,19 +125,16 @@ class TranscriptReader:
         Temporal retains ended sessions for a limited time, but ids are never reused (API-1).
         """
         try:
-            was_used = await read_store(self._has(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
+            was_used = await read_store(self._stores.has(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
         except StoreUnavailableError:
             return  # if Temporal still has the session, it rejects the id itself
         if was_used:
             try:
                 await self._reader.describe(workflow_id)
-            except problems.ProblemError as problem:
-                raise problems.id_was_used(workflow_id) if problem.problem.status == 404 else problem from None
-
-    async def _has(self, workflow_id: WorkflowId) -> bool:
-        if await self._archive.count(workflow_id) or await self._index.find(workflow_id) is not None:
-            return True
-        return await self._copies.find(workflow_id) is not None
+            except ProblemError as problem:
+                if problem.problem.status != 404:
+                    raise
+                raise await used_id_error(self._reader.client, workflow_id) from None
 
     async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
         receipt = await self._reader.receipt(workflow_id, message_id)

@@ -53,17 +53,32 @@ def first_run_of(description: WorkflowExecutionDescription) -> str:
     return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
 
 
+async def find_running_deletion(client: Client, workflow_id: WorkflowId) -> Deletion | None:
+    """Return the running deletion of the session that has the id now; `None` if there is none. Raises 503."""
+    deletion = await find_deletion(client, workflow_id)
+    if deletion is None or deletion.is_done:
+        return None
+    # Otherwise a new session has the id.
+    is_of_it = await find_first_run(client, workflow_id) in (None, deletion.first_run_id)
+    return deletion if is_of_it else None
+
+
 async def raise_if_deleted(client: Client, workflow_id: WorkflowId) -> None:
     """Raise 404 if the session is being deleted: for clients it is gone, though Temporal takes a while (API-1).
 
     Call it for closed sessions only, since a deletion begins by terminating the session. While the archive is
     unavailable, or Temporal doesn't permit the deletion, the session can still be read.
     """
-    deletion = await find_deletion(client, workflow_id)
-    if deletion is None or deletion.is_done or deletion.problem:
-        return
-    if await find_first_run(client, workflow_id) in (None, deletion.first_run_id):  # otherwise a new session has the id
+    deletion = await find_running_deletion(client, workflow_id)
+    if deletion and not deletion.problem:
         raise problems.unknown_session(workflow_id)
+
+
+async def used_id_error(client: Client, workflow_id: WorkflowId) -> ProblemError:
+    """Return the 409 for an id that another session has or had. Raises 503."""
+    if await find_running_deletion(client, workflow_id):
+        return problems.id_is_being_deleted(workflow_id)
+    return problems.id_was_used(workflow_id)
 
 
 async def _describe(client: Client, workflow_id: WorkflowId, workflow: str) -> WorkflowExecutionDescription | None:

@@ -23,6 +23,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api import problems
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
@@ -94,7 +95,7 @@ class SessionCommands:
             await call_temporal(start_call, workflow_id)
             self._estimates.of(workflow_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
-            raise problems.id_was_used(workflow_id) from error
+            raise await used_id_error(self._client, workflow_id) from error
         self._list(workflow_id, start, start.first_prompt)
 
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:

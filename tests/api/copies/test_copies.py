@@ -16,6 +16,7 @@ from temporalio.client import Client
 from tests.api.conftest import gateway
 from tests.api.copies.record import EXPORTS
 from tests.api.copies.rich_sessions import PICTURE, exported, imported, model_view, rich_session, transcript
+from tests.api.history.test_archive import deleted
 from tests.api.history.test_forgotten_sessions import forget
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
@@ -203,6 +204,8 @@ async def test_ses_18_the_rest_of_a_broken_copy_is_deleted_on_request_or_by_a_la
 ) -> None:
     document, http, stores = await exported(shared_http, rich.handle.id), shared_http, shared_env.stores
     names = [f"copy-{uuid4()}", f"copy-{uuid4()}"]
+    assert (await http.post("/workflow", json={"id": names[0]})).status_code == 201
+    await deleted(http, names[0])  # an earlier session with the id
 
     async def dies(*_: object, **__: object) -> None:
         raise RuntimeError("the gateway dies here")
@@ -213,10 +216,8 @@ async def test_ses_18_the_rest_of_a_broken_copy_is_deleted_on_request_or_by_a_la
             assert (await http.post("/workflow/import", params={"id": name}, json=document)).status_code == 500
             assert (await stores.archive.count(WorkflowId(name)) > 0) is has_turns
 
-    async def is_deleted() -> bool:
-        return (await http.delete(f"/workflow/{names[0]}")).status_code == (200 if has_turns else 404)
-
-    await until(is_deleted)
+    assert (await deleted(http, names[0]))["status"] == "deleted"
+    assert await stores.unfinished_copies.find(WorkflowId(names[0])) is None
     with monkeypatch.context() as patch:
         patch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
         await imported(http, document)

@@ -1,5 +1,6 @@
 """A deletion is a workflow: it needs no gateway, stands in no list, and leaves other sessions alone: API-1."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from httpx import AsyncClient
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
+from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
@@ -38,12 +40,18 @@ async def test_api_1_without_a_worker_a_session_is_gone_to_who_asks_and_deleted_
     for tail in ("", "/conversation", "/queue/p1", f"/blobs/{'0' * 64}"):
         read = await http_alone.get(f"/workflow/{session}{tail}")
         assert (read.status_code, problem_of(read)) == (404, "unknown-session"), tail
+    document = json.loads((EXPORTS / "v1.json").read_text())
+    for body, path in (({"id": session}, ""), (document, f"/import?id={session}")):
+        started = await http_alone.post(f"/workflow{path}", json=body)
+        assert (started.status_code, problem_of(started)) == (409, "session-exists")
+        assert "is being deleted" in started.json()["detail"], "the id is not free yet"
     prompted = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "hi"})
     assert (prompted.status_code, problem_of(prompted)) == (409, "session-ended")
     async with environment(temporal, task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path):
         assert await deleted(http_alone, session) == receipt(session, "deleted", 0, runs=1)
     again = await http_alone.delete(f"/workflow/{session}")
     assert (again.status_code, again.json()) == (200, receipt(session, "deleted", 0, runs=1)), "it needs no worker"
+    assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
 
 
 def receipt(session: str, status: str, remaining: int | None, *, runs: int | None = None) -> dict[str, Any]:
