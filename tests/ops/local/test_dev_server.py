@@ -68,7 +68,7 @@ async def test_ops_2_a_started_server_is_ready_for_sessions_and_says_where_it_is
 
 async def test_ses_17_a_server_that_is_not_prepared_registers_the_search_attributes_itself(folder):
     async with DevServer(folder, ui_port=None, prepares=False):
-        client = await connect(Settings(state_dir=folder))
+        client = await connect(Settings(state_dir=folder), patience=30)
         await until(lambda: has_every_attribute(client))
 
 
