@@ -15,6 +15,7 @@ from urllib.parse import quote
 import yaml
 
 from tests.processes.environment import SETTINGS, environment_without
+from tests.restart_ports import restart_port
 from tests.stores import postgresql
 from tests.stores.partials import redis_server
 from tests.stores.postgresql import PostgreSQL
@@ -22,7 +23,7 @@ from tests.stores.test_compose import COMPOSE, run_job
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.ports import LOOPBACK, free_port
+from turnkeeper.ops.local.ports import LOOPBACK
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.ops.local.temporal_binary import find_binary
@@ -60,8 +61,8 @@ class Services:
             )
             run_job(self._postgresql, ARCHIVE_PASSWORD)
             redis = running.enter_context(redis_server.running(_required(redis_server.find_redis(), "redis-server")))
-            temporal = f"{LOOPBACK}:{free_port()}"
-            self.gateway = Gateway(host=LOOPBACK, port=free_port())
+            temporal = f"{LOOPBACK}:{restart_port()}"
+            self.gateway = Gateway(host=LOOPBACK, port=restart_port())
             self._addresses = {
                 "TEMPORAL_ADDRESS": temporal,
                 "TURNKEEPER_ARCHIVE_URL": self._archive_url,

@@ -1,0 +1,18 @@
+"""Ports of servers that a test restarts."""
+
+import random
+import socket
+from contextlib import suppress
+
+from turnkeeper.ops.local.ports import LOOPBACK
+
+FIRST, LAST = 20_000, 32_767
+"""Linux assigns ports from 32,768 on: one of those may be another program's while the server is down."""
+
+
+def restart_port() -> int:
+    """Return a port that is free now, and that the system assigns to nobody."""
+    while True:
+        port = random.randint(FIRST, LAST)
+        with suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
