@@ -40,9 +40,6 @@ MAX_NESTING = 100
 """Maximum levels of lists and objects in a call's arguments and in a tool's schema. JSON readers give up at about 200,
 and a session's carried state nests them about ten levels deeper."""
 
-EARLIER_HISTORY_EVENTS = 2_000
-"""Default of `max_history_events` for sessions that were started under rules 1."""
-
 LAST_HISTORY_EVENTS = 40_000
 """Temporal ends a run at 51,200 events or 50 MB; pending activities still need some of them."""
 
@@ -82,16 +79,6 @@ class Limits(Strict):
     max_history_events: int = Field(500, ge=50, le=10_000)
     """Replaying 500 takes 0.2 s of CPU, and 2 s on a CPU that eight processes share (OPS-10)."""
     max_history_bytes: int = Field(4_000_000, ge=20_000, le=10_000_000)
-
-    def with_earlier_defaults(self) -> "Limits":
-        """Return the limits of a session that was started under earlier defaults (SES-19).
-
-        >>> Limits().with_earlier_defaults().max_history_events
-        2000
-        """
-        if "max_history_events" in self.model_fields_set:
-            return self
-        return self.model_copy(update={"max_history_events": EARLIER_HISTORY_EVENTS})
 
     @property
     def last_history_events(self) -> int:

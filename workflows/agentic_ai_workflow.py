@@ -46,8 +46,7 @@ with workflow.unsafe.imports_passed_through():
         read_start,
     )
     from turnkeeper.models.session.outside_start import check_outside_start
-    from turnkeeper.models.session.queue.prompts import Prompt, QueueView, has_attachments
-    from turnkeeper.models.session.rules import CURRENT_RULES, Since
+    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_prompt import task_prompt
@@ -82,15 +81,12 @@ class AgenticAIWorkflow:
     @workflow.init
     def __init__(self, start: Any = None, *rest: Any) -> None:
         """Build all state, so that a signal that arrives before `run` finds it (SES-4)."""
-        # A run keeps the rules that it began with, also on replay; its next run gets the current ones.
-        rules = next((number for number in range(CURRENT_RULES, 1, -1) if workflow.patched(f"rules-{number}")), 1)
-        start, self._rejected_start = _read_start(start, extra_arguments=len(rest), rules=rules)
+        start, self._rejected_start = _read_start(start, extra_arguments=len(rest))
         self._last_change = LastChange()
         self._session = session = Session(
             session_id_of(WorkflowId(workflow.info().workflow_id)),
             start,
             now=workflow.now(),
-            rules=rules,
             on_revision=self._last_change.note,
         )
         self._web_ui = WebUi(session)
@@ -130,8 +126,7 @@ class AgenticAIWorkflow:
 
     async def _process_prompts(self) -> None:
         session = self._session
-        if session.rules >= Since.RARE_TURN_COUNTS:
-            self._web_ui.begin_run()
+        self._web_ui.begin_run()
         self._parking.begin()
         self._reporter.begin()
         if self._turn:
@@ -198,7 +193,7 @@ class AgenticAIWorkflow:
                 await turn.run_to_end()
             except TurnPausedError:
                 # Prompts that arrived meanwhile may be too many to carry over: then the turn continues in this run.
-                if self._session.rules < Since.PARKING or self._new_run.is_due():
+                if self._new_run.is_due():
                     self._new_run.continue_as_new()
             else:
                 return
@@ -225,8 +220,7 @@ class AgenticAIWorkflow:
         """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            is_plain = self._session.rules >= Since.PLAIN_INTERRUPTION
-            self._turn.stop(f"Interrupted by {'a new prompt' if is_plain else f'the prompt {accepted.id}'}.")
+            self._turn.stop("Interrupted by a new prompt.")
         self._web_ui.update()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
@@ -235,8 +229,6 @@ class AgenticAIWorkflow:
             extra_arguments=extra_arguments,
             new_id=str(workflow.uuid4()),
             now=workflow.now(),
-            # Runs of earlier releases have rejected attachments. The marker is only in histories that have some.
-            takes_attachments=not has_attachments(raw) or workflow.patched("attachments"),
         )
 
     @workflow.signal(description="The progress of a task of this session. For our own sub-tasks.")
@@ -310,8 +302,7 @@ class AgenticAIWorkflow:
         """Change the configuration (SES-8)."""
         self._session.configure(parse(Configure, request))
         self._web_ui.update()
-        if self._session.rules >= Since.PROMPT_TITLES:  # earlier rules update the title with the next turn
-            self._web_ui.publish_open()
+        self._web_ui.publish_open()
 
     @configure.validator
     def _check_configure(self, request: Any = None, *rest: Any) -> None:
@@ -433,15 +424,15 @@ class AgenticAIWorkflow:
             yield
 
 
-def _read_start(raw: Any, *, extra_arguments: int, rules: int) -> tuple[SessionInput, RejectedError | None]:
+def _read_start(raw: Any, *, extra_arguments: int) -> tuple[SessionInput, RejectedError | None]:
     """Return the input and why it is rejected, if it is; a rejected input becomes the default one.
 
     It is parsed here, since input that Temporal can't parse would fail the workflow task for ever.
     """
     try:
-        start = read_start(raw, extra_arguments=extra_arguments, allows_apostrophes=rules >= Since.APOSTROPHES)
+        start = read_start(raw, extra_arguments=extra_arguments)
         # The state of an earlier run is our own; a contradiction in it is a bug, which a deployment can fix.
-        if rules >= Since.CHECKED_INPUT and workflow.info().continued_run_id is None:
+        if workflow.info().continued_run_id is None:
             check_outside_start(start, now=workflow.now())
     except RejectedError as rejection:
         return SessionInput(), rejection

@@ -18,7 +18,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.archive.archive_messages import ArchiveMove, ArchiveOrder
     from turnkeeper.models.session.archive.archive_moves import final_moves, next_move, next_step_move
     from turnkeeper.models.session.archive.index_entries import entry_of
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.background import run_in_background
@@ -51,8 +50,8 @@ class Archiving:
     def begin_if_due(self) -> None:
         """Start moving turns in the background, if there are too many."""
         # Runs of releases without an archive never move anything; their next run does.
-        if self._is_at_rest() and next_move(self._session) and workflow.patched("archive"):
-            self._task = asyncio.create_task(run_in_background(self._move_while_due, rules=self._session.rules))
+        if self._is_at_rest() and next_move(self._session):
+            self._task = asyncio.create_task(run_in_background(self._move_while_due))
 
     async def wait_for_room(self) -> None:
         """Wait until the session has room for another turn, or the archive has failed."""
@@ -63,7 +62,7 @@ class Archiving:
     async def move_steps(self, *, max_bytes: int) -> None:
         """Move the running turn's oldest steps to the archive, if it works, so that at most `max_bytes` stay."""
         move = next_step_move(self._session, max_bytes=max_bytes)
-        if move and workflow.patched("archive") and await self.store(move):
+        if move and await self.store(move):
             self._session.remove_moved(move, now=workflow.now())
             self._refresh_ui()
 
@@ -72,16 +71,14 @@ class Archiving:
 
         Retries for `patience` while the archive is down.
         """
-        has_content = bool(self._session.transcript.turns) or self._session.rules >= Since.PARKING
-        if has_content and workflow.patched("archive"):
-            until = workflow.now() + patience
-            await workflow.wait_condition(lambda: not self.is_storing)
-            for move in final_moves(self._session):
-                while not await self.store(move):
-                    if workflow.now() >= until:
-                        return
-                    await self._pause()
-            self._session.archive.record_success(now=workflow.now())
+        until = workflow.now() + patience
+        await workflow.wait_condition(lambda: not self.is_storing)
+        for move in final_moves(self._session):
+            while not await self.store(move):
+                if workflow.now() >= until:
+                    return
+                await self._pause()
+        self._session.archive.record_success(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
         return self._task is None or self._task.done()

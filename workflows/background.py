@@ -4,20 +4,12 @@ from collections.abc import Awaitable, Callable
 
 from temporalio import workflow
 
-with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.rules import Since
 
-
-async def run_in_background(work: Callable[[], Awaitable[None]], *, rules: int) -> None:
-    """Run a background task; an error in it is a bug and fails the workflow task (SES-10).
-
-    Under rules 1 and 2 an error only ends the background task.
-    """
+async def run_in_background(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task; an error in it is a bug and fails the workflow task (SES-10)."""
     try:
         await work()
     except Exception as error:
-        if rules < Since.BACKGROUND_ERRORS:
-            raise
         failure = error  # `error` is unbound after this block
 
         def fail() -> bool:

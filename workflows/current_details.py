@@ -50,8 +50,6 @@ def _context(session: Session) -> str:
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
     if context.summaries_failed:
         parts.append(f"{context.summaries_failed} summaries failed")
-    if context.window(session.config.history, model=session.config.model) != session.config.history:
-        parts.append("window halved: the context was too long for the model")
     max_tokens = context.max_tokens(session.config.history, model=session.config.model)
     if max_tokens is not None:
         parts.append(f"at most ~{max_tokens:,} tokens are sent: the context was too long for the model")

@@ -21,7 +21,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.archive import ArchiveActivities
     from turnkeeper.models.session.archive.archive_messages import UnparkOrder
     from turnkeeper.models.session.archive.archive_moves import next_prompt_move, prompt_move_is_due
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
@@ -48,8 +47,7 @@ class Parking:
 
     def begin(self) -> None:
         """Start the background task."""
-        if self._session.rules >= Since.PARKING:
-            self._task = asyncio.create_task(run_in_background(self._serve, rules=self._session.rules))
+        self._task = asyncio.create_task(run_in_background(self._serve))
 
     async def _serve(self) -> None:
         while True:
@@ -112,7 +110,7 @@ class Parking:
     def _is_withdrawn(self, number: int) -> bool:
         """Return whether this prompt, the first that was fetched, is no longer parked, so that another one is next."""
         # Before this patch, the run recorded a failure of the archive, and paused.
-        return self._session.queue.parked[0].number != number and workflow.patched("withdrawn-while-fetched")
+        return self._session.queue.parked[0].number != number
 
     # ---- while the archive is down
 

@@ -7,7 +7,6 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows import search_attributes
     from turnkeeper.workflows.current_details import render_current_details
@@ -51,7 +50,7 @@ class WebUi:
         ]
         changed = [key.value_set(value) for key, value in current if value is not None and published.get(key) != value]
         turn_count = self._session.turn_count
-        is_due = bool(changed) or counts_turns or self._session.rules < Since.RARE_TURN_COUNTS
+        is_due = bool(changed) or counts_turns
         if is_due and published.get(search_attributes.TURNS) != turn_count:
             changed.append(search_attributes.TURNS.value_set(turn_count))
         if changed:

@@ -19,7 +19,6 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.task_input import NO_PARENT, TaskInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -112,7 +111,6 @@ def _session(
         created_at=began_at,
         revision=max([row.revision if row else 0, *(turn.revision for turn in turns)]),
         usage=_usage(row, turns),
-        default_rules=CURRENT_RULES,
         transcript=TranscriptState(turns=turns, archived=archived[0].number - 1 if archived else 0),
         queue=QueueState(fates=_last_fates(turns, fates)),
     )

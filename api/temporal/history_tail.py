@@ -22,7 +22,7 @@ from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.queue.prompts import has_attachments, id_in
+from turnkeeper.models.session.queue.prompts import id_in
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
 FIRST_PAGE_EVENTS = 100
@@ -88,7 +88,7 @@ class HistoryTailReader:
         attributes = event.workflow_execution_signaled_event_attributes
         value = await self._decode(attributes.input)
         text = value.get("text") if isinstance(value, dict) else value
-        is_plain = isinstance(text, str) and not has_attachments(value)
+        is_plain = isinstance(text, str) and not (isinstance(value, dict) and value.get("attachments"))
         return id_in(value), len(to_json(text)) if is_plain else attributes.input.ByteSize()
 
     async def _decode(self, payloads: Payloads) -> Any:

@@ -54,14 +54,13 @@ class QueueRead:
 
 
 def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
-    """Return the read of the queue from a view, also from a worker of an earlier release, which has no length."""
-    limits = Limits()
+    """Return the read of the queue from a view."""
     return QueueRead(
         asked_at,
-        length=max(view.length, *(prompt.position for prompt in view.waiting), 0),
+        length=view.length,
         bytes=view.bytes,
-        max_prompts=view.max_prompts or limits.max_queued_prompts,
-        max_bytes=view.max_bytes or limits.queued_bytes,
+        max_prompts=view.max_prompts,
+        max_bytes=view.max_bytes,
         rejection=RejectedError(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
     )
 

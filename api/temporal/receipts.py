@@ -41,9 +41,7 @@ class Receipt:
 
 def position_in(view: QueueView, message_id: str) -> int | None:
     """Return a prompt's position in the queue, from 1; `None` if it is not in the queue."""
-    # A worker of an earlier release returns only the prompts themselves.
-    position = next((prompt.position for prompt in view.waiting if prompt.id == message_id), None)
-    return view.positions.get(message_id, position)
+    return view.positions.get(message_id)
 
 
 def receipt_of(view: QueueView, message_id: str) -> Receipt:

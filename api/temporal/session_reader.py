@@ -223,22 +223,15 @@ class SessionReader:
     async def queue_result(
         self, workflow_id: WorkflowId, message_ids: Sequence[str] = (), *, for_receipts: bool = False
     ) -> QueryResult[QueueView]:
-        """Return the same, and whether the session is closed. A worker of an earlier release may return all prompts.
+        """Return the same, and whether the session is closed.
 
         `for_receipts`: the view may be of an uncommitted state, if all `message_ids` are accepted in it.
         """
         clock = asyncio.get_running_loop().time
         asked_at = clock()
-        try:
-            read = partial(_queue_of, message_ids=message_ids)
-            request = _queue_request(message_ids)
-            result = await self._ask(workflow_id, "get_queue", request, QueueView, read, for_receipts=for_receipts)
-        except ProblemError as problem:
-            # A worker of an earlier release rejects several ids; there is no other reason for a 422.
-            if len(message_ids) < 2 or problem.problem.status != 422:
-                raise
-            asked_at = clock()
-            result = await self._queries.ask(workflow_id, "get_queue", QueueRequest(), QueueView)
+        read = partial(_queue_of, message_ids=message_ids)
+        request = QueueRequest(message_ids=list(message_ids) or None)
+        result = await self._ask(workflow_id, "get_queue", request, QueueView, read, for_receipts=for_receipts)
         self.estimates.note_answer(now=clock())
         if result.closed is None:
             self.estimates.of(workflow_id).note_read(queue_read_of(result.view, asked_at=asked_at))
@@ -484,13 +477,6 @@ def _snapshot_without_context(session: Session) -> SessionSnapshot:
 
 def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
     return queue_of(session, *message_ids)
-
-
-def _queue_request(message_ids: Sequence[str]) -> QueueRequest:
-    """Return the request for one prompt or all, in the form that workers of earlier releases understand too."""
-    if len(message_ids) > 1:
-        return QueueRequest(message_ids=list(message_ids))
-    return QueueRequest(message_id=next(iter(message_ids), None))
 
 
 def _accepts(view: QueueView, request: str) -> bool:

@@ -99,14 +99,14 @@ def context_view(
     """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
-    fixed, view, window = _fixed_part(head), context.view, context.window(config, model=model)
+    fixed, view = _fixed_part(head), context.view
     max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
         message_count=view.message_count,
-        max_messages=window.max_messages,
+        max_messages=config.max_messages,
         max_tokens=max_tokens,
-        window_halved=window != config or max_tokens is not None,
+        window_halved=max_tokens is not None,
         estimated_tokens=fixed.estimated_tokens + view.estimated_tokens,
         reported_tokens=context.reported_tokens,
         fixed=fixed,

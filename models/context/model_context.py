@@ -29,7 +29,7 @@ from turnkeeper.models.context.model_view import (
 )
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
-from turnkeeper.models.context.window import ConversationHistoryConfig, halved_cap, halved_config, no_room_warning
+from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
 from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, RequestHead, SummaryOutcome
@@ -44,17 +44,6 @@ class ReportedSize(Compact):
     tokens: int
     chars: int
     segment: int
-
-
-class HalvedWindow(Compact):
-    """The cap of a window that an overflow has halved, for this model and configuration.
-
-    Only in runs under rules 1 and 2.
-    """
-
-    cap: int
-    model: str
-    config: ConversationHistoryConfig
 
 
 class LearnedLimit(Compact):
@@ -85,7 +74,6 @@ class ContextState(Compact):
     """Messages that no summary will contain, since too many were waiting."""
     cut: Annotated[dict[int, int], BeforeValidator(partial(few_keys, max_keys=MAX_CUT))] = {}
     """Evicted characters of turns that the model still sees in part, by turn number."""
-    halved: HalvedWindow | None = None
     limit: LearnedLimit | None = None
     """The learned limit of tokens. `limit_warned` is about the window's cap, not about this."""
     reported: ReportedSize | None = None
@@ -194,13 +182,6 @@ class ModelContext:
 
     # ---- the window
 
-    def window(self, config: ConversationHistoryConfig, *, model: str) -> ConversationHistoryConfig:
-        """Return the present window: the configured one, unless a run under rules 1 or 2 has halved it."""
-        halved = self._rest.halved
-        if halved is None or (halved.model, halved.config) != (model, config):
-            return config
-        return halved_config(config, halved.cap)
-
     def max_tokens(self, config: ConversationHistoryConfig, *, model: str) -> int | None:
         """Return the maximum estimated tokens of a request, system prompt and tools included; `None`: no limit."""
         limit = self.limit
@@ -256,31 +237,24 @@ class ModelContext:
             self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
             self._count_cut(self.view.replace_with_note(turn, number=number))
 
-    def halve(self, config: ConversationHistoryConfig, *, model: str) -> None:
-        """Halve the window from now on, in a new segment: in runs under rules 1 and 2."""
-        cap = halved_cap(self.window(config, model=model), self.view.message_count)
-        self._update(halved=HalvedWindow(cap=cap, model=model, config=config))
-        self.view.open_segment()
-
     def evict(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead, max_bytes: int) -> None:
         """Evict a block if the view is over the cap of its window (CTX-4), or has more than `max_bytes` (SES-15).
 
         If messages and `head` exceed the learned limit of the `model`, messages are evicted down to two thirds of what
         it leaves (CTX-7).
         """
-        window = self.window(config, model=model)
-        reserve = 1 if self._awaits_summary(window) else 0
-        eviction = self.view.evict_over_cap(window, running_turn=self._running_turn, reserve=reserve)
+        reserve = 1 if self._awaits_summary(config) else 0
+        eviction = self.view.evict_over_cap(config, running_turn=self._running_turn, reserve=reserve)
         if eviction:
-            self._note(eviction, window)
+            self._note(eviction, config)
         limit = self.max_tokens(config, model=model)
         if limit is not None:
             max_tokens = max(0, limit - head_tokens(head))
             if self.view.estimated_tokens > max_tokens:
                 max_chars = max_tokens * CHARS_PER_TOKEN * 2 // 3
                 self._shorten_prompt(max_chars)
-                self._shrink(window, max_chars)
-        self.evict_over_bytes(window, max_bytes=max_bytes)
+                self._shrink(config, max_chars)
+        self.evict_over_bytes(config, max_bytes=max_bytes)
 
     def _awaits_summary(self, window: ConversationHistoryConfig) -> bool:
         """Return whether an eviction must leave room for a first summary."""
@@ -305,7 +279,7 @@ class ModelContext:
 
     def size(self, config: ConversationHistoryConfig, *, model: str) -> ContextSize:
         """Return the size of the model view, and its cap."""
-        cap = self.window(config, model=model).max_messages
+        cap = config.max_messages
         return ContextSize(
             message_count=self.view.message_count,
             estimated_tokens=self.view.estimated_tokens,

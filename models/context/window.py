@@ -29,12 +29,6 @@ MessageT = TypeVar("MessageT")
 
 BOTH_FORMS = "max_conversation_messages is short for conversation.max_messages: give only one of them"
 
-EARLIER_EVICT_BLOCK = 10
-"""Default of `evict_block` for sessions that were started under rules 1 and 2."""
-
-MIN_HALVED_MESSAGES = 4
-"""Lower bound of a halved window: below it, one message that was too long would cost the session all others."""
-
 
 class ConversationHistoryConfig(Strict):
     """How much of a conversation the model sees (CTX-1). All numbers count messages."""
@@ -52,18 +46,6 @@ class ConversationHistoryConfig(Strict):
 
     With 35, input costs 40 % less than with 10: measured in long sessions, by the vendors' cache rules.
     """
-
-    def with_earlier_defaults(self) -> "ConversationHistoryConfig":
-        """Return the window of a session that was started under earlier defaults (SES-19).
-
-        >>> ConversationHistoryConfig().with_earlier_defaults().evict_block
-        10
-        >>> ConversationHistoryConfig(evict_block=35).with_earlier_defaults().evict_block
-        35
-        """
-        if "evict_block" in self.model_fields_set:
-            return self
-        return self.model_copy(update={"evict_block": EARLIER_EVICT_BLOCK})
 
 
 class HistoryChange(ConversationHistoryConfig, Change):
@@ -164,38 +146,6 @@ def eviction_config(config: ConversationHistoryConfig) -> ConversationHistoryCon
     preserved = config.preserve_first_n + config.preserve_last_n
     lowered = max(config.max_messages - config.evict_block, preserved, 1)
     return config.model_copy(update={"max_messages": lowered})
-
-
-def halved_config(config: ConversationHistoryConfig, cap: int) -> ConversationHistoryConfig:
-    """Return a window of `cap` messages, tail and block in proportion; a smaller one is returned unchanged (CTX-7).
-
-    >>> halved = halved_config(ConversationHistoryConfig(), 50)
-    >>> halved.max_messages, halved.preserve_last_n, halved.evict_block
-    (50, 12, 12)
-    >>> halved_config(ConversationHistoryConfig(max_messages=30), 50).max_messages
-    30
-    """
-    if 0 < config.max_messages <= cap:
-        return config
-    share = max(1, cap // 4)
-    return config.model_copy(
-        update={
-            "max_messages": cap,
-            "preserve_last_n": min(config.preserve_last_n, share),
-            "evict_block": min(config.evict_block, share),
-        }
-    )
-
-
-def halved_cap(config: ConversationHistoryConfig, message_count: int) -> int:
-    """Return half of `message_count`, what the model sees now: at least `MIN_HALVED_MESSAGES`, at most the cap (CTX-7).
-
-    >>> halved_cap(ConversationHistoryConfig(max_messages=0), 80), halved_cap(ConversationHistoryConfig(), 6)
-    (40, 4)
-    """
-    seen = min(config.max_messages or message_count, message_count)
-    half = max(MIN_HALVED_MESSAGES, seen // 2)
-    return min(config.max_messages or half, half)
 
 
 def no_room_warning(config: ConversationHistoryConfig) -> str | None:

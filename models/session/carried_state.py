@@ -4,14 +4,9 @@ This model is public API of running sessions: new fields have defaults (SES-19).
 a new field.
 """
 
-from typing import Annotated
-
-from pydantic import BeforeValidator, WrapSerializer
-
 from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
-from turnkeeper.models.session.carried_form import read_carried, write_carried
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
 from turnkeeper.models.session.tasks.task_state import TaskState
@@ -31,8 +26,6 @@ class SessionFacts(Compact):
     usage: Usage = Usage()
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
-    default_rules: int = 1
-    """The rules of the session's first run, which determine its defaults in every run (SES-19)."""
     moved_events: MovedEvents = MovedEvents()
 
 
@@ -56,7 +49,3 @@ class CarriedState(SessionFacts):
     @property
     def facts(self) -> SessionFacts:
         return SessionFacts(**{name: getattr(self, name) for name in SessionFacts.model_fields})
-
-
-Carried = Annotated[CarriedState, BeforeValidator(read_carried), WrapSerializer(write_carried)]
-"""The carried state in JSON: written in the present form, read in every form that was ever written."""

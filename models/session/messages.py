@@ -19,10 +19,9 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
-from turnkeeper.models.session.carried_state import Carried
+from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
 from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
-from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
@@ -34,8 +33,6 @@ TITLE_CHARS = 60
 
 USER_PATTERN = r"^[\w .@+~'\u2019-]{1,64}$"
 """User names: letters of any script, digits, space, apostrophes and . _ @ + ~ -."""
-
-_USER_PATTERN_WITHOUT_APOSTROPHES = r"^[\w .@+~-]{1,64}$"
 
 Title = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f]+$")]
 UserName = Annotated[str, Field(pattern=USER_PATTERN)]
@@ -84,7 +81,7 @@ class SessionInput(Frozen):
     """Set if the session is a task; its first prompt is made from the task's context."""
     hand_off: HandOffPresets | None = Field(None, exclude_if=lambda presets: presets is None)
     """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
-    carried: Carried | None = None
+    carried: CarriedState | None = None
 
     @property
     def counted_bytes(self) -> int:
@@ -232,15 +229,10 @@ def parse_replay_request(raw: object) -> ReplayRequest:
     return parse(ReplayRequest, {"max_history": raw} if is_number else raw)
 
 
-def configuration_of(start: SessionInput, *, default_rules: int) -> SessionInput:
-    """Return the configuration of a session, with the defaults of `default_rules` under which it began."""
+def configuration_of(start: SessionInput) -> SessionInput:
+    """Return the configuration of a session."""
     task = start.task and start.task.without_context
-    config = start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
-    if default_rules < Since.LIMIT_DEFAULTS:
-        config = config.model_copy(update={"limits": start.limits.with_earlier_defaults()})
-    if default_rules < Since.HISTORY_DEFAULTS:
-        config = config.model_copy(update={"history": start.history.with_earlier_defaults()})
-    return config
+    return start.model_copy(update={"carried": None, "first_prompt": None, "task": task})
 
 
 def configured(current: SessionInput, change: Configure) -> SessionInput:
@@ -257,16 +249,13 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     return current.model_copy(update=update)
 
 
-def read_start(raw: object, *, extra_arguments: int, allows_apostrophes: bool = True) -> SessionInput:
-    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4).
-
-    `allows_apostrophes`: in the user's name; runs under rules 1 and 2 reject them.
-    """
+def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
+    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4)."""
     if extra_arguments:
         raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
     start = parse(SessionInput, raw)
     if start.carried is None:
-        check_start(start, user_pattern=USER_PATTERN if allows_apostrophes else _USER_PATTERN_WITHOUT_APOSTROPHES)
+        check_start(start, user_pattern=USER_PATTERN)
     return start
 
 

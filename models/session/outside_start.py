@@ -102,7 +102,6 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("context.", context),
         ("context.view.", context.view),
         ("context.reported.", context.reported),
-        ("context.halved.", context.halved),
         ("context.limit.", context.limit),
     ):
         max_count = MAX_TOKENS if prefix == "usage." else MAX_COUNT
@@ -113,8 +112,6 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         yield "tasks.tasks", f"may have {MAX_TASKS} items"
     if context.view.segment < 1:
         yield "context.view.segment", "counts from 1"
-    if context.halved and context.halved.cap < 1:
-        yield "context.halved.cap", "counts from 1"
     if len(carried.queue.taken_ids) > REMEMBERED_IDS:
         yield "queue.taken_ids", f"may have {REMEMBERED_IDS} items"
     if len(carried.queue.fates) > REMEMBERED_FATES:

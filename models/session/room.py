@@ -6,7 +6,6 @@ Recorded runs made decisions by these numbers, so their computation can't change
 from typing import TYPE_CHECKING
 
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.rules import Since
 
 if TYPE_CHECKING:
     from turnkeeper.models.session.session import Session
@@ -48,8 +47,6 @@ class Room:
     def is_queue_carriable(self) -> bool:
         """Whether all waiting prompts, and all fates that must not be lost, fit in the next run's input (SES-14)."""
         session, limits = self._session, self._session.config.limits
-        if session.rules < Since.PARKING:
-            return True
         leaving = session.queue.leaving
         # While the archive is down, rejections may be dropped.
         unstored = leaving.accepted_bytes if session.archive.is_failing else leaving.bytes

@@ -21,7 +21,6 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.room import Room
-from turnkeeper.models.session.rules import CURRENT_RULES, Since
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
@@ -46,26 +45,22 @@ class Session:
         start: SessionInput,
         *,
         now: datetime,
-        rules: int = CURRENT_RULES,
         on_revision: Callable[[], None] = lambda: None,
     ) -> None:
         """Begin a session, or continue the one in `start.carried` (SES-14).
 
-        `session_id` is without the tenant: a session only knows ids of its own tenant. `rules` are those of the run;
-        defaults stay those of the session's first run. Every change calls `on_revision`.
+        `session_id` is without the tenant: a session only knows ids of its own tenant. Every change calls
+        `on_revision`.
         """
-        state = start.carried or CarriedState(created_at=now, revision=0, default_rules=rules)
+        state = start.carried or CarriedState(created_at=now, revision=0)
         self.id = session_id
-        self.rules = rules
-        self.config = configuration_of(start, default_rules=state.default_rules)
+        self.config = configuration_of(start)
         self.facts = state.facts
         """The carried fields of no part; replaced with every change."""
         self._on_revision = on_revision
         self.transcript = Transcript(state.transcript, page_bytes=start.limits.page_bytes)
-        self.queue = PromptQueue(state.queue, limits=start.limits, rules=rules, on_change=self._changed)
-        # A halved window is restored: rules 3 learn a limit of tokens instead (CTX-7).
-        context = state.context if rules < Since.LEARNED_LIMITS else state.context.model_copy(update={"halved": None})
-        self.context = ModelContext(context, self.transcript, on_change=lambda: self.turn_slot.publish())
+        self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self._changed)
+        self.context = ModelContext(state.context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(state.tools)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.own_task = state.task
@@ -126,7 +121,7 @@ class Session:
     def offered_tools(self) -> list[ToolSpec]:
         """All tools in the order the model is told of them: those of the worker, then the session's own."""
         own = []
-        if self.facts.default_rules >= Since.TASKS and self.config.limits.max_task_depth:
+        if self.config.limits.max_task_depth:
             own.append(RUN_TASK_SPEC)
         if self.config.task:
             own.append(REPORT_PROGRESS_SPEC)
@@ -135,14 +130,11 @@ class Session:
     def find_tool(self, name: str) -> ToolSpec | None:
         """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
         tool = next((tool for tool in self.offered_tools if tool.name == name), None)
-        has_tasks = self.facts.default_rules >= Since.TASKS
-        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name and has_tasks else tool
+        return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
 
     # ---- prompts
 
-    def receive(
-        self, raw: object, *, extra_arguments: int, new_id: str, now: datetime, takes_attachments: bool = True
-    ) -> Prompt | None:
+    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
         Returns the prompt if this call accepted it.
@@ -154,7 +146,6 @@ class Session:
                 new_id=new_id,
                 now=now,
                 limits=self.config.limits,
-                takes_attachments=takes_attachments,
             )
             if self.has_prompt(prompt.id):
                 return None

@@ -75,6 +75,6 @@ class SubTaskRunner:
                 await handle
             self._session.sub_tasks.close_task(task_id)
 
-        watching = asyncio.create_task(run_in_background(watch, rules=self._session.rules))
+        watching = asyncio.create_task(run_in_background(watch))
         self._watching.add(watching)
         watching.add_done_callback(self._watching.discard)

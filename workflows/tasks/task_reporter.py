@@ -30,7 +30,7 @@ class TaskReporter:
         """Signal every change until this run ends."""
         task = self._session.config.task
         if task and task.reports:
-            self._task = asyncio.create_task(run_in_background(self._run, rules=self._session.rules))
+            self._task = asyncio.create_task(run_in_background(self._run))
 
     async def _run(self) -> None:
         while True:

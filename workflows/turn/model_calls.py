@@ -14,7 +14,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.session.archive.index_entries import entry_of
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
@@ -61,8 +60,7 @@ class ModelCalls:
         resends, limit = Counter[str](), self._session.context.limit
         self.spent = None
         while True:
-            # Runs under rules 1 and 2 do not ask for it: workers of earlier releases do not know this `repeat`.
-            self._resends_empty = self._session.rules >= Since.EMPTY_ANSWERS and not resends["empty_answer"]
+            self._resends_empty = not resends["empty_answer"]
             request = await self._open_new_request()
             outcome = await self._outcome_or_new_segment(request)
             if outcome.response is not None:
@@ -72,7 +70,7 @@ class ModelCalls:
                 return outcome.response
             cause = outcome.repeat or "digest_mismatch"
             resends[cause] += 1
-            if resends[cause] > _MAX_RESENDS[cause] or not self._may_resend(cause):
+            if resends[cause] > _MAX_RESENDS[cause]:
                 if cause == "context_too_long":
                     # Too long even at a quarter of its size: this tells nothing about the model's limit.
                     self._session.context.restore_limit(limit)
@@ -82,16 +80,9 @@ class ModelCalls:
             elif cause == "context_too_long":
                 self._halve()
 
-    def _may_resend(self, cause: str) -> bool:
-        # Runs of earlier releases end the turn at once.
-        return cause != "context_too_long" or workflow.patched("halve-the-window")
-
     def _halve(self) -> None:
         """Halve the size of requests from now on (CTX-7)."""
         session, turn = self._session, self._scope.turn
-        if session.rules < Since.LEARNED_LIMITS:
-            session.context.halve(turn.history, model=turn.model)
-            return
         session.context.learn_limit(turn.history, model=turn.model, head=session.head)
         tokens = session.context.max_tokens(turn.history, model=turn.model)
         workflow.logger.warning(
@@ -99,8 +90,6 @@ class ModelCalls:
         )
 
     def _note_size(self, request: OpenRequest) -> None:
-        if self._session.rules < Since.LEARNED_LIMITS:
-            return
         turn, tokens = self._scope.turn, head_tokens(request.model_request.head) + request.estimated_tokens
         self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
 
@@ -122,8 +111,7 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            if self._session.rules >= Since.SPENT_USAGE:
-                self._scope.turn.budgets.check_spent()
+            self._scope.turn.budgets.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             waits += 1
             # Temporal itself retries after short delays, so a short wait here is for the session, which was silent.
@@ -154,7 +142,7 @@ class ModelCalls:
         history, model = self._scope.turn.history, self._scope.turn.model
         session, log = self._session, workflow.logger
         context = session.context
-        window = context.window(history, model=model)
+        window = history
         context.evict(history, model=model, head=session.head, max_bytes=session.config.limits.view_bytes)
         await self._summaries.make_if_due()
         count, tokens, removed = (
@@ -193,22 +181,18 @@ class ModelCalls:
                 repeats_empty=self._resends_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
-                quick_reads=self._quick_reads() if session.rules >= Since.QUICK_READS else None,
-                **(turn.budgets.remaining() if session.rules >= Since.SPENT_USAGE else {}),
+                quick_reads=self._quick_reads(),
+                **turn.budgets.remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
             retry_policy=activity_options.MODEL_RETRIES,
-            cancellation_type=(
-                ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-                if session.rules >= Since.UNFINISHED_ANSWERS
-                else ActivityCancellationType.TRY_CANCEL
-            ),
+            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=self._summary(request),
         )
         try:
-            return await (self._finished(call) if session.rules >= Since.UNFINISHED_ANSWERS else call)
+            return await self._finished(call)
         except ActivityError as error:
             self._scope.fail_with(error)
 
@@ -259,11 +243,8 @@ class ModelCalls:
         return outcome
 
     def _count_spent(self, spent: Usage | None) -> None:
-        """Count the usage of failed attempts: for the turn now, and for the next step (AGT-9).
-
-        Runs under rules 1 and 2 do not count it: their replay must make the same decisions.
-        """
-        if spent and self._session.rules >= Since.SPENT_USAGE:
+        """Count the usage of failed attempts: for the turn now, and for the next step (AGT-9)."""
+        if spent:
             self._session.turn_slot.add_usage(spent)
             self.spent = (self.spent or Usage()) + spent
 

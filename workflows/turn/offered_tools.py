@@ -37,11 +37,10 @@ class OfferedTools:
 
     async def reload_if_due(self) -> None:
         """Reload the tools if they are due, as in a new segment; if that fails, the earlier ones stay."""
-        # Runs of earlier releases keep their first tools, or reload them in every segment.
         session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
-        if not session.tools.is_reload_due(segment=segment, turn=turn) or not workflow.patched("tools-per-segment"):
+        if not session.tools.is_reload_due(segment=segment, turn=turn):
             return
-        if session.tools.is_fresh(turn=turn) and workflow.patched("tools-fresh-for-turns"):
+        if session.tools.is_fresh(turn=turn):
             session.tools.keep_for_segment(segment=segment)
             return
         try:
@@ -52,10 +51,9 @@ class OfferedTools:
             self._session.offer_tools(self._session.tools.specs or [])
 
     def _offer(self, listed: ToolList) -> None:
-        # Runs of earlier releases treat every list as complete.
         if listed.unchanged:
             self._session.offer_tools(self._session.tools.specs or [])
-        elif listed.unread and workflow.patched("tools-of-servers-unread"):
+        elif listed.unread:
             self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_complete=False)
         else:
             self._session.offer_tools(listed.tools)

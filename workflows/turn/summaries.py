@@ -7,7 +7,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
@@ -37,8 +36,7 @@ class Summaries:
         outcome = await self._outcome(request)
         self._slot.close()
         session.turn_slot.add_usage(outcome.usage)
-        if session.rules >= Since.SPENT_USAGE:
-            session.turn_slot.add_usage(outcome.spent)
+        session.turn_slot.add_usage(outcome.spent)
         if outcome.trouble:
             session.context.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)

@@ -12,7 +12,6 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
@@ -140,8 +139,7 @@ class TurnRunner:
         self._scope.check_stop()
         self._session.steer_turn(now=workflow.now())
         step = self._record(await self._model_calls.ask())
-        if self._session.rules >= Since.UNFINISHED_ANSWERS:
-            self._scope.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
+        self._scope.check_stop()  # the answer came at the moment of the stop: it is recorded, but the turn ends
         return step
 
     async def _run_tools(self, step: ModelStep) -> None:
@@ -191,7 +189,7 @@ class TurnRunner:
             self._tool_calls.answer_unanswered()
             self._session.turn_slot.settle_step()
         self._record_unfinished(error_type)
-        if error_type == "refusal" and self._session.rules >= Since.REFUSED_TURNS:
+        if error_type == "refusal":
             self._session.context.replace_refused_turn()
         self._slot.close()
         error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence

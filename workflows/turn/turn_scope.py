@@ -12,7 +12,6 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure, is_reported_death
     from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
-    from turnkeeper.models.session.rules import Since
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
@@ -47,11 +46,11 @@ class TurnScope:
     def is_due_to_pause(self) -> bool:
         """Return whether to continue the turn in a new run (SES-14).
 
-        A caller that gets `True` must start no activity; running ones finish first. Runs of earlier releases continue
-        as new between turns only. Raises `TurnStoppedError` if the turn was stopped.
+        A caller that gets `True` must start no activity; running ones finish first.
+        Raises `TurnStoppedError` if the turn was stopped.
         """
         self.check_stop()
-        return self.is_due_for_new_run() and workflow.patched("continue-as-new-within-a-turn")
+        return self.is_due_for_new_run()
 
     def decide(self, tool: ToolSpec) -> ToolDecision:
         """Return whether a call of `tool` may run in this turn (AGT-8)."""
@@ -61,7 +60,6 @@ class TurnScope:
             tool,
             unattended=session.config.unattended,
             allowed=session.tools.allowances,
-            trusts_built_in=session.facts.default_rules < Since.ASKING_BEFORE_WRITES,
         )
 
     def time_left(self) -> timedelta:
@@ -77,7 +75,7 @@ class TurnScope:
         if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.turn.deadline_at(workflow.now()):
             self.turn.budgets.fail_out_of_time()
         error_type, own_sentence = describe_failure(error)
-        has_no_time_to_retry = error.retry_state is RetryState.TIMEOUT and self.session.rules >= Since.DEADLINE_FAILURES
+        has_no_time_to_retry = error.retry_state is RetryState.TIMEOUT
         if has_no_time_to_retry and self._is_not_vendors(error, error_type):
             self.turn.budgets.fail_out_of_time()
         fail(error_type, sentence or own_sentence)
@@ -85,7 +83,7 @@ class TurnScope:
     def _is_not_vendors(self, error: ActivityError, error_type: ErrorType) -> bool:
         """Return whether the last attempt failed for a reason of ours: a timeout, a worker's death or a bug."""
         if is_reported_death(error.cause):
-            return self.session.rules >= Since.WORKER_DEATHS
+            return True
         return isinstance(error.cause, ActivityTimeout) or error_type == "internal"
 
 

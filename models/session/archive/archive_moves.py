@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
-from turnkeeper.models.session.rules import Since
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.transcript import carried_size
@@ -63,8 +62,7 @@ def final_moves(session: Session) -> Iterator[ArchiveMove]:
     turns, first = session.transcript.turns, session.transcript.archived + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])
-    if session.rules >= Since.PARKING:
-        yield from _final_fates(session)
+    yield from _final_fates(session)
 
 
 def _final_fates(session: Session) -> Iterator[ArchiveMove]:

@@ -17,7 +17,6 @@ from turnkeeper.models.session.copies.document import ExportedTurn
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot, context_through
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_queue import QueueState
-from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import RequestHead
 from turnkeeper.models.transcript.transcript import Transcript, TranscriptState
@@ -104,7 +103,6 @@ def start_of_copy(config: SessionInput, copied: CopiedTurns, copy: Copy, *, now:
         created_at=now,
         revision=max((turn.revision for turn in copy.turns), default=0),
         usage=copied.usage,
-        default_rules=CURRENT_RULES,
         moved_events=copied.events_before(copy.turns),
         transcript=TranscriptState(turns=copy.turns, archived=copied.count - len(copy.turns)),
         queue=QueueState(

@@ -16,7 +16,6 @@ from turnkeeper.models.session.queue.prompt_row import MAX_ROW_BYTES, PromptRow,
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
-from turnkeeper.models.session.rules import Since
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 ACCEPTED_TIMES = 10
@@ -45,20 +44,16 @@ class QueueState(Compact):
 class PromptQueue:
     """The waiting prompts, first in first out, the ids of accepted prompts, and the last fates."""
 
-    def __init__(
-        self, state: QueueState, *, limits: Limits, rules: int, on_change: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, state: QueueState, *, limits: Limits, on_change: Callable[[], object] = lambda: None) -> None:
         """Continue from `state`; `limits` bound the remembered ids and fates.
 
         `withdraw`, `remove_moved` and `restore_parked` call `on_change`. All other methods are called in a change of
-        the session, which raises the revision itself. Under rules 1 nothing is parked, and only the last 200 fates are
-        remembered.
+        the session, which raises the revision itself.
         """
-        self._rules = rules
         self._on_change = on_change
-        self.row = PromptRow(state.row, rules=rules)
+        self.row = PromptRow(state.row)
         self.taken_ids = TakenIds(state.taken_ids, max_bytes=limits.ids_bytes)
-        self._fates = RecentFates(state.fates, state.leaving, max_bytes=limits.fates_bytes, rules=rules)
+        self._fates = RecentFates(state.fates, state.leaving, max_bytes=limits.fates_bytes)
 
     @property
     def state(self) -> QueueState:
@@ -92,7 +87,7 @@ class PromptQueue:
 
     def is_duplicate(self, message_id: str) -> bool:
         """Return whether this id was accepted before (SES-6)."""
-        return message_id in self.taken_ids or (self._rules >= Since.PARKING and message_id in self.row)
+        return message_id in self.taken_ids or message_id in self.row
 
     # ---- its limits
 
@@ -101,15 +96,15 @@ class PromptQueue:
         self.check_count(limits)
         # As JSON, since it is carried like that: a control character has six bytes.
         size = text_bytes(prompt)
-        max_bytes = limits.queued_bytes * self._times
+        max_bytes = limits.queued_bytes * ACCEPTED_TIMES
         if self.row.text_bytes + size > max_bytes or size > limits.queued_bytes:
-            one = f", {limits.queued_bytes:,} of them for one prompt" if self._times > 1 else ""
+            one = f", {limits.queued_bytes:,} of them for one prompt"
             raise RejectedError(
                 "queue_full",
                 f"The waiting prompts would hold {self.row.text_bytes + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}{one}.",
             )
-        if self._rules >= Since.PARKING and self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
+        if self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
             raise RejectedError(
                 "queue_full",
                 f"The ids of the {len(self):,} waiting prompts take {self.row.id_bytes:,} bytes; "
@@ -118,14 +113,10 @@ class PromptQueue:
 
     def check_count(self, limits: Limits) -> None:
         """Raise `RejectedError` if the maximum number of prompts is waiting (SES-6)."""
-        if len(self) >= limits.max_queued_prompts * self._times:
+        if len(self) >= limits.max_queued_prompts * ACCEPTED_TIMES:
             allows = f"limits.max_queued_prompts allows {limits.max_queued_prompts}"
-            sentence = f"{allows}, and the session holds {self._times} times as many" if self._times > 1 else allows
+            sentence = f"{allows}, and the session holds {ACCEPTED_TIMES} times as many"
             raise RejectedError("queue_full", f"{len(self)} prompts are waiting already; {sentence}.")
-
-    @property
-    def _times(self) -> int:
-        return ACCEPTED_TIMES if self._rules >= Since.PARKING else 1
 
     def carried_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full queue with the present ids and fates."""
@@ -289,7 +280,7 @@ class PromptQueue:
         reason: str | None = None,
         refusal: RejectionReason | None = None,
     ) -> None:
-        if self._rules >= Since.PARKING and fate != "rejected":
+        if fate != "rejected":
             self.taken_ids.add(message_id)  # it may have been forgotten while the prompt waited
         sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
         self._fates.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))

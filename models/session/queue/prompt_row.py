@@ -16,7 +16,6 @@ from pydantic_core import to_json
 
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, PromptSignal
-from turnkeeper.models.session.rules import Since
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.wire import Compact, Items
 
@@ -45,12 +44,10 @@ class RowState(Compact):
 class PromptRow:
     """The waiting prompts, first in first out.
 
-    Unless stated otherwise, the cost of a method depends on its arguments, not on the length of the row. Under rules 2,
-    a prompt can drop out of the row while others are parked.
+    Unless stated otherwise, the cost of a method depends on its arguments, not on the length of the row.
     """
 
-    def __init__(self, state: RowState, *, rules: int) -> None:
-        self._rules = rules
+    def __init__(self, state: RowState) -> None:
         self.steering = list(state.steering)
         self.waiting = list(state.waiting)
         self.parked = deque(state.parked)
@@ -70,15 +67,9 @@ class PromptRow:
 
     @property
     def state(self) -> RowState:
-        """The carried state; under rules 2, prompts that dropped out of the row come first in it."""
-        waiting = self.waiting
-        if self._rules < Since.PARKING_WITHOUT_GAPS:
-            row = {item.id for item in self}
-            lost = [item for item in self._items.values() if isinstance(item, Prompt) and item.id not in row]
-            waiting = [*lost, *waiting]
         return RowState(
             steering=self.steering,
-            waiting=waiting,
+            waiting=self.waiting,
             parked=list(self.parked),
             behind=list(self.behind),
             next_number=self.next_number,
@@ -203,7 +194,7 @@ class PromptRow:
             prompt.id: number
             for number, prompt in enumerate(prompts, start=first)
             # The id may belong to another prompt now: a rejected id can be sent again.
-            if (item := self._items.get(prompt.id)) and (item is prompt or self._rules < Since.PARKING_WITHOUT_GAPS)
+            if (item := self._items.get(prompt.id)) and item is prompt
         }
         row = list(islice(self, len(self.steering), None))
         start, stop = self._parked_part([isinstance(item, ParkedPrompt) or item.id in numbers for item in row])
@@ -221,8 +212,6 @@ class PromptRow:
         places = [place for place, is_so in enumerate(is_parked) if is_so]
         if not places:
             return len(is_parked), len(is_parked)
-        if self._rules < Since.PARKING_WITHOUT_GAPS:
-            return places[0], places[-1] + 1  # prompts in a gap drop out of the row until the next run
         start = stop = len(self.waiting) if self.parked else places[-1]
         while start and is_parked[start - 1]:
             start -= 1
@@ -291,8 +280,6 @@ class PromptRow:
 
     def carried_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full row, with the references to prompts that are parked or will be."""
-        if self._rules < Since.PARKING:
-            return limits.queued_bytes + QUEUED_PROMPT_BYTES * len(self)
         parked = self.id_bytes if self.parked or not self.fits(limits) else 0
         return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(self), limits.max_queued_prompts) + parked
 

@@ -125,11 +125,6 @@ class QueueView(Frozen):
     as_of: Stamp = None
 
 
-def has_attachments(raw: object) -> bool:
-    """Return whether the argument of the signal `prompt` has attachments, valid or not."""
-    return isinstance(raw, dict) and bool(raw.get("attachments"))
-
-
 def read_prompt(
     raw: object,
     *,
@@ -137,11 +132,8 @@ def read_prompt(
     new_id: str,
     now: UtcDatetime,
     limits: Limits,
-    takes_attachments: bool = True,
 ) -> Prompt:
     """Parse the argument of the signal `prompt`. Raises `RejectedError` with a reason for people (SES-5).
-
-    `takes_attachments` is false in a run that has rejected attachments before: its replay must do the same (SES-19).
 
     >>> from datetime import datetime, UTC
     >>> at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -156,8 +148,6 @@ def read_prompt(
         raise RejectedError("invalid", f"A prompt is a JSON string or an object with `text`, not {_json_type(raw)}.")
     if len(raw) > MAX_PROMPT_KEYS:
         raise RejectedError("invalid", f"A prompt is an object with `text`; this one has {len(raw):,} keys.")
-    if raw.get("attachments") and not takes_attachments:
-        raise RejectedError("invalid", "Attachments are not taken by this version.", field="attachments")
     if not raw.get("attachments"):
         raw = {key: value for key, value in raw.items() if key != "attachments"}
     try:

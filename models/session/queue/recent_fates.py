@@ -8,25 +8,20 @@ from collections.abc import Iterable
 
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates, fate_bytes
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.rules import Since
 
 REMEMBERED_FATES = 200
 
 
 class RecentFates:
-    """The last fates, oldest first, and those that wait for the archive.
+    """The last fates, oldest first, and those that wait for the archive."""
 
-    Under rules 1, fates beyond the last `REMEMBERED_FATES` are forgotten.
-    """
-
-    def __init__(self, recent: Iterable[Fate], leaving: Iterable[Fate], *, max_bytes: int, rules: int) -> None:
+    def __init__(self, recent: Iterable[Fate], leaving: Iterable[Fate], *, max_bytes: int) -> None:
         """`max_bytes` bounds the JSON of `recent`; `leaving` wait for the archive."""
         self.recent: deque[Fate] = deque()
         self.leaving = LeavingFates()
         self.bytes = 0
         """JSON bytes of `recent`."""
         self._max_bytes = max_bytes
-        self._rules = rules
         self._by_id: dict[str, Fate] = {}
         for fate in leaving:
             self._by_id[fate.id] = fate
@@ -45,7 +40,7 @@ class RecentFates:
         while len(self.recent) > REMEMBERED_FATES or self.bytes > self._max_bytes:
             oldest = self.recent.popleft()
             self.bytes -= fate_bytes(oldest)
-            if self._rules < Since.PARKING or oldest.fate == "started":
+            if oldest.fate == "started":
                 self._forget(oldest)
             elif dropped := self.leaving.add(oldest):
                 self._forget(dropped)

@@ -26,7 +26,6 @@ def decide(
     *,
     unattended: bool = False,
     allowed: Collection[str] = (),
-    trusts_built_in: bool = False,
 ) -> ToolDecision:
     """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
 
@@ -36,13 +35,11 @@ def decide(
     A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
     nobody can be asked, so the default is `deny`.
 
-    `trusts_built_in`: built-in tools are allowed by default, also those that write, as in sessions of older releases.
-
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
     >>> write = ToolSpec(name="file_write", effect="idempotent", built_in=True)
-    >>> decide({}, ToolSpec(name="look", effect="read")), decide({}, write), decide({}, write, trusts_built_in=True)
-    ('allow', 'ask', 'allow')
+    >>> decide({}, ToolSpec(name="look", effect="read")), decide({}, write)
+    ('allow', 'ask')
     >>> decide({"mail__*": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
     'deny'
     >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
@@ -50,11 +47,11 @@ def decide(
     """
     names = {tool.name, f"{tool.server}__{tool.name}" if tool.server else tool.name}
     matching = (decision for pattern, decision in policy.items() if any(fnmatchcase(name, pattern) for name in names))
-    decision = next(matching, None) or _default(tool, unattended=unattended, trusts_built_in=trusts_built_in)
+    decision = next(matching, None) or _default(tool, unattended=unattended)
     return "allow" if decision == "ask" and tool.name in allowed else decision
 
 
-def _default(tool: ToolSpec, *, unattended: bool, trusts_built_in: bool) -> ToolDecision:
-    if tool.effect == "read" or (tool.built_in and trusts_built_in):
+def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:
+    if tool.effect == "read":
         return "allow"
     return "deny" if unattended else "ask"
