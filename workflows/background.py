@@ -9,7 +9,7 @@ async def run_in_background(work: Callable[[], Awaitable[None]]) -> None:
     """Run a background task; an error in it is a bug and fails the workflow task (SES-10)."""
     try:
         await work()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # it fails the workflow task below
         failure = error  # `error` is unbound after this block
 
         def fail() -> bool:

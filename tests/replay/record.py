@@ -1,10 +1,12 @@
 """Record the histories of all stories, or of those named: `python -m tests.replay.record [STORY ...]`.
 
-Histories are recorded before a change of the workflow, never after and never by hand: a made-up one lacks the SDK's
-own marks and would let a renamed activity pass.
+Until version 0.1.0 is published, histories are recorded anew when the workflow's commands change; from then on, one set
+stays for each published version. They are never edited: an invented one lacks the SDK's own marks and would let a
+renamed activity pass.
 """
 
 import asyncio
+import gzip
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +16,6 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
-from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.workflows import search_attributes
 
 HISTORIES = Path(__file__).with_name("histories")
@@ -34,21 +35,16 @@ async def record(names: list[str]) -> None:
 
 
 async def save(name: str, session: DrivenSession) -> None:
-    """Write every run of the session, oldest first, as `<story>.json`, `<story>.2.json` and so on.
-
-    Each number of rules has its folder: histories of earlier rules stay, since sessions go on by them. So do those of
-    `rules_3_flat_state`, which the last release that carried a flat state has recorded, and that of
-    `rules_5_without_attachments`.
-    """
-    folder = HISTORIES / f"rules_{CURRENT_RULES}"
-    folder.mkdir(exist_ok=True)
-    for old in folder.glob(f"{name}.*json"):
+    """Write every run of the session, oldest first, as `<story>.json.gz`, `<story>.2.json.gz` and so on."""
+    HISTORIES.mkdir(exist_ok=True)
+    for old in HISTORIES.glob(f"{name}.*json.gz"):
         old.unlink()
     for number, history in enumerate(await session.histories(), start=1):
         suffix = "" if number == 1 else f".{number}"
         # Stack traces of failures tell where the code lay.
         text = history.to_json().replace(str(ROOT), "/turnkeeper")
-        (folder / f"{name}{suffix}.json").write_text(text + "\n")
+        # Without the time, so that the same history is the same file.
+        (HISTORIES / f"{name}{suffix}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ async def steered_turn(env: Environment) -> DrivenSession:
 
 
 async def attachments(env: Environment) -> DrivenSession:
-    """Prompts with attachments, over several runs. Sessions of earlier releases reject them."""
+    """Prompts with attachments, over several runs."""
     code = {"type": "code", "name": "add.py", "language": "python", "content": "print(1 + 1)"}
     stored = {"type": "image", "name": "cat.png", "media_type": "image/png", "hash": "0" * 64, "bytes": 16_000}
     session = await env.start(SessionInput.model_validate({"limits": {"max_history_events": 50}}))
@@ -249,7 +249,6 @@ async def summarised(env: Environment) -> DrivenSession:
 
 
 async def overflowed(env: Environment) -> DrivenSession:
-    """Recorded before windows were halved: the turn failed at once."""
     return await _overflowing(env, turns=3, errors=1)
 
 

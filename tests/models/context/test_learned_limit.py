@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.model_context import HalvedWindow
 from turnkeeper.models.context.model_view import REFUSED_NOTE
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
@@ -204,31 +203,6 @@ def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() 
     history = carried.config.history
     assert carried.context.max_tokens(history, model=MODEL) == target.context.max_tokens(history, model=MODEL)
     check_outside_start(target.carry(), now=NOW)
-
-
-def test_ctx_7_a_window_that_an_earlier_release_has_halved_grows_back_from_the_next_run_on() -> None:
-    target = session()
-    turns(target, 10)
-    history = target.config.history
-    start = target.carry()
-    assert start.carried is not None
-    halved = HalvedWindow(cap=6, model=MODEL, config=history)
-    context = start.carried.context.model_copy(update={"halved": halved})
-    earlier = start.carried.model_copy(update={"context": context, "default_rules": 2})
-    loaded = SessionInput.model_validate_json(start.model_copy(update={"carried": earlier}).model_dump_json())
-    for rules, cap in ((2, 6), (3, history.max_messages)):
-        goes_on = Session("s", loaded, now=NOW, rules=rules)
-        assert goes_on.context.window(history, model=MODEL).max_messages == cap
-        turns(goes_on, 4)
-        begin(goes_on, "now")
-        assert (goes_on.view.message_count > 6) is (rules == 3)
-        view = context_of(goes_on)
-        assert (view.window_halved, view.max_messages, view.max_tokens) == (rules == 2, cap, None)
-        assert (Session("s", goes_on.carry(), now=NOW, rules=rules).context.state.halved is None) is (rules == 3)
-    overflow(goes_on)
-    view = context_of(goes_on)
-    assert (view.window_halved, view.max_messages) == (True, 100)
-    assert view.max_tokens == goes_on.context.max_tokens(history, model=MODEL)
 
 
 # ---- refused turns

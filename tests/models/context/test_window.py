@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -21,8 +20,6 @@ from turnkeeper.models.context.window import (
     kept_indexes,
     message_groups,
 )
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.session import Session
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
@@ -471,16 +468,3 @@ def test_ctx_4_a_turn_of_fifty_tool_calls_stays_within_thirty_messages():
         assert len(view) <= 30
         assert says("user", "the running turn") in view
     assert 0 < evictions <= 60 * 2 / 8 + 1
-
-
-def test_ctx_1_sessions_that_were_started_earlier_keep_the_block_they_were_started_with():
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    blocks = {rules: Session("s", SessionInput(), now=now, rules=rules).config.history.evict_block for rules in (1, 2)}
-    assert blocks == {1: 10, 2: 10}
-    started = Session("s", SessionInput(), now=now)
-    assert started.config.history.evict_block == 35
-    # The default of the session's first run holds in later runs, under whatever rules those are.
-    earlier = Session("s", SessionInput(), now=now, rules=2)
-    assert Session("s", earlier.carry(), now=now).config.history.evict_block == 10
-    chosen = SessionInput.model_validate({"history": {"evict_block": 20}})
-    assert Session("s", chosen, now=now, rules=1).config.history.evict_block == 20

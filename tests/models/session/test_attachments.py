@@ -247,15 +247,6 @@ def test_ses_19_without_attachments_no_json_changes() -> None:
     assert text_bytes(prompt) == len('"look"')
 
 
-def test_ses_19_a_run_that_has_rejected_attachments_rejects_them_again_on_replay() -> None:
-    chat = session()
-    raw = {"id": "p1", "text": "look", "attachments": [CODE]}
-    chat.receive(raw, extra_arguments=0, new_id="new", now=NOW, takes_attachments=False)
-    fate = chat.queue.fate_of("p1")
-    assert fate is not None
-    assert (fate.fate, fate.reason) == ("rejected", "Attachments are not taken by this version.")
-
-
 # ---- references
 
 

@@ -29,7 +29,6 @@ FULL: dict[str, Any] = {
     "request_count": 3,
     "usage": {"input_tokens": 5},
     "ending": "enough",
-    "default_rules": 2,
     "moved_events": {"earlier": 6, "newest": 1},
     "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5},
     "queue": {
@@ -52,7 +51,6 @@ FULL: dict[str, Any] = {
         "summaries_failed": 2,
         "given_up": 3,
         "cut": {"6": 14},
-        "halved": {"cap": 6, **FOR_WINDOW},
         "limit": {"tokens": 15, **FOR_WINDOW},
         "reported": {"tokens": 16, "chars": 60, "segment": 2},
         "limit_warned": True,
@@ -115,8 +113,7 @@ def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
     state = CarriedState.model_validate(FULL)
     start = SessionInput(carried=state)
     check_outside_start(start, now=NOW)
-    # Under later rules a halved window is restored.
-    continued = Session("s1", start, now=NOW, rules=2).carry()
+    continued = Session("s1", start, now=NOW).carry()
     assert continued.carried == state
     assert SessionInput.model_validate_json(continued.model_dump_json()).carried == state
 

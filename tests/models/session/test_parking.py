@@ -151,7 +151,7 @@ def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refu
     story.send(12)
     story.hand_over()
     carried = story.session.carry().model_dump()
-    carried["carried"]["state"]["queue"]["row"]["parked"][1] = ("m3", 1, 4)
+    carried["carried"]["queue"]["row"]["parked"][1] = ("m3", 1, 4)
     with pytest.raises(RejectedError, match="a duplicate number"):
         check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
 
@@ -195,17 +195,6 @@ def test_ses_7_a_prompt_that_comes_between_others_while_these_are_parked_is_not_
     story.hand_over()
     story.run_all()
     assert story.started == ["m0", *waiting]
-
-
-def test_ses_7_a_run_by_earlier_rules_hands_over_a_prompt_that_has_left_its_row() -> None:
-    story = Story(max_queued_prompts=4)
-    story.session = Session("s1", story.session.config, now=NOW, rules=2)
-    put_between(story)
-    assert queue_of(story.session, "m5", "m6").positions == {"m6": 2}
-    story.hand_over()
-    story.run_all()
-    assert sorted(story.started) == [f"m{number}" for number in range(8)]
-    assert {story.fate(f"m{number}") for number in range(8)} == {"started"}
 
 
 def put_between(story: Story) -> None:

@@ -12,8 +12,6 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.rules import CURRENT_RULES
-from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
 JSON = st.recursive(
@@ -168,15 +166,6 @@ def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
     assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m16", "queue_full"), ("large", "queue_full")]
 
 
-def test_ses_6_a_run_from_before_goes_by_the_limits_themselves() -> None:
-    start = SessionInput.model_validate({"limits": {"max_queued_prompts": 2, "max_queued_bytes": 2_500}})
-    target = Session("s1", start, now=NOW, rules=1)
-    for number, text in enumerate(["x" * 1_500, "x" * 1_500, "hi", "hi"]):
-        send(target, text, id=f"m{number}")
-    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m1", "queue_full"), ("m3", "queue_full")]
-    assert "limits.max_queued_prompts allows 2." in (target.queue.fates[-1].reason or "")
-
-
 def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -> None:
     target = session()
     send(target, "one", id="m1")
@@ -287,7 +276,7 @@ def test_ses_4_the_title_is_the_first_words_unless_one_is_given() -> None:
 
 def test_ses_6_an_empty_queue_has_nothing_to_start() -> None:
     with pytest.raises(IndexError):
-        PromptQueue(QueueState(), limits=Limits(), rules=CURRENT_RULES).start_next(at=NOW)
+        PromptQueue(QueueState(), limits=Limits()).start_next(at=NOW)
 
 
 def test_ses_4_the_input_is_written_with_its_defaults_so_that_a_release_changes_no_running_session() -> None:

@@ -1,14 +1,11 @@
 """People decide on tool calls: AGT-8, and the clock that stops meanwhile: AGT-1."""
 
-from datetime import UTC, datetime
-
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import DrivenSession, Environment, asks, says, tools_of
 from turnkeeper.models.session.approvals import PendingApproval
-from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.transcript.model_call import ToolSpec
@@ -252,18 +249,6 @@ async def test_agt_8_a_new_session_that_is_unattended_writes_nothing(env: Enviro
     (turn,) = await session.idle(turns=1)
     assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
     assert [invocation.name for invocation in env.tools.calls] == ["look"]
-
-
-async def test_agt_8_a_session_from_before_goes_on_writing_unasked(env: Environment) -> None:
-    env.tools.specs = [*env.tools.specs, WRITE]
-    older = CarriedState(created_at=datetime(2026, 1, 1, tzinfo=UTC), revision=0, default_rules=1)
-    start = SessionInput(carried=older)
-    session = await waiting_for(env, ("file_write", {"path": "a.txt"}), ("send_mail", {}), start=start)
-    (pending,) = await session.awaited_approvals()
-    assert pending.tool == "send_mail"
-    await session.decide(pending, "reject")
-    (turn,) = await session.idle(turns=1)
-    assert [call.result.status for call in turn.steps[0].tool_calls] == ["ok", "denied"]
 
 
 async def test_agt_8_calls_that_can_never_run_are_not_asked_about(env: Environment) -> None:
