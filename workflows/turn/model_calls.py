@@ -37,11 +37,11 @@ _NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, scope: TurnScope, slot: RequestSlot, tools: OfferedTools) -> None:
+    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
         self._scope = scope
         self._session = scope.session
         self._slot = slot
-        self._tools = tools
+        self._tools = OfferedTools(scope)
         self._summaries = Summaries(scope, slot)
         self._resends_empty = False
         self.segment = 0
@@ -124,7 +124,7 @@ class ModelCalls:
         self._slot.close()
         await self._evict()
         self._scope.turn.budgets.check_spent()  # a summary may have used up the rest
-        await self._tools.reload_if_due()
+        await self._tools.load_if_due()
         self.segment = session.view.segment
         session.turn_slot.note_request()
         return self._slot.open(

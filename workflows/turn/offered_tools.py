@@ -7,13 +7,12 @@ the next turn.
 """
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.session.tools.tool_list import digest_of, merge_tools
-    from turnkeeper.models.transcript.model_call import ToolList, ToolListCall
+    from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
@@ -25,30 +24,26 @@ class OfferedTools:
         self._scope = scope
         self._session = scope.session
 
-    async def load(self) -> None:
-        """Load the tools if the session has none yet. Raises `TurnFailedError`."""
-        if self._session.tools.specs is not None:
-            return
-        try:
-            listed = await self._list(activity_options.TOOL_LIST_RETRIES)
-        except ActivityError as error:
-            self._scope.fail_with(error, sentence="The session's tools could not be read.")
-        self._offer(listed)
+    async def load_if_due(self) -> None:
+        """Load the tools if the session has none yet, or reload them if they are due, as in a new segment.
 
-    async def reload_if_due(self) -> None:
-        """Reload the tools if they are due, as in a new segment; if that fails, the earlier ones stay."""
+        If a reload fails, the earlier tools stay. Raises `TurnFailedError` if there are none.
+        """
         session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
         if not session.tools.is_reload_due(segment=segment, turn=turn):
             return
         if session.tools.is_fresh(turn=turn):
             session.tools.keep_for_segment(segment=segment)
             return
+        specs = session.tools.specs
         try:
-            self._offer(await self._list(activity_options.TOOL_RELOAD_RETRIES))
+            self._offer(await self._list(specs))
         except ActivityError as error:
+            if specs is None:
+                self._scope.fail_with(error, sentence="The session's tools could not be read.")
             check_cancelled(error)
             workflow.logger.warning("the tools could not be reloaded; the earlier ones stay")
-            self._session.offer_tools(self._session.tools.specs or [])
+            session.offer_tools(specs)
 
     def _offer(self, listed: ToolList) -> None:
         if listed.unchanged:
@@ -58,13 +53,13 @@ class OfferedTools:
         else:
             self._session.offer_tools(listed.tools)
 
-    async def _list(self, retries: RetryPolicy) -> ToolList:
+    async def _list(self, specs: list[ToolSpec] | None) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
-            ToolListCall(known=digest_of(self._session.tools.specs or [])),
+            ToolListCall(known=digest_of(specs or [])),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
             schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
-            retry_policy=retries,
+            retry_policy=activity_options.TOOL_LIST_RETRIES if specs is None else activity_options.TOOL_RELOAD_RETRIES,
             summary="tools of this session",
         )

@@ -19,7 +19,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.condensing import Condensing
     from turnkeeper.workflows.turn.model_calls import ModelCalls
-    from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
     from turnkeeper.workflows.turn.turn_scope import TurnScope
@@ -41,9 +40,8 @@ class TurnRunner:
         self._archiving = archiving
         self._scope = TurnScope(session, refresh_ui=refresh_ui, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
-        self._tools = OfferedTools(self._scope)
         self._condensing = Condensing(self._scope)
-        self._model_calls = ModelCalls(self._scope, self._slot, self._tools)
+        self._model_calls = ModelCalls(self._scope, self._slot)
         self._tool_calls = ToolCalls(self._scope, runner)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
@@ -109,7 +107,6 @@ class TurnRunner:
 
     async def _loop(self) -> ModelStep:
         await self._condensing.condense_if_due()
-        await self._tools.load()
         await self._finish_pending_calls()  # of a turn that paused
         while True:
             await self._check_next_step()

@@ -79,7 +79,7 @@ async def test_agt_10_sums_go_on_over_archived_steps_and_new_runs(env: Environme
     (turn,) = await session.idle(turns=1)
     assert turn.steps_omitted > 0
     assert len(await session.histories()) > 1
-    assert (turn.status, turn.usage) == ("completed", times(STEPS))
+    assert (turn.status, turn.usage, turn.error) == ("completed", times(STEPS), None)
     await session.prompt("again")
     await session.idle(turns=2)
     assert (await session.state()).session.usage == times(STEPS), "no usage was reported, and none is made up"
