@@ -13,6 +13,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.middleware import AuthenticationMiddleware
+from turnkeeper.api.closing import Closing
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.methods import HeadRequestMiddleware
@@ -20,7 +21,7 @@ from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
-from turnkeeper.api.http.server import StalledStreamMiddleware
+from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
@@ -82,14 +83,14 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates = Authenticator(settings.auth, stores.api_keys), RequestRates(settings)
+    authenticator, rates, closing = Authenticator(settings.auth, stores.api_keys), RequestRates(settings), Closing()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         temporal = client or await connect(settings, lazy=True)
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
-            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
+            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier, closing)
             services.repair.start()
             services.sweeper.start()
             async with mcp.running(services), authenticator.running():
@@ -108,7 +109,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.authenticator, app.state.rates = authenticator, rates
+    app.state.authenticator, app.state.rates, app.state.closing = authenticator, rates, closing
     problems.install(app)
     mcp.install(app)
     page.install(app, settings)
@@ -121,6 +122,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(ClosingMiddleware, closing=closing)
     app.add_middleware(ResponseHeadersMiddleware)
     return app
 

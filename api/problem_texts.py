@@ -207,6 +207,7 @@ NO_POLLING_WORKER = "No worker polls the task queue {task_queue!r}. Start one wi
 TEMPORAL_UNREACHABLE = "Temporal can't be reached. Only confirmed changes were made; try again."
 TEMPORAL_RATE_LIMIT = "Temporal is limiting requests. Try again in a moment."
 STOPPING = "This gateway is stopping. Connect again."
+CUT_SHORT = "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."
 OVER_LIMIT = {
     "rate_limit": "The limit rate_limit is {limit} requests a second. Try again in {seconds} s.",
     "prompt_rate_limit": "The limit prompt_rate_limit is {limit} prompts a minute in one session. Try again in "

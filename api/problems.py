@@ -237,6 +237,11 @@ def stopping() -> ProblemError:
     return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
 
 
+def cut_short() -> ProblemError:
+    """503: this gateway is shutting down, and the request was not finished. It may have changed something."""
+    return ProblemError(503, "stopping", texts.CUT_SHORT, retry_after=2)
+
+
 def archive_unavailable(reason: str) -> ProblemError:
     """503: only the archive has the answer. The session itself continues."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)

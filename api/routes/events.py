@@ -61,7 +61,7 @@ async def open_feed(
     responses={
         200: {"model": EventBody},
         204: {"description": "The session is closed and the client has everything."},
-        **errors(*WORKER, "stopping"),
+        **errors(*WORKER),
     },
 )
 async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:

@@ -50,7 +50,8 @@ _CLOSED = ("already completed", "aborted by closing workflow")
 
 _log = logging.getLogger(__name__)
 
-_DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
+DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
+"""Statuses of a call that the server has not answered."""
 
 
 def rpc_timeout() -> timedelta:
@@ -80,7 +81,7 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await _unanswered(client, workflow_id, error) from error
     except RPCError as error:
-        if error.status in _DOWN or error.status in (
+        if error.status in DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):

@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api.temporal.connection_monitor import ConnectionMonitor
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -36,8 +37,9 @@ _CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 class Watch(VersionCounter):
     """What is known of one session. Its version counts completed workflow tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: ConnectionMonitor) -> None:
         super().__init__()
+        self._connection = connection
         self.failures = 0
         """Failed workflow tasks. They change nothing, but watchers check why."""
         self.writes = 0
@@ -55,8 +57,8 @@ class Watch(VersionCounter):
         """When the last watcher left, on the loop's clock."""
         self.has_timer = False
         """A timer will check whether a watcher has come since."""
-        self.is_live = False
-        """The last poll was answered, so changes are noticed within moments."""
+        self.was_answered = False
+        """The last poll was answered, and another is on its way."""
         self.is_over = False
         """The session is no longer followed: it is closed or doesn't exist."""
 
@@ -64,6 +66,16 @@ class Watch(VersionCounter):
     def task_count(self) -> int:
         """Completed and failed workflow tasks."""
         return self.version + self.failures
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether changes are noticed within moments."""
+        return self.was_answered and self._connection.is_current
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Return whether Temporal has not answered for so long that all who wait are informed (API-2)."""
+        return self._connection.is_unreachable
 
     def note_failure(self) -> None:
         self.failures += 1
@@ -77,14 +89,16 @@ class WatchRegistry:
         self._client = client
         self._watches: dict[str, Watch] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._connection = ConnectionMonitor(client, self._notify_all)
 
     @asynccontextmanager
     async def watching(self, workflow_id: WorkflowId) -> AsyncIterator[Watch]:
         """Yield the session's watch, which the first watcher starts."""
         watch = self._watches.get(workflow_id)
         if watch is None:
-            watch = self._watches[workflow_id] = Watch()
+            watch = self._watches[workflow_id] = Watch(self._connection)
             self._followers[workflow_id] = asyncio.create_task(self._follow(workflow_id, watch))
+            self._connection.start()
         watch.watchers += 1
         try:
             yield watch
@@ -116,13 +130,13 @@ class WatchRegistry:
             if watch is not None:
                 watch.writes += 1
 
-    def notify_all(self) -> None:
-        """Make all waiters check their conditions again."""
-        for watch in self._watches.values():
-            watch.notify()
-
     async def close(self) -> None:
         await cancel_until_done(self._followers.values())
+        await self._connection.close()
+
+    def _notify_all(self) -> None:
+        for watch in self._watches.values():
+            watch.notify()
 
     def _leave_after(self, seconds: float, workflow_id: WorkflowId, watch: Watch) -> None:
         watch.has_timer = True
@@ -144,6 +158,8 @@ class WatchRegistry:
     def _forget(self, workflow_id: WorkflowId) -> None:
         self._watches.pop(workflow_id, None)
         self._followers.pop(workflow_id, None)
+        if not self._watches:
+            self._connection.stop()
 
     async def _follow(self, workflow_id: WorkflowId, watch: Watch) -> None:
         """Count every change until the session is closed, from run to run."""
@@ -154,7 +170,7 @@ class WatchRegistry:
         except RPCError:  # the session doesn't exist, or no longer
             watch.advance()
         finally:
-            watch.is_live, watch.is_over = False, True
+            watch.was_answered, watch.is_over = False, True
             watch.notify()
             if self._watches.get(workflow_id) is watch:
                 self._forget(workflow_id)
@@ -192,12 +208,13 @@ class WatchRegistry:
                         request, timeout=timedelta(seconds=POLL_SECONDS)
                     )
             except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
-                watch.is_live = False
+                watch.was_answered = False
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                watch.is_live = True
+                watch.was_answered = True
+                self._connection.note_answer()
                 return page
 
 

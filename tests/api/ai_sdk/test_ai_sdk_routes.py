@@ -352,7 +352,7 @@ async def test_api_2_a_stream_that_begins_as_the_gateway_stops_says_so_too(
     begin = UpdateFeed.events
 
     def stop_and_begin(feed: UpdateFeed, *args: Any) -> AsyncGenerator[Event, None]:
-        feed.stop()
+        feed._closing.begin()
         return begin(feed, *args)
 
     monkeypatch.setattr(UpdateFeed, "events", stop_and_begin)

@@ -363,7 +363,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
     ):
         session = await started(http)
-        app.state.services.feed.stop()
+        app.state.closing.begin()
         refused = await http.get(f"/workflow/{session}/events")
     assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
