@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -13,9 +14,9 @@ from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.middleware import AuthenticationMiddleware
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.body_limits import max_body_bytes
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
@@ -99,7 +100,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
 
     app = _Gateway(
         title="Turnkeeper",
-        version="0.1.0",
+        version=version("turnkeeper"),
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
         routes=list(ROUTES.routes),

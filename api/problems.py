@@ -11,7 +11,7 @@
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
     503 temporal-unreachable, archive-unavailable, issuer-unavailable, deletion-refused, stopping,
-        too-many-connections, and at /readyz no-worker
+        too-many-connections
     504 no-worker, session-stuck
 
 They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
@@ -255,11 +255,6 @@ def deletion_refused(reason: str) -> ProblemError:
 def no_worker(workflow_id: WorkflowId) -> ProblemError:
     """504: the session exists, but no worker answers."""
     return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id_of(workflow_id)), retry_after=2)
-
-
-def no_polling_worker(task_queue: str) -> ProblemError:
-    """503: the gateway is not ready."""
-    return ProblemError(503, "no-worker", texts.NO_POLLING_WORKER.format(task_queue=task_queue))
 
 
 def session_stuck(workflow_id: WorkflowId) -> ProblemError:

@@ -6,7 +6,6 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.audit.recorder import AuditRecorder
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.forking import SessionForker
@@ -19,6 +18,7 @@ from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.history.session_lists import SessionLists
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.live.poller import Poller
 from turnkeeper.api.live.shared_reader import SharedReader

@@ -111,7 +111,7 @@ GATEWAY_BOUNDS = {
     name: pkgutil.resolve_name(name)
     for name in (
         "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
-        "turnkeeper.api.temporal.connection_monitor.TICK_SECONDS",
+        "turnkeeper.api.temporal.watch.TICK_SECONDS",
         "turnkeeper.api.prompts.fate_reader.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",

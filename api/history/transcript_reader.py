@@ -19,9 +19,9 @@ from itertools import count
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api import problems
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
 

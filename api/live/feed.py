@@ -21,8 +21,8 @@ from fastapi.sse import format_sse_event
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.history.text_restorer import ExcerptRetries
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from turnkeeper.api import problems
-from turnkeeper.api.closing import Closing
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry

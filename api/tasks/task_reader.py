@@ -13,8 +13,8 @@ from typing import Any
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from turnkeeper.api import problems
-from turnkeeper.api.closing import Closing
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now

@@ -46,6 +46,9 @@ _UPDATE_UNDONE = "unexpected workflow task failure"
 _UPDATE_LEFT_OUT = "UnprocessedUpdate"
 """Temporal's type of the failure of an update that a worker has received and not answered."""
 
+_NO_NAMESPACE = "Namespace "
+"""How Temporal's message begins where the namespace is unknown, and not the session."""
+
 _CLOSED = ("already completed", "aborted by closing workflow")
 
 _log = logging.getLogger(__name__)
@@ -142,6 +145,8 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
 
 
 def _problem_of(error: RPCError, workflow_id: WorkflowId) -> problems.ProblemError:
+    if error.status == RPCStatusCode.NOT_FOUND and error.message.startswith(_NO_NAMESPACE):
+        return problems.temporal_unreachable()
     if error.status == RPCStatusCode.NOT_FOUND:
         is_closed = any(text in error.message for text in _CLOSED)
         return problems.session_ended(workflow_id) if is_closed else problems.unknown_session(workflow_id)

@@ -433,7 +433,9 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
         assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
         assert "safe" in answer.json()["detail"]
     assert f"of {session} was not answered" in caplog.text
-    assert (await http_alone.get("/readyz")).status_code == 503
+    ready = await http_alone.get("/readyz")
+    assert (ready.status_code, ready.json()["workers"]) == (200, 0)
+    assert (await http_alone.get("/statusz")).json()["workers"] == []
     assert (await http_alone.post(f"/workflow/{session}/end")).status_code == 202
     events = (await temporal.get_workflow_handle(session).fetch_history()).events
     signals = [event.workflow_execution_signaled_event_attributes for event in events]
@@ -467,6 +469,7 @@ async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(
         ("PATCH", "/workflow/s1"),
         ("DELETE", "/workflow/s1"),
         ("GET", "/readyz"),
+        ("GET", "/statusz"),
     ],
 )
 async def test_api_2_without_temporal_everything_is_503_within_three_seconds(

@@ -389,7 +389,7 @@ async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
 
 def test_api_7_the_stream_is_described(api_document: Any) -> None:
     described = api_document["paths"]["/workflow/{id}/events"]["get"]
-    event = described["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+    event = described["responses"]["200"]["content"]["text/event-stream"]["x-itemSchema"]
     bodies = event["properties"]["data"]["contentSchema"]["anyOf"]
     assert [body["$ref"].rpartition("/")[2] for body in bodies] == [
         "ConversationUpdate",

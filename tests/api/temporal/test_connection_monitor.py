@@ -9,8 +9,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.waiting import until
-from turnkeeper.api.temporal import connection_monitor
-from turnkeeper.api.temporal.connection_monitor import MIN_MISSED_OF_OUTAGE, ConnectionMonitor
+from turnkeeper.api.temporal import watch
+from turnkeeper.api.temporal.watch import MIN_MISSED_OF_OUTAGE, ConnectionMonitor
 
 
 def rpc_error(status: RPCStatusCode) -> RPCError:
@@ -48,11 +48,11 @@ async def monitored() -> AsyncIterator[tuple[Server, ConnectionMonitor]]:
 
 @pytest.fixture
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_monitor, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(watch, "TICK_SECONDS", 0.01)
 
 
 def test_api_2_an_outage_is_noticed_within_three_seconds(product_bounds: None) -> None:
-    assert (1 + MIN_MISSED_OF_OUTAGE) * connection_monitor.TICK_SECONDS < 3
+    assert (1 + MIN_MISSED_OF_OUTAGE) * watch.TICK_SECONDS < 3
 
 
 async def test_api_2_a_late_answer_ends_an_outage(quick_ticks: None) -> None:
