@@ -17,6 +17,7 @@ from temporalio.client import Client
 
 from tests.api.waits import until_not, until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
+from tests.speed import cpu_seconds
 from turnkeeper.api import problems
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.models.session.messages import Configure
@@ -570,10 +571,12 @@ def test_ses_10_the_largest_body_that_is_taken_is_validated_within_half_a_second
 ) -> None:
     values: list[Any] = [{f"k{number}": 1 for number in range(80_000)}, [0] * 500_000, [{}] * 300_000, "x" * 1_000_000]
     for body in ({field: values[0], "unknown": values[1]}, values[0], *({field: value} for value in values)):
-        began = time.process_time()
-        with pytest.raises(ValidationError):
-            model.model_validate(body)
-        assert time.process_time() - began < 0.5
+        assert cpu_seconds(partial(reject, model, body)) < 0.5
+
+
+def reject(model: type[BaseModel], body: Any) -> None:
+    with pytest.raises(ValidationError):
+        model.model_validate(body)
 
 
 async def test_ses_10_api_2_eighty_thousand_keys_are_refused_at_once_and_wedge_nothing(

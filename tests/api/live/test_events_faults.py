@@ -25,11 +25,11 @@ from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, fail_workflow_tasks, says
 from tests.ops.local.test_cli import Command
+from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.api.http import server
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.ports import free_port
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -240,7 +240,7 @@ async def gateway_process(temporal: Client, task_queue: str, folder: Path, port:
 async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss_or_repetition(
     temporal: Client, tmp_path: Path
 ) -> None:
-    port, rest = free_port(), Gate(is_open=False)
+    port, rest = restart_port(), Gate(is_open=False)
     async with environment(temporal) as env, client_of(f"http://127.0.0.1:{port}") as http:
         env.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
         async with gateway_process(temporal, env.task_queue, tmp_path, port) as gateway:
@@ -263,7 +263,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
 async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_once(
     temporal: Client, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = restart_port()
     async with (
         environment(temporal) as env,
         gateway_process(temporal, env.task_queue, tmp_path, port) as gateway,

@@ -16,11 +16,11 @@ from temporalio.client import Client
 from tests.harness import environment
 from tests.ops.conftest import BOUND
 from tests.ops.local.test_cli import Command
+from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.checks import worker_report
 from turnkeeper.ops.checks.worker_report import MAX_AGE_SECONDS, WorkerReport, find_trouble, reporting
-from turnkeeper.ops.local.ports import free_port
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[3] / "docker-compose.yml").read_text())["services"]
 
@@ -53,7 +53,7 @@ async def running(*arguments: str, **env: str) -> AsyncIterator[Command]:
 
 
 async def test_ops_5_the_health_checks_of_the_containers_never_crash(temporal: Client, folder: Path) -> None:
-    port = free_port()
+    port = restart_port()
     env = {
         "TEMPORAL_ADDRESS": temporal.service_client.config.target_host,
         "TURNKEEPER_TASK_QUEUE": f"q-{folder.name}",
