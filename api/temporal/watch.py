@@ -13,8 +13,8 @@ answered half a second ago:
     not answered for about 1.5 s              every poll asks Temporal itself
     not answered for 2.5 s                    Temporal can't be reached, and all who wait are informed
 
-A busy server answers late, but it answers. Only whole half seconds in which the event loop ran count, and the answer to
-any watch counts too. So neither a busy server nor a pause of this process is taken for an outage.
+A busy server answers late, but it answers: the answer to any watch counts, and a late one ends the outage. Only half
+seconds in which the event loop ran are counted, so a pause of this process is no outage.
 """
 
 import asyncio

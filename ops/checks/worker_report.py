@@ -66,13 +66,16 @@ async def _report(worker: "Worker", settings: Settings) -> None:
 
     from turnkeeper.workflows.hosting.connection import polling_workers
 
-    identity = worker.config()["identity"] or ""
+    identity, is_failing = worker.config()["identity"] or "", False
     while True:
         try:
             if identity in await polling_workers(worker.client, settings.task_queue):
                 WorkerReport(identity=identity, reported_at=time.monotonic()).write(settings.state_dir)
+            is_failing = False
         except (RPCError, OSError) as error:
-            _log.info("The worker can't report that it polls (%s).", type(error).__name__)
+            if not is_failing:  # once an outage
+                _log.warning("The worker can't report that it polls (%s).", type(error).__name__)
+            is_failing = True
         await asyncio.sleep(REPORT_SECONDS)
 
 

@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -15,6 +16,7 @@ from httpx import AsyncClient
 from pydantic import BaseModel, ValidationError
 from temporalio.client import Client
 
+from tests.api.conftest import gateway
 from tests.api.waits import until_not, until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from tests.speed import cpu_seconds
@@ -452,6 +454,13 @@ async def test_api_2_many_who_ask_in_vain_are_all_answered_within_three_seconds(
     )
     assert {answer.status_code for answer in answers} == {504}
     assert time.monotonic() - began < 3 + SLACK
+
+
+async def test_api_2_an_unknown_namespace_is_no_unknown_session(temporal: Client, tmp_path: Path) -> None:
+    async with gateway(Client(temporal.service_client, namespace="nope"), "q", tmp_path) as http:
+        for path in ("/workflow/s1", "/readyz"):
+            answer = await http.get(path)
+            assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
 
 
 @pytest.mark.parametrize(
