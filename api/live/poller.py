@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from turnkeeper.api import problems
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
@@ -29,9 +31,10 @@ MAX_POLLED = 10_000
 class Poller:
     """Answers polls. Methods raise `ProblemError`."""
 
-    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
+    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, closing: Closing) -> None:
         self._shared_reader = shared_reader
         self._watches = watches
+        self._closing = closing
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
         self._delivered = DeliveredForms()
 
@@ -61,7 +64,8 @@ class Poller:
     ) -> UpdateEvent:
         """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
 
-        `matches_etag`: whether the client has the response with an update's `ETag`.
+        `matches_etag`: whether the client has the response with an update's `ETag`. Raises 503 once Temporal can't be
+        reached.
         """
         clock = asyncio.get_running_loop().time
         until, poll = clock() + seconds, Poll(workflow_id, cursor, self._delivered, matches_etag=matches_etag)
@@ -71,7 +75,7 @@ class Poller:
             if event is not None:
                 poll.note_answer(event.update, now=clock())
                 return event
-            await asyncio.sleep(min(REWATCH_SECONDS, max(0.0, until - clock())))
+            await self._closing.sleep(until=min(until, clock() + REWATCH_SECONDS))
 
     async def _next_unseen(
         self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
@@ -85,10 +89,14 @@ class Poller:
             is_closed = event.update.status in FINAL_STATUSES
             seconds = poll.hold_seconds(event.update, now=clock())
             due_at = until if seconds is None else min(until, asked_at + seconds)
-            if seconds == 0 or clock() >= due_at:
+            if seconds == 0 or self._closing.is_time_up(due_at):
                 return event
-            if not await watch.wait_for(partial(_may_have_news, watch, version, is_closed), until=due_at):
+            may_have_news = partial(_may_have_news, watch, version, is_closed)
+            has_changed = await self._closing.wait_for(watch, may_have_news, until=due_at)
+            if not has_changed and (watch.is_live or is_closed):
                 return event
+            if watch.is_unreachable:
+                raise problems.temporal_unreachable()
             if watch.version == version:
                 return None
 
@@ -100,4 +108,4 @@ class Poller:
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
     """Return whether the session has changed after `version`, or might change without `watch` noticing."""
-    return watch.version > version or (watch.is_over and not is_closed)
+    return watch.version > version or watch.is_unreachable or (watch.is_over and not is_closed)
