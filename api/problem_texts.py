@@ -251,6 +251,7 @@ DELETION_NOT_PERMITTED = (
 
 # ---- page
 
+NO_WEB_UI = "This gateway serves no Temporal Web UI."
 RENDERER_BUSY = "Too many texts are being rendered. Try again in a moment."
 
 # ---- AI SDK

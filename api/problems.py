@@ -227,6 +227,11 @@ def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
     return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
 
 
+def no_web_ui() -> ProblemError:
+    """404: the gateway serves no Web UI of Temporal, or not to this caller."""
+    return ProblemError(404, "not-found", texts.NO_WEB_UI)
+
+
 def temporal_unreachable() -> ProblemError:
     """503: the state of sessions is unknown."""
     return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)

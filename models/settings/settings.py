@@ -203,10 +203,13 @@ class Settings(BaseSettings):
 
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
-    temporal_ui_port: Port = 8233
-    """Port of the embedded server's Web UI; 0: any free one. If it is in use, another one is taken and printed."""
+    temporal_ui_port: Port = 0
+    """Port on which the gateway reaches the embedded server's Web UI; people open it at the gateway's `/temporal`.
+    0: one to which browsers connect no page."""
+    temporal_ui_proxy: str | None = Field(None, pattern=r"^https?://[^\s/]+$")
+    """Where the gateway reaches the Web UI that it serves at `/temporal`; None: the embedded server's."""
     temporal_ui_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
-    """Where people reach Temporal's Web UI, for links to a session there; None: the embedded server's."""
+    """Where people reach Temporal's Web UI, for links to a session there; None: the gateway's `/temporal`."""
     task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
     """Task queue of workflow and activities: workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"
