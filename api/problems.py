@@ -161,6 +161,11 @@ def foreign_origin(origin: str | None) -> ProblemError:
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
+def proxied(header: str) -> ProblemError:
+    """403: without keys, a request came through a proxy, which has added `header`."""
+    return ProblemError(403, "proxied", texts.PROXIED.format(header=header))
+
+
 def unknown_session(workflow_id: WorkflowId) -> ProblemError:
     """404: it never existed, was deleted, or is another tenant's."""
     return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id_of(workflow_id)))

@@ -35,7 +35,7 @@ TAGS: list[dict[str, Any]] = [
 
 NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": NO_POLLING_WORKER_MEANING}}
 
-OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid")
+OPEN: tuple[ProblemName, ...] = ("foreign-host", "proxied", "invalid")
 """Problems of operations that need no key."""
 
 VERIFIED: tuple[ProblemName, ...] = ("unauthenticated", "archive-unavailable", "issuer-unavailable")

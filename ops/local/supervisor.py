@@ -48,6 +48,11 @@ GATEWAY_STOP_SECONDS = 6.0
 WORKER_MARGIN_SECONDS = 5.0
 """How long a worker may take to stop after `shutdown_grace`."""
 
+NO_KEYS = (
+    "No key is needed on this machine. Before you put a proxy in front of the gateway, set auth.keys=true: requests\n"
+    "through a proxy are refused, but one that adds no X-Forwarded-For, Forwarded or Via is not noticed."
+)
+
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 START_SECONDS = 5.0
@@ -282,6 +287,7 @@ def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
             "",
+            *([] if settings.auth.is_on else [NO_KEYS]),
             "Ctrl-C stops everything. Sessions continue at the next start.",
         ]
     )
