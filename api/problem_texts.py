@@ -141,8 +141,8 @@ FOREIGN_ORIGIN = (
     "public_url to it."
 )
 PROXIED = (
-    "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone whom "
-    "the proxy lets in would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, or set "
+    "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone at "
+    "the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, or set "
     "auth.oidc.issuer."
 )
 PAGE_OF_ORIGIN = "A web page of {origin}"
