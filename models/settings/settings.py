@@ -189,8 +189,8 @@ class Settings(BaseSettings):
     api_max_import_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, le=1024 * 1024 * 1024)
     """Largest document that `POST /workflow/import` takes. Its gateway needs about four times as much memory."""
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Concurrent connections of the gateway. One more replaces one that waits for its client; if all are being answered,
-    it gets a 503 and is closed."""
+    """Concurrent connections of the gateway. One more replaces one that waits for its client; if all are being
+    answered, it gets a 503 and is closed."""
 
     rate_limit: float | None = Field(None, gt=0, le=1_000_000)
     """Requests a second of one key or person; None: 50 where a credential is needed, else no limit."""
