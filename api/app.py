@@ -84,7 +84,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
     web_ui = WebUi(settings)
-    authenticator, rates = Authenticator(settings.auth, stores.api_keys), RequestRates(settings)
+    authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -142,8 +142,8 @@ FOREIGN_ORIGIN = (
 )
 PROXIED = (
     "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone at "
-    "the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, or set "
-    "auth.oidc.issuer."
+    "the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, "
+    "or set auth.oidc.issuer."
 )
 PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
