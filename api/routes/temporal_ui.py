@@ -104,6 +104,7 @@ class WebUi:
         if self._client is None:
             timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
             self._client = httpx2.AsyncClient(timeout=timeout, trust_env=False)
+        self._client.cookies.clear()  # it remembers those of every caller
         path, query = request.scope["raw_path"], request.scope["query_string"]
         if request.url.path == _RENDERED:
             path = WEB_UI_PATH.encode() + path
