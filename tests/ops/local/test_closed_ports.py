@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tests.clients.page.conftest import launched
 from tests.ops.conftest import needs_linux
 from tests.ops.local.test_private_stack import BOUND, descendants, running
 from turnkeeper.ops.local.gateway import Gateway
-from turnkeeper.ops.local.ports import BLOCKED_PORTS, LOOPBACK
+from turnkeeper.ops.local.ports import BLOCKED_PORTS, LOOPBACK, reserved_blocked_port
 from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
 pytestmark = needs_linux
@@ -100,6 +101,14 @@ def listening_addresses(pids: Iterable[int]) -> set[tuple[str, int]]:
             host, _, port = fields[1].partition(":")
             addresses.add((".".join(str(part) for part in reversed(bytes.fromhex(host))), int(port, 16)))
     return addresses
+
+
+def test_ops_2_two_stacks_that_start_at_once_reserve_different_ports() -> None:
+    with reserved_blocked_port() as first, reserved_blocked_port() as second:
+        assert first != second
+        for port in (first, second):  # the reservation lets the server listen there
+            with socket.create_server((LOOPBACK, port)) as server:
+                assert server.getsockname() == (LOOPBACK, port)
 
 
 @pytest.fixture(scope="module")
