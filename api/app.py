@@ -41,6 +41,7 @@ from turnkeeper.api.routes import (
     tasks,
 )
 from turnkeeper.api.routes.contents import attachments, blobs
+from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -84,7 +85,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates, closing = Authenticator(settings.auth, stores.api_keys), RequestRates(settings), Closing()
+    authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
+    closing, web_ui = Closing(), WebUi(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -96,6 +98,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
+            await web_ui.close()
             await services.close()
 
     app = _Gateway(
@@ -115,6 +118,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
+    web_ui.install(app)
     app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)

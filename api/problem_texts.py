@@ -11,6 +11,7 @@ ProblemName = Literal[
     "forbidden",
     "foreign-host",
     "foreign-origin",
+    "proxied",
     "unknown-session",
     "unknown-task",
     "unknown-prompt",
@@ -52,6 +53,7 @@ TITLES: dict[ProblemName, str] = {
     "forbidden": "Not allowed",
     "foreign-host": "Unknown host",
     "foreign-origin": "Request from another site",
+    "proxied": "Request through a proxy",
     "unknown-session": "Session not found",
     "unknown-task": "Task not found",
     "unknown-prompt": "Prompt not found",
@@ -92,6 +94,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "forbidden": (403, "the caller's role may not do this; the text names the role that may"),
     "foreign-host": (403, "the `Host` is not one of the gateway's names"),
     "foreign-origin": (403, "a web page of another site sent the request"),
+    "proxied": (403, "the request came through a proxy, and the gateway asks nobody for a key"),
     "unknown-session": (404, "there is no such session"),
     "unknown-task": (404, "there is no such task"),
     "unknown-prompt": (404, "the session never had this prompt"),
@@ -134,6 +137,11 @@ NO_SINGLE_HOST = "a request without exactly one Host header"
 FOREIGN_ORIGIN = (
     "{page} sent this request, and only the gateway's own page may. If people open the gateway at that address, set "
     "public_url to it."
+)
+PROXIED = (
+    "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone at "
+    "the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, "
+    "or set auth.oidc.issuer."
 )
 PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
@@ -250,6 +258,7 @@ DELETION_NOT_PERMITTED = (
 
 # ---- page
 
+NO_WEB_UI = "This gateway serves no Temporal Web UI."
 RENDERER_BUSY = "Too many texts are being rendered. Try again in a moment."
 
 # ---- AI SDK

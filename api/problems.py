@@ -161,6 +161,11 @@ def foreign_origin(origin: str | None) -> ProblemError:
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
+def proxied(header: str) -> ProblemError:
+    """403: without keys, a request came through a proxy, which has added `header`."""
+    return ProblemError(403, "proxied", texts.PROXIED.format(header=header))
+
+
 def unknown_session(workflow_id: WorkflowId) -> ProblemError:
     """404: it never existed, was deleted, or is another tenant's."""
     return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id_of(workflow_id)))
@@ -225,6 +230,11 @@ def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
 def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
     """409: a copy of something else was begun with the id."""
     return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
+
+
+def no_web_ui() -> ProblemError:
+    """404: the gateway serves no Web UI of Temporal, or not to this caller."""
+    return ProblemError(404, "not-found", texts.NO_WEB_UI)
 
 
 def temporal_unreachable() -> ProblemError:

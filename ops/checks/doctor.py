@@ -62,6 +62,11 @@ _LOG_TIME = re.compile(r"^[0-9-]{10} [0-9:,]{12} ")
 _REGULAR_END = re.compile(r"\[ended with (0|-\d+)\]$")
 """The log line of a server that exited with 0 or by our signal."""
 
+OPEN_TO_THIS_MACHINE = (
+    "the embedded server has no authentication: every user of this machine who finds its ports can read and change all "
+    "sessions, also with auth.keys; web pages can't"
+)
+
 REDIS_PORT = 6379
 """Redis's port if `redis_url` has none."""
 
@@ -107,6 +112,8 @@ async def examine() -> AsyncIterator[Finding]:
     for finding in await _tool_servers(settings):
         yield finding
     yield _ports(settings, endpoint)
+    if endpoint.embedded:
+        yield _good("access to Temporal", OPEN_TO_THIS_MACHINE)
     async for finding in _temporal(settings, endpoint):
         yield finding
     yield await _gateway(settings, endpoint)
@@ -363,7 +370,7 @@ def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
     """List busy ports. They are no fault: `turnkeeper up` uses others."""
     ports = [settings.api_port]
     if endpoint.embedded:
-        ports += [settings.temporal_port, settings.temporal_ui_port]
+        ports += [settings.temporal_port]
     busy = [str(port) for port in ports if port and not is_free(port)]
     is_ours = EmbeddedServer.recorded(settings.state_dir) or Gateway.file(settings.state_dir).exists()
     if not busy:

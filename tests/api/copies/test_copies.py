@@ -21,7 +21,7 @@ from tests.api.history.test_forgotten_sessions import forget
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.copies.importing import MAX_IMPORTS, SessionImporter
+from turnkeeper.api.copies.importing import BYTES_PER_VALUE, MAX_IMPORTS, SessionImporter
 from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
@@ -238,6 +238,14 @@ async def test_ses_18_two_imports_with_one_id_at_once_make_one_session(
     answers = await asyncio.gather(*imports)
     assert [answer.status_code for answer in answers] == [201] * 3
     assert await transcript(shared_http, new_id) == await transcript(shared_http, rich.handle.id)
+
+
+async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
+    http: AsyncClient,
+) -> None:
+    body = b"[" + b",".join([b"[]"] * (64 * 1024 * 1024 // BYTES_PER_VALUE)) + b"]"
+    answer = await http.post("/workflow/import", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "body: may have 1,048,576 JSON values.")
 
 
 async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
