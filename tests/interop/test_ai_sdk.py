@@ -201,9 +201,7 @@ async def awaiting(
     return chat, [part["approval"] for part in chat.parts("dynamic-tool")]
 
 
-async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(
-    driver: Driver, url: str, env: Environment
-) -> None:
+async def test_agt_8_an_approved_call_runs_in_the_same_message(driver: Driver, url: str, env: Environment) -> None:
     chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
     waiting = chat.answer
     await chat.do("approve", id=approval["id"], approved=True)
