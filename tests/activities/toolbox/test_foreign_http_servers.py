@@ -308,12 +308,12 @@ async def test_agt_7_a_lost_http_session_is_begun_again(odd, lost_in, monkeypatc
     modelcontextprotocol/conformance#76.
     """
     monkeypatch.setattr(server_connection, "LIST_COUNTS_SECONDS", 0.0 if lost_in == "a list" else BOUND)
-    gone = http("404 Not Found")
+    not_found = http("404 Not Found")
     async with toolbox_over(odd) as toolbox:
         odd.says = [good_answer()]
         await call(toolbox, "act")
-        odd.lists = [gone] if lost_in == "a list" else []
-        odd.says = [*([gone] if lost_in == "a call" else []), good_answer()]
+        odd.lists = [not_found] if lost_in == "a list" else []
+        odd.says = [*([not_found] if lost_in == "a call" else []), good_answer()]
         before = odd.sessions
         assert (await call(toolbox, "act")).outcome == "done"
     assert (odd.sessions - before, odd.lists, odd.says) == (1, [], [])
