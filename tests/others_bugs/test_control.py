@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 from httpx import AsyncClient
@@ -119,14 +120,16 @@ async def test_ses_14_updates_outlive_the_runs_they_arrive_in(temporal: Client) 
         path = f"/workflow/{session.handle.id}"
         is_over = asyncio.Event()
 
-        async def rename() -> int:
-            number = 0
-            while not is_over.is_set():
-                number += 1
+        async def title() -> str:
+            return str((await http.get(path)).json()["title"])
+
+        async def rename() -> None:
+            for number in count():
                 changed = await http.patch(path, json={"title": f"title {number}"})
                 assert changed.is_success, changed.text
-                assert (await http.get(path)).json()["title"] == f"title {number}"
-            return number
+                assert await title() == f"title {number}"
+                if is_over.is_set():
+                    return
 
         renaming = asyncio.create_task(rename())
         try:
@@ -136,7 +139,12 @@ async def test_ses_14_updates_outlive_the_runs_they_arrive_in(temporal: Client) 
                 turns = await session.idle(turns=turn)
         finally:
             is_over.set()
-        assert await renaming > 1
-        assert [turn.steps[0].tool_calls[0].approval.decision for turn in turns] == ["approve"] * 8
+        await renaming
+        last_title, runs = await title(), len(await session.histories())
+        for _ in range(6):
+            await session.prompt("and on")
+        turns = await session.idle(turns=14)
+        assert len(await session.histories()) > runs >= 3
+        assert await title() == last_title
+        assert [turn.steps[0].tool_calls[0].approval.decision for turn in turns[:8]] == ["approve"] * 8
         assert len(env.tools.calls) == 8
-        assert len(await session.histories()) >= 3
