@@ -22,7 +22,7 @@ from tests.api.conftest import gateway
 from tests.harness import UNASKED, DrivenSession, Environment, environment, says
 from tests.vendors.anthropic_wire import AnthropicWire, error_body
 from tests.vendors.apis import WIRES
-from tests.vendors.environment import vendor_environment
+from tests.vendors.environment import next_turn, vendor_environment
 from tests.vendors.media import PNG, base64_of
 from tests.vendors.server import Answer, Call, Received, Reply, VendorWire
 from turnkeeper.activities.providers.protocol import ModelError
@@ -31,7 +31,6 @@ from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.models.context.summary import INSTRUCTION, SUMMARY_MARK
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
 
 SYSTEM = "You look things up in the archive of the city."
@@ -137,13 +136,6 @@ async def session_on(
     """A session whose tools run without approval, and which is asked nothing yet."""
     async with vendor_environment(temporal, wire, toolbox=toolbox) as env:
         yield env, await env.start(UNASKED.model_validate({**UNASKED.model_dump(), "model": wire.model, **fields}))
-
-
-async def next_turn(session: DrivenSession, text: str, **fields: Any) -> ConversationMessage:
-    """Send a prompt, and return its turn once it has ended."""
-    turns = (await session.state({"limit": 1})).session.turn_count
-    await session.prompt(text=text, **fields)
-    return (await session.idle(turns=turns + 1))[-1]
 
 
 @pytest.mark.parametrize("api", WIRES)
