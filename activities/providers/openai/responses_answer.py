@@ -9,7 +9,8 @@ stream of any other is a failure. The statuses of the response and of its items 
 half a text is no answer.
 
 An answer that could not go back has no state, and is encoded again from its parts: one with reasoning that came without
-its encrypted content, since the vendor doesn't store it, and one with a call that gets no output from us.
+its encrypted content, since the vendor doesn't store it, one with a call that gets no output from us, and one with a
+call whose arguments are not a JSON object.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -193,6 +194,8 @@ def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderSta
     if any(item.get("type") == "reasoning" and not item.get("encrypted_content") for item in items):
         return None
     if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
+        return None
+    if any(isinstance(part, CallPart) and isinstance(part.args, str) for part in parts):
         return None
     try:
         to_json(items)
