@@ -143,6 +143,8 @@ class SessionDescription(Frozen):
     turn_count: int | None = None
     queue_length: int | None = None
     usage: Usage | None = None
+    tasks_usage: Usage | None = None
+    """What its tasks have used of it, as far as they have ended."""
     archived_count: int | None = None
     """How many of the oldest turns are in the archive only."""
     archive: ArchiveReport | None = None

@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -43,8 +44,9 @@ class TurnRunner:
         self._slot = RequestSlot()
         self._tools = OfferedTools(self._scope)
         self._condensing = Condensing(self._scope)
-        self._model_calls = ModelCalls(self._scope, self._slot, self._tools)
-        self._tool_calls = ToolCalls(self._scope, runner)
+        self._allowance = TurnAllowance(self._scope)
+        self._model_calls = ModelCalls(self._scope, self._slot, self._tools, self._allowance)
+        self._tool_calls = ToolCalls(self._scope, runner, self._allowance)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -146,7 +148,7 @@ class TurnRunner:
         """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
-        self._scope.turn.budgets.check_step(self._model_calls.usage)
+        await self._allowance.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:

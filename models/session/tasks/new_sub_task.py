@@ -6,6 +6,7 @@ from datetime import datetime
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
+from turnkeeper.models.session.tasks.allowance import Amount, Caps, TaskAllowance
 from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
@@ -62,20 +63,23 @@ def needs_activity(session: Session, request: RunTask) -> bool:
 
 def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
     """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
-    return session.sub_tasks.start(
-        call_id=call_id,
-        title=request.title or title_of(request.description),
-        background=request.background,
-        limits=session.turn_slot.running().limits,
-    )
+    title = request.title or title_of(request.description)
+    return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
 
 
 def new_sub_task(
-    session: Session, request: RunTask, task: SubTask, prepared: PreparedSubTask, *, seconds_left: float
+    session: Session,
+    request: RunTask,
+    task: SubTask,
+    prepared: PreparedSubTask,
+    *,
+    portion: Amount,
+    seconds_left: float,
 ) -> NewSubTask:
     """Return the input of a recorded task.
 
-    The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
+    The task has the turn's model, tools and limits, at most the turn's remaining time, and a first portion of what the
+    root's turn may use, in place of limits of its own.
     """
     turn = session.turn_slot.running()
     timeout = request.timeout or turn.limits.turn_timeout
@@ -83,7 +87,8 @@ def new_sub_task(
         update={
             "turn_timeout": timeout if request.background else max(1.0, min(timeout, seconds_left)),
             "max_task_depth": max(0, turn.limits.max_task_depth - 1),
-            "max_tasks": task.share,
+            "max_tokens_per_turn": None,
+            "max_cost_per_turn": None,
         }
     )
     start = session.config.model_copy(
@@ -98,6 +103,7 @@ def new_sub_task(
                 parent=session.id,
                 reports=True,
                 background=request.background,
+                allowance=_allowance(session, portion),
                 open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
                 attachments=prepared.attachments,
                 to_condense=prepared.to_condense,
@@ -105,6 +111,12 @@ def new_sub_task(
         }
     )
     return NewSubTask(task=task, start=start, priority=request.priority_key, notes=list(prepared.notes))
+
+
+def _allowance(session: Session, portion: Amount) -> TaskAllowance:
+    above = session.allowance.start if session.allowance else TaskAllowance(root=session.id, depth=0)
+    caps = above.caps if session.allowance else Caps.of(session.turn_slot.running().limits)
+    return TaskAllowance(root=above.root, depth=above.depth + 1, caps=caps, portion=portion)
 
 
 def chat_url_of(session: Session, task: SubTask) -> str | None:

@@ -167,7 +167,7 @@ async def test_tsk_5_what_a_task_waits_for_is_seen_by_its_parent_whose_clock_sta
     session = await env.start(SessionInput())
     await session.prompt(id="p1", text=DELEGATE)
     state = await session.until(lambda state: [task.status for task in state.session.tasks] == ["input_required"])
-    assert state.status == "processing"
+    assert state.status == "awaiting_approval"
 
     task = task_of(env, session)
     (pending,) = await task.awaited_approvals()
@@ -181,7 +181,7 @@ async def test_tsk_5_stopping_the_turn_cancels_its_task_and_its_tasks_tasks(env:
     env.tools.gate.close()
     session = await env.start(UNASKED)
     await session.prompt(id="p1", text=DELEGATE)
-    await env.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(2)
     task = task_of(env, session)
     below = task_of(env, task)
     await session.update("cancel_turn", {"message_id": "p1", "reason": "enough"})
