@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
         prepare_sub_task,
         start_sub_task,
     )
-    from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
+    from turnkeeper.models.session.tasks.outcome import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
@@ -148,7 +148,9 @@ class TaskTools:
             self._discard(task, "failed")
             return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
         if task.background:
-            text = "\n".join([*new.notes, "Its answer will come as a message."])
+            text = "Its answer will come as a message."
+            if new.notes:
+                text = f"{text}\n\n{history_notes(new.notes)}"
             return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
         outcome = await self._outcome(new, handle)
         limits = self._scope.turn.limits

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
@@ -10,6 +11,7 @@ from turnkeeper.models.session.tasks.allowance import Amount, Caps, TaskAllowanc
 from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, TaskNote
 from turnkeeper.models.tasks.history_attachments import has_attachments
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import Inheritance
@@ -24,6 +26,8 @@ class NewSubTask:
     """A recorded sub-task that is about to be started. `notes` says how its inherited history was changed."""
 
     task: SubTask
+    note: TaskNote
+    """For the memo of its workflow."""
     start: SessionInput
     priority: int
     notes: list[str]
@@ -35,29 +39,31 @@ def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> Pr
     Ranking and condensing need an activity, see `needs_activity`; here its policy only cuts.
     """
     presets = session.config.hand_off or HandOffPresets()
-    policy = presets.resolve(request.history_policy)
+    policy = request.policy(presets)
     policy = policy.model_copy(update={"relevant_to": False, "compress": "truncate"})
     inherited = None
     if request.inherits_history:
         inherited = Inheritance(policy).with_older(session.transcript.turns, has_older=session.transcript.archived > 0)
-    request = request.model_copy(update={"history_policy": policy})
+    request = request.model_copy(update={"history_policy": policy, "history": None})
     prepared = prepare_task(
         request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
     )
-    return PreparedSubTask(context=prepared.context, notes=[warning.message for warning in prepared.warnings])
+    return PreparedSubTask(context=prepared.context, report=prepared.report, notes=prepared.notes)
 
 
 def needs_activity(session: Session, request: RunTask) -> bool:
-    """Return whether a history is to be ranked or condensed, or has attachments: the session can't do that itself."""
-    policy, history = (
-        (session.config.hand_off or HandOffPresets()).resolve(request.history_policy),
-        request.conversation_history,
-    )
-    inherits_attachments = request.inherits_history and any(turn.has_attachments for turn in session.transcript.turns)
-    return (
-        has_attachments(history)
-        or inherits_attachments
-        or (history is not None and (policy.ranks or policy.compress == "summarise"))
+    """Return whether the session can't prepare the history of a task itself.
+
+    That is so if it is to be ranked or condensed, has attachments, or is partly in the archive.
+    """
+    policy, transcript = request.policy(session.config.hand_off or HandOffPresets()), session.transcript
+    if not request.inherits_history and request.conversation_history is None:
+        return False
+    if policy.ranks or policy.compress == "summarise" or has_attachments(request.conversation_history):
+        return True
+    inherited = Inheritance(policy).with_older(transcript.turns, has_older=transcript.archived > 0)
+    return request.inherits_history and (
+        not inherited.is_enough or any(turn.has_attachments for turn in transcript.turns)
     )
 
 
@@ -110,7 +116,8 @@ def new_sub_task(
             ),
         }
     )
-    return NewSubTask(task=task, start=start, priority=request.priority_key, notes=list(prepared.notes))
+    note = TaskNote(description=head_within(request.description, DESCRIPTION_BYTES), context=prepared.report)
+    return NewSubTask(task=task, note=note, start=start, priority=request.priority_key, notes=list(prepared.notes))
 
 
 def _allowance(session: Session, portion: Amount) -> TaskAllowance:

@@ -46,9 +46,11 @@ def tool_result_of(
 
     `notes` say how the history was changed that it was handed.
     """
-    parts = [*notes, outcome.answer or outcome.error or "The task gave no answer."]
+    parts = [outcome.answer or outcome.error or "The task gave no answer."]
     if outcome.findings is not None:
         parts.append(f"Findings: {to_json(outcome.findings).decode()}")
+    if notes:
+        parts.append(history_notes(notes))
     usage = outcome.usage
     used = f" · {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out" if usage else ""
     return ToolResult(
@@ -56,6 +58,11 @@ def tool_result_of(
         content=bound_text("\n\n".join(parts), max_chars, max_bytes),
         status=_RESULT_STATUS.get(outcome.status, "error"),
     )
+
+
+def history_notes(notes: Sequence[str]) -> str:
+    """Return what a session's model reads of how the history of its task was changed."""
+    return "\n".join(["[The history that the task got:", *notes]) + "]"
 
 
 def result_prompt(task: SubTask, change: TaskChange) -> str:

@@ -111,7 +111,9 @@ def test_ctx_15_messages_beyond_max_messages_are_looked_at() -> None:
 def test_ctx_15_warnings_are_only_of_what_stays() -> None:
     talk = [TALK[0], ("Lunch?", "Soup. " * 100), ("The database?", "Port 5433. " * 100), TALK[5]]
     fields = [
-        warning.field for warning in prepared(history(*talk), "the database").warnings if warning.code == "truncated"
+        warning.field
+        for warning in prepared(history(*talk), "the database", max_total_chars=700).warnings
+        if warning.code == "truncated"
     ]
     assert fields == ["conversation_history[5].content"]
 
@@ -124,7 +126,7 @@ def test_ctx_15_an_invalid_message_is_an_error_wherever_it_is() -> None:
 def test_ctx_15_texts_that_no_store_could_keep_are_ranked_and_condensed_like_others() -> None:
     texts = ["The port\ud800 is 5433.", "Lunch?", "Tea \x00" * 3_000]
     messages = [{"role": "user", "content": text, "timestamp": NOW} for text in texts]
-    task = prepared(messages, "Which port?", compress="summarise")
+    task = prepared(messages, "Which port?", compress="summarise", max_total_chars=9_000)
     assert [exchange.score for exchange in task.relevance] == [1.0, 0.0, 0.0]
     assert task.long_texts is not None
     assert [text.text for text in task.long_texts.texts] == ["Tea \ufffd" * 3_000]

@@ -51,7 +51,7 @@ async def test_ctx_15_a_sub_task_gets_what_matters_to_it_by_the_operators_policy
 
 async def test_ctx_15_the_long_texts_of_a_sub_task_are_condensed(env: Environment) -> None:
     env.vendor.answer = condensing
-    session, prompt = await delegated_after_talk(env, started(compress="summarise"))
+    session, prompt = await delegated_after_talk(env, started(compress="summarise", max_total_chars=1, min_messages=50))
     assert f"    {FACT} ... (condensed, original: {len(ANSWER)} chars)" in prompt
     task = (await task_of(env, session).state()).session.task
     assert task is not None
