@@ -78,7 +78,7 @@ def read_cases() -> list[dict[str, Any]]:
 
 
 def read_threads(exchanges: int) -> list[dict[str, Any]]:
-    """Return cases of ten threads that people could have written, in conversations of so many exchanges.
+    """Return cases of ten threads that people could have written, in conversations of n exchanges.
 
     Each conversation has all ten threads, at different places, and is filled up with other talk. Only one of them has
     the fact that the case's task needs: in most, far into a long answer.

@@ -50,11 +50,11 @@ def room_for(texts: Sequence[CutText], policy: HistoryPolicy, *, max_tokens: int
     """Return how many characters are left for cut texts, in the policy's total size and in a prompt of `max_tokens`."""
     wholes = [{"content": text.whole} for text in texts]
     chars = max(1, sum(len(text.whole) for text in texts))
-    shown = sum(len(text.message.content) for text in texts)
+    present = sum(len(text.message.content) for text in texts)
     by_tokens = USABLE * max_tokens * chars / max(1, estimate_tokens(wholes))
     by_bytes = USABLE * PROMPT_BYTES * chars / max(1, sum(len(text.whole.encode(errors="replace")) for text in texts))
     total = sum(text.message.size for text in texts)
-    return max(0, min(policy.max_total_chars - total, int(min(by_tokens, by_bytes)) - shown))
+    return max(0, min(policy.max_total_chars - total, int(min(by_tokens, by_bytes)) - present))
 
 
 def grown_texts(texts: Sequence[CutText], ranks: Sequence[float], *, room: int, condense: bool) -> list[int]:

@@ -56,7 +56,7 @@ async def test_tsk_5_one_task_and_one_answer_though_the_worker_dies_in_the_paren
     await check_replay(DrivenSession(temporal, task))
 
 
-async def test_tsk_5_each_step_of_a_tree_counts_once_though_workers_die_around_its_signals(
+async def test_tsk_5_a_step_of_a_task_counts_once_though_workers_die_around_signals(
     temporal: Client, tmp_path: Path
 ) -> None:
     session, settings = await start(

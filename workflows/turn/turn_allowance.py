@@ -40,8 +40,8 @@ class TurnAllowance:
         if allowance is None:
             return session.register_task(task_id)
         number = allowance.ask_to_start(task_id)
-        gone = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
-        return await self._answer(allowance, number) or gone
+        fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
+        return await self._answer(allowance, number) or fallback
 
     async def _draw(self) -> None:
         """Ask the root for a larger portion if the present one is too small for the next step."""

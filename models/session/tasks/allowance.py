@@ -81,7 +81,7 @@ class TaskAllowance(Compact):
 class AllowanceRequest(Compact):
     """Argument of the signal `request_allowance`, from the task `task_id` to the root of its tree.
 
-    `number` counts the requests of the task. It has used `used` in all, and may want more: with `wanted` equal to
+    `number` counts the requests of the task. It has used `used` in all, and may want more: with `requested` equal to
     `used`, it returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the
     task may start it, or with `is_void`, that it was not started.
     """
@@ -89,13 +89,13 @@ class AllowanceRequest(Compact):
     task_id: PublicId
     number: int
     used: Amount = Amount()
-    wanted: Amount = Amount()
+    requested: Amount = Amount()
     starts: PublicId | None = None
     is_void: bool = False
 
     @property
     def is_answered(self) -> bool:
-        return not self.is_void and (self.starts is not None or self.wanted != self.used)
+        return not self.is_void and (self.starts is not None or self.requested != self.used)
 
 
 class AllowanceAnswer(Compact):
@@ -160,13 +160,18 @@ class TurnAccount(Compact):
 
     def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
         """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room."""
-        caps, used, wanted, others = self.caps, request.used, request.wanted, self.used + self.drawn - portion.granted
+        caps, used, requested, others = (
+            self.caps,
+            request.used,
+            request.requested,
+            self.used + self.drawn - portion.granted,
+        )
         tokens, cost = used.tokens, used.cost
         if caps.tokens is not None:
-            goal = max(wanted.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
+            goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
             tokens = max(used.tokens, min(goal, caps.tokens - others.tokens))
         if caps.cost is not None:
-            cost = max(used.cost, min(max(wanted.cost, used.cost + caps.cost / PORTIONS), caps.cost - others.cost))
+            cost = max(used.cost, min(max(requested.cost, used.cost + caps.cost / PORTIONS), caps.cost - others.cost))
         return Amount(tokens=tokens, cost=round(cost, COST_DIGITS))
 
     def _with_portion(self, portion: Portion) -> "TurnAccount":
@@ -268,12 +273,14 @@ class Accounts:
 class AllowanceState(Compact):
     """The carried state of a task's allowance.
 
-    `number` is that of its newest request, `drawn_by` that of the newest that asked for a portion or returned one.
+    `number` is that of its newest request, `drawn_by` that of the newest that asked for a portion or returned one, and
+    `is_asking` is whether that has no answer yet.
     """
 
     granted: Amount
     number: int = 0
     drawn_by: int = 0
+    is_asking: bool = False
 
 
 class Allowance:
@@ -314,9 +321,9 @@ class Allowance:
 
     def ask(self, used: Amount, *, need: Amount) -> int:
         """Ask the root for a portion of at least `need`; return the number of the request."""
-        number = self._send(used=used, wanted=used + need)
+        number = self._send(used=used, requested=used + need)
         self._pending.add(number)
-        self._replace(drawn_by=number)
+        self._replace(drawn_by=number, is_asking=True)
         return number
 
     def ask_to_start(self, task_id: PublicId) -> int:
@@ -331,10 +338,9 @@ class Allowance:
 
     def return_rest(self, used: Amount) -> None:
         """Return what is left of the portion, also of one that is still to come, and report what was used beyond it."""
-        is_waiting = self.state.drawn_by in self._pending
         self._pending.clear()
-        if self.start.caps.are_set and (is_waiting or self.state.granted != used):
-            self._replace(drawn_by=self._send(used=used, wanted=used), granted=used)
+        if self.start.caps.are_set and (self.state.is_asking or self.state.granted != used):
+            self._replace(drawn_by=self._send(used=used, requested=used), granted=used, is_asking=False)
 
     def answer_to(self, number: int) -> AllowanceAnswer | None:
         """Return the answer to a request; `None`: there is none yet."""
@@ -352,7 +358,7 @@ class Allowance:
         self._pending.remove(answer.number)
         self._answers[answer.number] = answer
         if answer.number == self.state.drawn_by:
-            self._replace(granted=answer.granted)
+            self._replace(granted=answer.granted, is_asking=False)
 
     def _send(self, **fields: object) -> int:
         number = self.state.number + 1

@@ -112,11 +112,11 @@ class SubTasks:
         task = self.find(task_id)
         if task is None or usage is None:
             return None
-        known = task.usage or Usage()
-        if usage.tokens <= known.tokens and (usage.cost or 0) <= (known.cost or 0):
+        earlier = task.usage or Usage()
+        if usage.tokens <= earlier.tokens and (usage.cost or 0) <= (earlier.cost or 0):
             return None
         self._replace(task.model_copy(update={"usage": usage}))
-        return usage - known
+        return usage - earlier
 
     def find(self, task_id: str) -> SubTask | None:
         return next((task for task in self.state.tasks if task.task_id == task_id), None)

@@ -97,3 +97,11 @@ def test_ctx_10_a_wrong_attachment_is_an_error_that_names_it(attachments: object
 def test_ctx_10_an_error_about_all_attachments_of_a_message_names_them_once() -> None:
     with pytest.raises(TaskValidationError, match=r"^\w+\[0\]\.attachments: may have at most 20 items$"):
         prepared({"attachments": [code()] * (MAX_ATTACHMENTS + 1)})
+
+
+def test_ctx_16_unnamed_attachments_are_numbered_and_have_their_true_size() -> None:
+    first, second = ({"type": "code", "language": "python", "content": f"print({text!r})"} for text in ("one", "two"))
+    task = prepared({"attachments": [first]}, {"attachments": [second, first]})
+    assert "[Code: code 1, python, 12 bytes]\n" in task.prompt
+    assert "[Code: code 2, python, 12 bytes]\n    [Code: code 1, python, 12 bytes]\n" in task.prompt
+    assert [one.name for one in task.attachments] == ["code 2", "code 1"]

@@ -35,7 +35,7 @@ def test_ctx_15_threads_on_another_subject_do_not_have_the_fact(case: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("exchanges", "kept"),
+    ("exchanges", "counts"),
     [
         (10, {"truncation": 2, "relevant threads": 10, "semantic compression": 10, "both": 10}),
         (30, {"truncation": 2, "relevant threads": 10, "semantic compression": 10, "both": 10}),
@@ -43,7 +43,7 @@ def test_ctx_15_threads_on_another_subject_do_not_have_the_fact(case: dict[str, 
         (150, {"truncation": 0, "relevant threads": 10, "semantic compression": 0, "both": 10}),
     ],
 )
-def test_ctx_15_the_facts_of_hand_written_threads_are_kept(exchanges: int, kept: dict[str, int]) -> None:
+def test_ctx_15_the_facts_of_hand_written_threads_are_kept(exchanges: int, counts: dict[str, int]) -> None:
     threads = read_threads(exchanges)
     assert len(threads) == 10
-    assert {name: sum(keeps(case, policy) for case in threads) for name, policy in POLICIES.items()} == kept
+    assert {name: sum(keeps(case, policy) for case in threads) for name, policy in POLICIES.items()} == counts

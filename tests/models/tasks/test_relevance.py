@@ -8,6 +8,7 @@ import pytest
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
+from turnkeeper.models.tasks.stored_history import HistoryMessage
 from turnkeeper.stores.ranking.bm25 import MAX_QUERY_TERMS, rank
 
 NOW = "2026-01-01T00:00:00Z"
@@ -116,6 +117,20 @@ def test_ctx_15_warnings_are_only_of_what_stays() -> None:
         if warning.code == "truncated"
     ]
     assert fields == ["conversation_history[5].content"]
+
+
+def test_ctx_15_the_least_relevant_texts_are_cut_first() -> None:
+    talk = [("Hello.", "Hi. " * 300), ("The database?", "Port 5433. " * 100), ("Paint it.", "Blue. " * 200)]
+    contents = [len(message.content) for message in remaining_messages(prepared(history(*talk), "the database"))]
+    assert contents == [6, 1_199, 13, 1_099, 9, 1_199], "there is room for all"
+    tight = prepared(history(*talk), "the database", max_total_chars=2_000)
+    assert [message.truncated for message in remaining_messages(tight)] == [False, True, False, False, False, True]
+    assert sum(message.size for message in remaining_messages(tight)) <= 2_000
+
+
+def remaining_messages(task: PreparedTask) -> list[HistoryMessage]:
+    stored = task.context.conversation_history
+    return stored.messages if stored else []
 
 
 def test_ctx_15_an_invalid_message_is_an_error_wherever_it_is() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.harness import BOUND, Environment, asks, says
-from tests.workflows.tasks.test_sub_tasks import Agent, calls_then, delegated, delegating, is_task, task_of
+from tests.workflows.tasks.test_sub_tasks import DELEGATE, Agent, calls_then, delegated, delegating, is_task, task_of
+from tests.workflows.test_web_ui import details
 from tests.workflows.turn.test_budgets import used
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -77,8 +78,9 @@ async def test_tsk_5_one_cap_of_tokens_bounds_a_turn_and_its_tasks(env: Environm
     assert turn.tasks_usage.tokens == STEP * sum(is_task(request) for request in env.vendor.requests)
     summary = (await session.state()).session
     assert (summary.usage, summary.tasks_usage) == (turn.usage, turn.tasks_usage)
-    shown = sum((task.usage for task in summary.tasks if task.usage), Usage())
-    assert shown == turn.tasks_usage
+    assert f"({turn.tasks_usage.tokens:,} tokens by tasks)" in await details(session)
+    of_tasks = sum((task.usage for task in summary.tasks if task.usage), Usage())
+    assert of_tasks == turn.tasks_usage
     over = [result.content for result in task_results(turn) if result.status == "error"]
     assert over
     assert all(
@@ -130,7 +132,7 @@ async def test_tsk_5_a_chain_of_depth_three_is_reached_by_default(env: Environme
 
 
 async def test_tsk_5_a_fan_of_eight_and_25_in_all_are_reached_by_default(env: Environment) -> None:
-    # 1 + 3 tasks of the turn start 7 each: 3 + 21 is 24, one is left, of 4 x 7 = 28 wanted.
+    # 1 + 3 tasks of the turn start 7 each: 3 + 21 is 24, one is left, of 4 x 7 = 28 requested.
     tree(env, fans=[3, 8], steps=0)
     session = await env.start(limited())
     await session.prompt(id="p1", text="Go.")
@@ -204,13 +206,35 @@ async def test_tsk_5_a_task_that_gets_no_answer_fails_when_its_time_is_over(env:
     assert env.vendor.requests == []
 
 
+@pytest.mark.parametrize("limits", [{}, {"max_tokens_per_turn": 50_000}])
+async def test_tsk_5_the_usage_of_a_cancelled_task_counts_once(env: Environment, limits: dict[str, float]) -> None:
+    looking = costly(calls_then(("look", {})))
+    env.vendor.answer = costly(delegating(agent=looking))
+    env.tools.gate.close()
+    session = await env.start(limited(**limits))
+    await session.prompt(id="p1", text=DELEGATE)
+    await env.tools.gate.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    await session.until(lambda state: state.session.usage.tokens == 2 * STEP)
+
+    env.tools.gate.open()
+    await session.prompt(id="p2", text="Hello.")
+    first, second = await session.idle(turns=2)
+    assert first.usage is not None
+    assert (first.usage.tokens, first.tasks_usage) == (STEP, None), "the turn had ended before its task"
+    assert second.usage is not None
+    assert second.tasks_usage is not None
+    assert (second.usage.tokens, second.tasks_usage.tokens) == (2 * STEP, STEP)
+    assert (await session.state()).session.usage == first.usage + second.usage
+
+
 async def test_tsk_5_repeated_and_foreign_allowance_signals_change_nothing(env: Environment) -> None:
     tree(env, fans=[1], steps=3)
     session = await env.start(limited(max_tokens_per_turn=50_000))
     await session.prompt(id="p1", text="Go.")
     (before,) = await session.idle(turns=1)
     task_id = f"{session.handle.id}.task-1"
-    amounts = {"used": {"tokens": 1}, "wanted": {"tokens": 2}}
+    amounts = {"used": {"tokens": 1}, "requested": {"tokens": 2}}
     for request in (
         {"task_id": task_id, "number": 1, **amounts},
         {"task_id": "unknown", "number": 99, **amounts},
