@@ -12,13 +12,20 @@ the signals. A task that is terminated returns nothing: its portion stays used.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.models.ids import PublicId
+from turnkeeper.models.ids import ID_PATTERN, PublicId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
 from turnkeeper.models.wire import Compact, Frozen, Items
+
+SessionId = Annotated[PublicId, Field(pattern=ID_PATTERN)]
+
+MAX_AMOUNT = 2**53
+"""More than any tree uses; JSON readers have it exactly."""
 
 PORTIONS = 20
 """A grant is at least the cap divided by this number, if there is as much left: so a task asks about as often."""
@@ -27,18 +34,18 @@ PORTIONS = 20
 class Amount(Compact):
     """Tokens, and cost in US dollars."""
 
-    tokens: int = 0
-    cost: float = 0.0
+    tokens: int = Field(0, ge=0, le=MAX_AMOUNT)
+    cost: float = Field(0.0, ge=0, le=MAX_AMOUNT)
 
     @classmethod
     def of(cls, usage: Usage | None) -> "Amount":
-        return cls(tokens=usage.tokens, cost=usage.cost or 0.0) if usage else cls()
+        return cls(tokens=max(0, usage.tokens), cost=max(0.0, usage.cost or 0.0)) if usage else cls()
 
     def __add__(self, other: "Amount") -> "Amount":
-        return Amount(tokens=self.tokens + other.tokens, cost=round(self.cost + other.cost, COST_DIGITS))
-
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(tokens=self.tokens - other.tokens, cost=round(self.cost - other.cost, COST_DIGITS))
+        # Not validated: a sum may be over the maximum.
+        return Amount.model_construct(
+            tokens=self.tokens + other.tokens, cost=round(self.cost + other.cost, COST_DIGITS)
+        )
 
 
 NOTHING = Amount()
@@ -52,7 +59,11 @@ class Caps(Frozen):
 
     @classmethod
     def of(cls, limits: Limits) -> "Caps":
-        return cls(tokens=limits.max_tokens_per_turn, cost=limits.max_cost_per_turn)
+        tokens, cost = limits.max_tokens_per_turn, limits.max_cost_per_turn
+        return cls(
+            tokens=None if tokens is None else min(tokens, MAX_AMOUNT),
+            cost=None if cost is None else min(cost, MAX_AMOUNT),
+        )
 
     @property
     def are_set(self) -> bool:
@@ -86,11 +97,11 @@ class AllowanceRequest(Compact):
     task may start it, or with `is_void`, that it was not started.
     """
 
-    task_id: PublicId
+    task_id: SessionId
     number: int
     used: Amount = Amount()
     requested: Amount = Amount()
-    starts: PublicId | None = None
+    starts: SessionId | None = None
     is_void: bool = False
 
     @property
@@ -160,18 +171,18 @@ class TurnAccount(Compact):
 
     def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
         """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room."""
-        caps, used, requested, others = (
-            self.caps,
-            request.used,
-            request.requested,
-            self.used + self.drawn - portion.granted,
-        )
+        caps, used, requested, drawn = self.caps, request.used, request.requested, self.used + self.drawn
         tokens, cost = used.tokens, used.cost
         if caps.tokens is not None:
             goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
-            tokens = max(used.tokens, min(goal, caps.tokens - others.tokens))
+            tokens = max(used.tokens, min(goal, caps.tokens - drawn.tokens + portion.granted.tokens))
         if caps.cost is not None:
-            cost = max(used.cost, min(max(requested.cost, used.cost + caps.cost / PORTIONS), caps.cost - others.cost))
+            cost = max(
+                used.cost,
+                min(
+                    max(requested.cost, used.cost + caps.cost / PORTIONS), caps.cost - drawn.cost + portion.granted.cost
+                ),
+            )
         return Amount(tokens=tokens, cost=round(cost, COST_DIGITS))
 
     def _with_portion(self, portion: Portion) -> "TurnAccount":
@@ -312,11 +323,11 @@ class Allowance:
 
     def is_too_small(self, used: Amount, *, need: Amount) -> bool:
         """Return whether the portion is too small for a step that needs about `need`."""
-        caps, left = self.start.caps, self.state.granted - used
+        caps, granted = self.start.caps, self.state.granted
         if self.used_up(used):
             return True
-        return (caps.tokens is not None and left.tokens < need.tokens) or (
-            caps.cost is not None and left.cost < need.cost
+        return (caps.tokens is not None and granted.tokens < used.tokens + need.tokens) or (
+            caps.cost is not None and granted.cost < used.cost + need.cost
         )
 
     def ask(self, used: Amount, *, need: Amount) -> int:

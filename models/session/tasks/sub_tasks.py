@@ -7,6 +7,7 @@ from pydantic_core import to_json
 
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.tasks.allowance import MAX_AMOUNT
 from turnkeeper.models.session.tasks.task_state import TaskChange
 from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
 from turnkeeper.models.transcript.trajectory import Usage
@@ -110,7 +111,7 @@ class SubTasks:
     def add_usage(self, task_id: str, usage: Usage | None) -> Usage | None:
         """Note what a task has used in all; return what is new of it. A repeated or earlier sum adds nothing."""
         task = self.find(task_id)
-        if task is None or usage is None:
+        if task is None or usage is None or any(not 0 <= (number or 0) < MAX_AMOUNT for _, number in usage):
             return None
         earlier = task.usage or Usage()
         if usage.tokens <= earlier.tokens and (usage.cost or 0) <= (earlier.cost or 0):

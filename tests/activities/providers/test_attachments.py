@@ -303,7 +303,7 @@ async def test_agt_4_a_broken_image_is_named_in_text_and_does_not_stop_the_next_
     # What the vendor has read before is not blamed.
     assert [len(media_sent(body)) for body in bodies] == [1, 2, 1, 1]
     assert all(("user image", IMAGE.data) in media_sent(body) for body in bodies)
-    assert all(f"[Image: broken.png, image/png, 1 KB] {UNREADABLE}" in texts_sent(body) for body in bodies[2:])
+    assert all(f"[Image: broken.png, image/png, 71 bytes] {UNREADABLE}" in texts_sent(body) for body in bodies[2:])
 
 
 async def test_agt_4_where_no_attachment_is_new_all_are_blamed_and_a_refusal_without_any_is_final(wire):
@@ -456,7 +456,7 @@ def test_agt_4_of_too_many_images_the_newest_are_shown(limit: int | None, left: 
     assert memory.show("m", request, session_id="s").learn(refused("too_many", limit=limit), {})
     assert media_shown(memory, request) == left
     assert (
-        "1 KB] (no longer shown: there were more"
+        "71 bytes] (no longer shown: there were more"
         in memory.show("m", request, session_id="s").request.messages[0].content
     )
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.tasks.allowance import (
+    MAX_AMOUNT,
     NOTHING,
     Accounts,
     Allowance,
@@ -43,9 +44,7 @@ class Task:
         if self.allowance.used_up(self.used):
             return
         self.used = self.used + amount(tokens)
-        beyond = self.used - self.allowance.state.granted
-        if beyond.tokens > 0:
-            self.overdrawn = beyond
+        self.overdrawn = amount(max(0, self.used.tokens - self.allowance.state.granted.tokens, self.overdrawn.tokens))
 
 
 class Tree:
@@ -185,3 +184,16 @@ def test_tsk_5_a_task_that_was_not_started_does_not_count() -> None:
     root.void(TASKS[0])
     assert root.start(TASKS[0], turn=TURN, max_tasks=1).rejection == "No task was started: its start was withdrawn."
     assert root.start(TASKS[1], turn=TURN, max_tasks=1).rejection is None
+
+
+def test_tsk_5_the_largest_amounts_fail_nothing() -> None:
+    root = Accounts([], session_id="root")
+    root.open(TURN, Limits(max_tokens_per_turn=10**30, max_cost_per_turn=1e300))
+    for number, task_id in enumerate(TASKS, start=1):
+        root.start(task_id, turn=TURN, max_tasks=25)
+        most = {"tokens": MAX_AMOUNT, "cost": MAX_AMOUNT}
+        request = AllowanceRequest.model_validate(
+            {"task_id": task_id, "number": number, "used": most, "requested": {"tokens": MAX_AMOUNT}}
+        )
+        assert root.answer(request, max_tasks=25) is not None
+    assert root.carried_bytes > 0

@@ -240,6 +240,8 @@ async def test_tsk_5_repeated_and_foreign_allowance_signals_change_nothing(env: 
         {"task_id": "unknown", "number": 99, **amounts},
         {"task_id": "unknown", "number": 1, "starts": "x"},
         {"task_id": 7},
+        {"task_id": task_id, "number": 10**6, "used": {"tokens": -1}},
+        {"task_id": task_id, "number": 10**6, "used": {"cost": 1e308}},
         [],
         "x",
     ):
