@@ -189,8 +189,9 @@ def test_tsk_5_a_task_that_was_not_started_does_not_count() -> None:
 def test_tsk_5_the_largest_amounts_fail_nothing() -> None:
     root = Accounts([], session_id="root")
     root.open(TURN, Limits(max_tokens_per_turn=10**30, max_cost_per_turn=1e300))
-    for number, task_id in enumerate(TASKS, start=1):
+    for task_id in TASKS:
         root.start(task_id, turn=TURN, max_tasks=25)
+    for number, task_id in enumerate(TASKS, start=1):
         most = {"tokens": MAX_AMOUNT, "cost": MAX_AMOUNT}
         request = AllowanceRequest.model_validate(
             {"task_id": task_id, "number": number, "used": most, "requested": {"tokens": MAX_AMOUNT}}
