@@ -83,7 +83,7 @@ def build_worker(
     summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)
-    hand_off = HandOffActivities(model_client, texts, stores.blobs, client)
+    hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)

@@ -48,6 +48,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_prompt import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
@@ -67,6 +68,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
+    from turnkeeper.workflows.tasks.allowance_mail import AllowanceMail
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
     from turnkeeper.workflows.tasks.task_texts import with_whole_answer
@@ -95,7 +97,10 @@ class AgenticAIWorkflow:
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
-        self._new_run = NewRun(session, growth, self._archiving, self._parking, self._reporter)
+        self._allowance_mail = AllowanceMail(session)
+        self._new_run = NewRun(
+            session, growth, self._archiving, self._parking, is_signalling=lambda: self._is_signalling()
+        )
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
@@ -129,6 +134,7 @@ class AgenticAIWorkflow:
         self._web_ui.begin_run()
         self._parking.begin()
         self._reporter.begin()
+        self._allowance_mail.begin()
         if self._turn:
             self._archiving.begin_if_due()
             await self._run_to_end(self._turn)
@@ -176,6 +182,10 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
+    def _is_signalling(self) -> bool:
+        """Return whether a signal to another session is pending."""
+        return self._reporter.is_sending or self._allowance_mail.is_sending
+
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(
             self._session,
@@ -207,6 +217,7 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._sub_tasks.cancel_all()
         await self._reporter.send()
+        await self._allowance_mail.flush()
         outcome = self._session.task_outcome
         if outcome and status == "ended":
             outcome = await with_whole_answer(outcome)
@@ -244,6 +255,20 @@ class AgenticAIWorkflow:
             prompt = {"id": f"{number}.answer-{change.turn}", "text": result_prompt(before, change)}
             self._receive(prompt, extra_arguments=0)
         self._web_ui.update()
+
+    @workflow.signal(description="A task of this tree asks for what it may use. For our own sub-tasks.")
+    def request_allowance(self, request: Any = None, *rest: Any) -> None:
+        """Decide on the request; the answer is sent by signal (TSK-5)."""
+        with suppress(RejectedError):
+            self._session.answer_allowance_request(parse(AllowanceRequest, request))
+
+    @workflow.signal(description="What this task may use, from the root of its tree. For our own sub-tasks.")
+    def grant_allowance(self, answer: Any = None, *rest: Any) -> None:
+        """Record the root's answer to a request of this task (TSK-5)."""
+        if self._session.allowance is None:
+            return
+        with suppress(RejectedError):
+            self._session.allowance.receive(parse(AllowanceAnswer, answer))
 
     @workflow.signal(
         description="End the session after its queued prompts: nothing, a reason, or {reason?, discard_queue?}."

@@ -24,7 +24,7 @@ def _facts(session: Session) -> list[str]:
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
-        f"- **Usage:** {_used(session.facts.usage)}",
+        f"- **Usage:** {_used(session.facts.usage, session.facts.tasks_usage)}",
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
     ]
@@ -36,9 +36,10 @@ def _facts(session: Session) -> list[str]:
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 
 
-def _used(usage: Usage) -> str:
+def _used(usage: Usage, of_tasks: Usage) -> str:
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return tokens if usage.cost is None else f"{tokens}, {dollars(usage.cost)}"
+    used = tokens if usage.cost is None else f"{tokens}, {dollars(usage.cost)}"
+    return f"{used} ({of_tasks.tokens:,} tokens by tasks)" if of_tasks.tokens else used
 
 
 def _context(session: Session) -> str:

@@ -1,5 +1,6 @@
 """Continue-as-new: when a session does it, and how (SES-14)."""
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from temporalio import workflow
@@ -8,7 +9,6 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.parking import Parking
-    from turnkeeper.workflows.tasks.task_reporter import TaskReporter
 
 
 class HistoryGrowth:
@@ -42,17 +42,24 @@ class NewRun:
     """The session's next run."""
 
     def __init__(
-        self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking, reporter: TaskReporter
+        self,
+        session: Session,
+        growth: HistoryGrowth,
+        archiving: Archiving,
+        parking: Parking,
+        *,
+        is_signalling: Callable[[], bool],
     ) -> None:
+        """`is_signalling`: a signal to another session is pending, which Temporal would drop."""
         self._session = session
         self._growth = growth
         self._archiving = archiving
         self._parking = parking
-        self._reporter = reporter
+        self._is_signalling = is_signalling
 
     def is_due(self) -> bool:
-        """Return whether to continue as new now: no activity or report is pending, and everything can be carried."""
-        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._reporter.is_sending
+        """Return whether to continue as new now: no activity or signal is pending, and everything can be carried."""
+        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._is_signalling()
         if not self._growth.is_due() or is_busy:
             return False
         return self._session.room.is_queue_carriable or self._growth.is_overdue()

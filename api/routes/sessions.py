@@ -179,6 +179,7 @@ def _description_of(state: ConversationState, workflow_id: WorkflowId, links: Se
         turn_count=session.turn_count,
         queue_length=state.queue_length,
         usage=session.usage,
+        tasks_usage=session.tasks_usage,
         archived_count=state.archived_count,
         archive=session.archive,
         conversation_metrics=session.conversation_metrics,

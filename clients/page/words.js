@@ -122,11 +122,13 @@ export function usageWords(usage) {
   return usage.cost ? `${tokens(count)} · ${dollars(usage.cost)}` : tokens(count);
 }
 
-/** @param {Usage} usage @returns {string} */
-export function usageDetails(usage) {
+/** @param {Usage} usage @param {Usage | null | undefined} ofTasks the part that tasks used @returns {string} */
+export function usageDetails(usage, ofTasks) {
   const parts = [`${grouped(usage.input_tokens)} in`, `${grouped(usage.output_tokens)} out`];
   if (usage.cached_tokens) parts.push(`${grouped(usage.cached_tokens)} of them from the cache`);
   if (usage.reasoning_tokens) parts.push(`${grouped(usage.reasoning_tokens)} for thinking`);
+  const used = (ofTasks?.input_tokens ?? 0) + (ofTasks?.output_tokens ?? 0);
+  if (used) parts.push(`${grouped(used)} by tasks`);
   if (usage.estimated_tokens) parts.push(`${grouped(usage.estimated_tokens)} of them estimated`);
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }

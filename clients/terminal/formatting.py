@@ -103,15 +103,19 @@ def elapsed(seconds: float) -> str:
     return duration(whole * 1_000)
 
 
-def amount(usage: Usage | None) -> str:
-    """Return the used tokens, with their cost if it is known; empty without usage.
+def amount(usage: Usage | None, *, of_tasks: Usage | None = None) -> str:
+    """Return the used tokens, with their cost if it is known, and the part that tasks used; empty without usage.
 
     >>> amount(Usage(input_tokens=1_500, output_tokens=32)), amount(Usage(input_tokens=12_345, cost=0.05)), amount(None)
     ('1,532 tokens', '12.3k tokens · $0.05', '')
+    >>> amount(Usage(input_tokens=1_500), of_tasks=Usage(input_tokens=500))
+    '1,500 tokens (500 by tasks)'
     """
     if usage is None or not usage.tokens:
         return ""
-    return f"{_tokens(usage.tokens)} · {dollars(usage.cost)}" if usage.cost else _tokens(usage.tokens)
+    by_tasks = f" ({of_tasks.tokens:,} by tasks)" if of_tasks and of_tasks.tokens else ""
+    tokens = _tokens(usage.tokens) + by_tasks
+    return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
 
 
 def _tokens(count: int) -> str:

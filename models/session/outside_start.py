@@ -4,7 +4,7 @@ A contradiction in the state would later fail a workflow task for ever. `Carried
 checks everything else that the code relies on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,7 @@ from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
+from turnkeeper.models.session.tasks.allowance import TurnAccount
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.tasks.enrichment import first_prompt
@@ -90,6 +91,10 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
     for prefix, model in (
         ("", carried),
         ("usage.", carried.usage),
+        ("tasks_usage.", carried.tasks_usage),
+        ("usage_between_turns.", carried.usage_between_turns),
+        ("allowance.", carried.allowance),
+        ("allowance.granted.", carried.allowance and carried.allowance.granted),
         ("transcript.", carried.transcript),
         ("archive.report.", carried.archive.report),
         ("moved_events.", carried.moved_events),
@@ -104,18 +109,28 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("context.reported.", context.reported),
         ("context.limit.", context.limit),
     ):
-        max_count = MAX_TOKENS if prefix == "usage." else MAX_COUNT
+        max_count = MAX_TOKENS if "usage" in prefix or prefix.startswith("allowance.") else MAX_COUNT
         for name, number in _numbers(model) if model else ():
             if not 0 <= number < max_count:
                 yield prefix + name, f"0 to {max_count:,} are allowed"
     if len(carried.tasks.tasks) > MAX_TASKS:
         yield "tasks.tasks", f"may have {MAX_TASKS} items"
+    yield from _wrong_accounts(carried.accounts)
     if context.view.segment < 1:
         yield "context.view.segment", "counts from 1"
     if len(carried.queue.taken_ids) > REMEMBERED_IDS:
         yield "queue.taken_ids", f"may have {REMEMBERED_IDS} items"
     if len(carried.queue.fates) > REMEMBERED_FATES:
         yield "queue.fates", f"may have {REMEMBERED_FATES} items"
+
+
+def _wrong_accounts(accounts: Sequence[TurnAccount]) -> Iterator[tuple[str, str]]:
+    portions = [portion for account in accounts for portion in account.portions]
+    if len(accounts) > MAX_TASKS or len(portions) > MAX_TASKS:
+        yield "accounts", f"may have {MAX_TASKS} items, and as many portions"
+    amounts = [*(account.used for account in accounts), *(portion.granted for portion in portions)]
+    if any(not 0 <= number < MAX_TOKENS for amount in amounts for _, number in _numbers(amount)):
+        yield "accounts", f"amounts of 0 to {MAX_TOKENS:,} are allowed"
 
 
 def _wrong_report(task: TaskState) -> Iterator[tuple[str, str]]:

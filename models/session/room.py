@@ -56,7 +56,7 @@ class Room:
         """Return the size of the carried state without turns; the queue counts as full."""
         session = self._session
         queue = session.queue.carried_bytes(session.config.limits)
-        tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes
+        tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
         parts = session.tools.carried_bytes + session.context.carried_bytes + queue + tasks
         return ENVELOPE_BYTES + self._config_bytes() + parts
 

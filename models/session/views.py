@@ -68,6 +68,7 @@ def summary_of(session: Session) -> SessionSummary:
         created_at=session.facts.created_at,
         turn_count=session.turn_count,
         usage=session.facts.usage,
+        tasks_usage=session.facts.tasks_usage,
         archive=session.archive.report,
         conversation_metrics=session.context.size(session.config.history, model=session.config.model),
         task=session.task_view,

@@ -14,6 +14,9 @@ from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import UserStep
 
+MAX_PAGES = 4
+"""About 4 MB of transcript. From a longer conversation a task inherits only the newest part, with a warning (TSK-2)."""
+
 SPEAKERS: tuple[HistoryRole, ...] = ("user", "assistant")
 """The roles in a session."""
 

@@ -74,6 +74,9 @@ class ConversationMessage(Frozen):
     error: str | None = None
     error_type: ErrorType | None = None
     usage: Usage | None = None
+    """Of all model calls of the turn, with `tasks_usage`."""
+    tasks_usage: Usage | None = None
+    """What tasks have used of it (TSK-5): those that ended in this turn, or since the turn before."""
     conversation_metrics: TurnMetrics | None = None
     revision: int
     status: TurnStatus = "processing"
@@ -145,6 +148,8 @@ class SessionSummary(Frozen):
     created_at: UtcDatetime
     turn_count: int = 0
     usage: Usage = Usage()
+    tasks_usage: Usage = Usage()
+    """What tasks have used of it, as far as they have ended (TSK-5)."""
     archive: ArchiveReport = ArchiveReport()
     conversation_metrics: ContextSize | None = None
     """Null if the session itself can't be asked: then its turns are read from the archive."""

@@ -132,6 +132,16 @@ class Usage(Frozen):
             cost=round(sum(costs), COST_DIGITS) if costs else None,
         )
 
+    def __sub__(self, earlier: "Usage") -> "Usage":
+        """Subtract an earlier sum field by field.
+
+        >>> (Usage(input_tokens=3, cost=0.5) - Usage(input_tokens=1, cost=0.1)).model_dump(exclude_defaults=True)
+        {'input_tokens': 2, 'cost': 0.4}
+        """
+        names = Usage.model_fields.keys() - {"cost"}
+        cost = None if self.cost is None else round(self.cost - (earlier.cost or 0.0), COST_DIGITS)
+        return Usage(cost=cost, **{name: getattr(self, name) - getattr(earlier, name) for name in names})
+
 
 def dollars(cost: float) -> str:
     """Format a cost, unrounded.

@@ -92,7 +92,7 @@ PARTS: dict[str, set[str]] = {
     "row": {"first", "forget_below", "is_unparking_due"},
     "archive": {"record_failure", "record_success"},
     "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
-    "sub_tasks": {"close_task", "end", "rejection"},
+    "sub_tasks": {"close_task", "drop", "end", "rejection"},
     "own_task": set(),
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),

@@ -44,6 +44,8 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
+from turnkeeper.models.session.tasks.task_state import TaskChange
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
 
 REFUSAL_BYTES = 2_048
@@ -85,6 +87,9 @@ READERS: dict[str, Callable[[Any], object]] = {
     "get_replay_context": parse_replay_request,
     "get_model_request": lambda raw: parse(ModelRequestQuery, raw),
     "get_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "task_changed": lambda raw: parse(TaskChange, raw),
+    "request_allowance": lambda raw: parse(AllowanceRequest, raw),
+    "grant_allowance": lambda raw: parse(AllowanceAnswer, raw),
 }
 
 

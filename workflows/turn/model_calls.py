@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
@@ -37,11 +38,12 @@ _NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
+    def __init__(self, scope: TurnScope, slot: RequestSlot, allowance: TurnAllowance) -> None:
         self._scope = scope
         self._session = scope.session
         self._slot = slot
         self._tools = OfferedTools(scope)
+        self._allowance = allowance
         self._summaries = Summaries(scope, slot)
         self._resends_empty = False
         self.segment = 0
@@ -111,7 +113,7 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            self._scope.turn.budgets.check_spent()
+            await self._allowance.check_spent()
             await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
             waits += 1
             # Temporal itself retries after short delays, so a short wait here is for the session, which was silent.
@@ -123,7 +125,7 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        self._scope.turn.budgets.check_spent()  # a summary may have used up the rest
+        await self._allowance.check_spent()  # a summary may have used up the rest
         await self._tools.load_if_due()
         self.segment = session.view.segment
         session.turn_slot.note_request()
@@ -182,7 +184,7 @@ class ModelCalls:
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
                 quick_reads=self._quick_reads(),
-                **turn.budgets.remaining(),
+                **session.budgets.remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),

@@ -20,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
@@ -29,9 +30,9 @@ _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner, allowance: TurnAllowance) -> None:
         self._scope = scope
-        self._task_tools = TaskTools(scope, runner)
+        self._task_tools = TaskTools(scope, runner, allowance)
         self._session = scope.session
         self._approvals = Approvals(scope)
         self._scheduled: set[str] = set()

@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -41,8 +42,9 @@ class TurnRunner:
         self._scope = TurnScope(session, refresh_ui=refresh_ui, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
         self._condensing = Condensing(self._scope)
-        self._model_calls = ModelCalls(self._scope, self._slot)
-        self._tool_calls = ToolCalls(self._scope, runner)
+        self._allowance = TurnAllowance(self._scope)
+        self._model_calls = ModelCalls(self._scope, self._slot, self._allowance)
+        self._tool_calls = ToolCalls(self._scope, runner, self._allowance)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -143,7 +145,7 @@ class TurnRunner:
         """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
-        self._scope.turn.budgets.check_step(self._model_calls.usage)
+        await self._allowance.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:

@@ -40,6 +40,7 @@
  * @property {number | null} processing_time_ms
  * @property {string | null} error
  * @property {Usage | null} usage
+ * @property {Usage | null} tasks_usage
  * @property {TurnMetrics | null} conversation_metrics
  * @property {TurnStatus} status
  * @property {boolean} is_complete
@@ -76,7 +77,7 @@
  *   parts: GrownPart[]}} PartialGrowth
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
- *   usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
+ *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
  *   links: {temporal: string | null}}} SessionDescription
  * @typedef {{workflow_id: string, title: string | null, preview: string | null, turn_count: number,
  *   cost: number | null, started_at: string, last_activity_at: string | null, closed_at: string | null,

@@ -147,7 +147,7 @@ export class TurnView {
       forkButton(() => this.#actions.fork(turn)),
       last?.kind === "model" && last.model !== null && h("span", {}, last.model),
       turn.processing_time_ms !== null && h("span", {}, duration(turn.processing_time_ms)),
-      turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage) }, used),
+      turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage, turn.tasks_usage) }, used),
       seen !== "" && h("span", { class: "seen" }, seen),
     ]);
   }

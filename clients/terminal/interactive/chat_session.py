@@ -162,7 +162,7 @@ class ChatSession:
                 texts.QUEUED_COUNT.format(count=queued) if queued else "",
                 texts.SENDING_COUNT.format(count=sending) if sending else "",
                 self._context_size(),
-                amount(description.usage) if description else "",
+                amount(description.usage, of_tasks=description.tasks_usage) if description else "",
                 (description.model or "") if description else "",
             ]
         )

@@ -81,7 +81,7 @@ def turn_end(turn: ConversationMessage, number: int) -> list[RenderableType]:
     """Return the turn's error, if it has one, and its duration and usage."""
     milliseconds = turn.processing_time_ms
     time = duration(milliseconds) if milliseconds is not None else ""
-    line = facts([texts.TURN.format(number=number), time, amount(turn.usage)])
+    line = facts([texts.TURN.format(number=number), time, amount(turn.usage, of_tasks=turn.tasks_usage)])
     return [*_error_of(turn), note(line)]
 
 

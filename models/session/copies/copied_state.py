@@ -103,6 +103,7 @@ def start_of_copy(config: SessionInput, copied: CopiedTurns, copy: Copy, *, now:
         created_at=now,
         revision=max((turn.revision for turn in copy.turns), default=0),
         usage=copied.usage,
+        tasks_usage=copied.tasks_usage,
         moved_events=copied.events_before(copy.turns),
         transcript=TranscriptState(turns=copy.turns, archived=copied.count - len(copy.turns)),
         queue=QueueState(

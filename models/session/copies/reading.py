@@ -151,9 +151,10 @@ def _wrong_turns(document: SessionDocument) -> Complaints:
         if not revision <= turn.revision < MAX_COUNT:
             yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
-        for name, number in turn.usage or ():
-            if number is not None and not 0 <= number < MAX_COUNT:
-                yield f"{field}.turn.usage.{name}", f"0 to {MAX_COUNT:,} are allowed"
+        for name, usage in (("usage", turn.usage), ("tasks_usage", turn.tasks_usage)):
+            for part, number in usage or ():
+                if number is not None and not 0 <= number < MAX_COUNT:
+                    yield f"{field}.turn.{name}.{part}", f"0 to {MAX_COUNT:,} are allowed"
         yield from _wrong_steps(field, exported)
 
 

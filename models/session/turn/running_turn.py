@@ -137,8 +137,14 @@ class RunningTurn(CarriedTurn):
     # ---- its budgets
 
     @property
+    def own_usage(self) -> Usage:
+        """What the turn has used itself, without its tasks."""
+        return (self.message.usage or Usage()) - (self.message.tasks_usage or Usage())
+
+    @property
     def budgets(self) -> Budgets:
-        return Budgets(self.limits, self.model, spent=self.message.usage or Usage())
+        """The turn's own budgets; `Session.budgets` are those with its tasks and its allowance."""
+        return Budgets(self.limits, self.model, spent=self.own_usage)
 
     def with_next_step(self) -> Self:
         return self.model_copy(update={"steps": self.steps + 1})
@@ -148,6 +154,10 @@ class RunningTurn(CarriedTurn):
 
     def with_usage(self, usage: Usage | None) -> Self:
         return self.with_message(usage=(self.message.usage or Usage()) + usage) if usage else self
+
+    def with_tasks_usage(self, usage: Usage) -> Self:
+        """Return the turn with the usage of tasks added, in both fields."""
+        return self.with_usage(usage).with_message(tasks_usage=(self.message.tasks_usage or Usage()) + usage)
 
     # ---- its bytes; `cap` is the maximum that the session can carry
 
