@@ -203,6 +203,7 @@ class Session:
             attachments=prompt.attachments,
             user_timestamp=prompt.sent_at or prompt.received_at,
             revision=self._changed(),
+            retries=prompt.retries,
         )
         turn = RunningTurn.begin(
             message,
@@ -396,7 +397,7 @@ class Session:
             steps_before = turn.message.steps_omitted + count
             self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
             self.turn_slot.change(turn.without_oldest_steps(count))
-            self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
+            self._update(moved_events=self.facts.moved_events.with_steps(move.steps, first=turn.message.steps_omitted))
         else:
             for message in move.turns:
                 self.context.detach(message, inline_bytes=move.kept_bytes)
