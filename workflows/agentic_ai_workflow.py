@@ -60,7 +60,7 @@ with workflow.unsafe.imports_passed_through():
         state_of,
         updates_of,
     )
-    from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+    from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
@@ -226,12 +226,14 @@ class AgenticAIWorkflow:
 
     # ---- signals and updates
 
-    @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, attachments?, sent_at?, mode?}.")
+    @workflow.signal(
+        description="Send a prompt: a JSON string, or {id?, text, attachments?, sent_at?, mode?, retries?}."
+    )
     def prompt(self, p: Any = None, *rest: Any) -> None:
         """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            self._turn.stop("Interrupted by a new prompt.")
+            self._turn.stop(TurnStop(cause="prompt"))
         self._web_ui.update()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
@@ -293,14 +295,14 @@ class AgenticAIWorkflow:
         with report_rejections():
             self._session.queue.check_waiting(parse(WithdrawPrompt, request).id)
 
-    @workflow.update(description="Stop the running turn: {message_id, reason?}.")
+    @workflow.update(description="Stop the running turn: {message_id, reason?, stopped_by?}.")
     def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
         """Stop this turn if it is still running; a late call has no effect on the next turn (SES-8)."""
         cancel = parse(CancelTurn, request)
         running = self._session.turn
         if self._turn is None or running is None or running.message.id != cancel.message_id:
             return CancelReceipt(cancelling=False)
-        self._turn.stop(cancel.reason or "Stopped by the user.")
+        self._turn.stop(TurnStop(by=cancel.stopped_by, reason=cancel.reason))
         return CancelReceipt(cancelling=True)
 
     @cancel_turn.validator

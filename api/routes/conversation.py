@@ -122,7 +122,8 @@ async def retry_turn(
     """Send the prompt of a failed turn again; 409 if the turn did not fail.
 
     With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
-    an earlier retry.
+    an earlier retry. The conversation has both turns; for the model the new one takes the place of the failed one,
+    unless another turn ran in between.
     """
     turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
     receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, turn), wants_receipt=not prefers_async)

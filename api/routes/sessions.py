@@ -120,13 +120,19 @@ async def configure_session(
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
-async def cancel_turn(services: ServicesDep, workflow_id: SessionId, body: Cancel | None = None) -> Cancelling:
-    """Stop a turn. With `message_id` a late request can't stop the next turn by mistake."""
+async def cancel_turn(
+    services: ServicesDep, caller: CallerDep, workflow_id: SessionId, body: Cancel | None = None
+) -> Cancelling:
+    """Stop a turn. With `message_id` a late request can't stop the next turn by mistake.
+
+    The model reads who stopped it, and the `reason`.
+    """
     options = body or Cancel()
     turn_id = options.message_id or (await services.reader.state(workflow_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
         raise problems.not_running()
-    receipt = await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=turn_id, reason=options.reason))
+    stop = CancelTurn(message_id=turn_id, reason=options.reason)
+    receipt = await services.sessions.cancel_turn(workflow_id, stop, by=caller.user)
     return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)
 
 

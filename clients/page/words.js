@@ -301,6 +301,7 @@ export const SEEN_WORDS = {
   truncated: "The model sees only part of this turn",
   summarised: "The model sees this turn only in a summary",
   refused: "The model's provider refused this turn, so it is no longer sent",
+  retried: "A retry has taken this turn's place for the model",
   not_at_all: "The model no longer sees this turn",
 };
 
@@ -424,6 +425,7 @@ export const SEEN = {
   truncated: "partly",
   summarised: "in the summary",
   refused: "left out",
+  retried: "retried",
   not_at_all: "no longer sent",
 };
 

@@ -26,7 +26,7 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
+from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict
 
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""
@@ -107,6 +107,8 @@ class CancelTurn(Strict):
 
     message_id: MessageId
     reason: Reason | None = None
+    stopped_by: Person | None = None
+    """Who stops it; the gateway sets it from the caller's key or token."""
 
 
 class EndSession(Strict):

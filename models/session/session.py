@@ -219,6 +219,7 @@ class Session:
             usage=self.facts.usage_between_turns,
             tasks_usage=self.facts.usage_between_turns,
             revision=self._changed(),
+            retries=prompt.retries,
         )
         self._update(usage_between_turns=None)
         turn = RunningTurn.begin(
@@ -474,7 +475,7 @@ class Session:
             steps_before = turn.message.steps_omitted + count
             self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
             self.turn_slot.change(turn.without_oldest_steps(count))
-            self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
+            self._update(moved_events=self.facts.moved_events.with_steps(move.steps, first=turn.message.steps_omitted))
         else:
             for message in move.turns:
                 self.context.detach(message, inline_bytes=move.kept_bytes)

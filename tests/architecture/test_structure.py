@@ -97,7 +97,7 @@ PARTS: dict[str, set[str]] = {
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
         *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),
-        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit", "replace_refused_turn"),
+        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit"),
         *("note_failed_summary", "insert_summary", "restore_limit"),
     },
     "view": {"digest", "open_segment", "request"},

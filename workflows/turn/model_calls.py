@@ -224,7 +224,7 @@ class ModelCalls:
         # Without this, `stop` would cancel the task, and an answer that arrives at the same moment would be lost. If
         # the task is cancelled here, `handles_stop` stays set: that was an eviction, not a stop.
         scope.handles_stop = True
-        await workflow.wait_condition(lambda: call.done() or scope.stop_reason is not None)
+        await workflow.wait_condition(lambda: call.done() or scope.stop is not None)
         if not call.done():
             await self._cancel(call)
         scope.handles_stop = False

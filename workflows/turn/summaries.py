@@ -42,7 +42,7 @@ class Summaries:
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             view_bytes = session.config.limits.view_bytes
-            session.context.insert_summary(outcome, of=evicted, first_n=history.preserve_first_n, view_bytes=view_bytes)
+            session.context.insert_summary(outcome, of=evicted, view_bytes=view_bytes)
 
     def _open_request(self) -> OpenRequest:
         session = self._session

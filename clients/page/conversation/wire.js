@@ -6,7 +6,7 @@
  *   | "terminated" | "stuck"} SessionStatus
  * @typedef {"enqueue" | "steer" | "interrupt"} PromptMode
  * @typedef {"approve" | "allow_for_session" | "reject"} Decision
- * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "not_at_all"} Seen
+ * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "retried" | "not_at_all"} Seen
  *
  * @typedef {{hash: string, chars: number}} BlobRef
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
 from turnkeeper.models.session.copies.document import ExportedTurn

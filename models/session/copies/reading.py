@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
@@ -250,18 +250,20 @@ def _wrong_context(document: SessionDocument) -> Complaints:
         for index, ref in enumerate(refs):
             if ref.messages and (complaint := _wrong_messages(ref.messages)):
                 yield f"context.state.{name}[{index}].messages", complaint
-            if not ref.messages and not ref.summary and 0 < ref.number <= count:
+            if not ref.messages and 0 < ref.number <= count:
                 expected = document.turns[ref.number - 1].turn.id
                 if ref.turn != expected:
                     yield f"context.state.{name}[{index}].turn", f"is not the id of turn {ref.number:,}"
-            last = max((last for _, last in ref.summary.turns), default=0) if ref.summary else ref.number
-            if last > count:
-                yield f"context.state.{name}[{index}]", f"is of turn {last:,}, and the document has {count:,}"
+            if not 0 < ref.number <= count:
+                yield f"context.state.{name}[{index}]", f"is of turn {ref.number:,}, and the document has {count:,}"
+    summary = context.state.view.summary
+    for first, last in summary.turns if summary else []:
+        if not 1 <= first <= last <= count:
+            yield "context.state.view.summary.turns", f"is of turn {last:,}, and the document has {count:,}"
     for number, chars in context.state.cut.items():
         if not 0 <= chars < MAX_COUNT:
             yield f"context.state.cut.{number}", f"0 to {MAX_COUNT:,} are allowed"
-    # Early releases have not noted the numbers of turns, and a summary is of many.
-    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries if ref.number]
+    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries]
     if any(later <= earlier for earlier, later in pairwise(places)):
         yield "context.state.view.entries", "must be in the order of turns and steps, and each there once"
 

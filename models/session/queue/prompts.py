@@ -46,6 +46,8 @@ class PromptSignal(Strict):
     attachments: Items[Attachment] = Field([], max_length=MAX_ATTACHMENTS, exclude_if=lambda items: not items)
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
+    retries: str | None = Field(None, pattern=ID_PATTERN, exclude_if=lambda turn_id: turn_id is None)
+    """The id of the failed turn that it sends again, whose place it takes for the model if no turn came between."""
 
 
 class Prompt(Compact):
@@ -57,6 +59,7 @@ class Prompt(Compact):
     received_at: UtcDatetime
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
+    retries: str | None = None
 
 
 class Fate(Compact):
@@ -162,6 +165,7 @@ def read_prompt(
         received_at=now,
         sent_at=signal.sent_at,
         mode=signal.mode,
+        retries=signal.retries,
     )
 
 

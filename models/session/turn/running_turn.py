@@ -19,7 +19,7 @@ from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import (
     ApprovalDecision,
@@ -204,7 +204,8 @@ class RunningTurn(CarriedTurn):
         """
         leaving, excess = list[Step](), self.carried_bytes - keep_bytes
         for step in self.message.steps[:-1]:
-            if excess <= 0:
+            # Steering prompts stay with the one before them: they are one message of the replay text.
+            if excess <= 0 and not (leaving and isinstance(step, UserStep)):
                 break
             leaving.append(step)
             excess -= _bytes_of(step)
@@ -350,10 +351,12 @@ class RunningTurn(CarriedTurn):
         """Return the message with the turn's answer; with a `blob`, `answer` is an excerpt."""
         return self._ended(now, agent_message=answer, agent_message_blob=blob, status="completed")
 
-    def failed(self, error_type: ErrorType, error: str, *, now: datetime) -> ConversationMessage:
-        """Return the message with the turn's error (SES-10)."""
+    def failed(
+        self, error_type: ErrorType, error: str, *, stop: TurnStop | None = None, now: datetime
+    ) -> ConversationMessage:
+        """Return the message with the turn's error (SES-10); `stop`: who or what stopped it, if it was cancelled."""
         status = "cancelled" if error_type == "cancelled" else "failed"
-        return self._ended(now, error=error, error_type=error_type, status=status)
+        return self._ended(now, error=error, error_type=error_type, stop=stop, status=status)
 
     def _ended(self, now: datetime, **outcome: object) -> ConversationMessage:
         elapsed = round((now - self.message.timestamp).total_seconds() * 1000)

@@ -49,7 +49,11 @@ FULL: dict[str, Any] = {
         "leaving": [FATE],
     },
     "context": {
-        "view": {"entries": [{"turn": "t6", "number": 6}], "segment": 2},
+        "view": {
+            "entries": [{"turn": "t6", "number": 6}],
+            "segment": 2,
+            "summary": {"text": "They counted.", "turns": [[1, 5]]},
+        },
         "waiting": [{"turn": "t6", "number": 6, "step": 0}],
         "evicted_since": 1,
         "summaries_failed": 2,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.model_view import ViewRef, ViewState
+from turnkeeper.models.context.model_view import ViewState
 from turnkeeper.models.context.summary import Summary
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.copies.copied_state import copy_with_new_view
@@ -131,8 +132,8 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other("context.archived_turns", 12), "context.archived_turns", "may be 11"),
     (other("context.state.view.entries.0.number", 99), "context.state.view.entries[0]", "the document has 12"),
     (
-        other("context.state.view.entries.0", {"turn": "", "summary": {"text": "x", "turns": [[1, 13]]}}),
-        "context.state.view.entries[0]",
+        other("context.state.view.summary", {"text": "x", "turns": [[1, 13]]}),
+        "context.state.view.summary.turns",
         "is of turn 13",
     ),
     (other("context.state.cut", {"1": -1}), "context.state.cut.1", "0 to"),
@@ -233,10 +234,11 @@ def test_ses_18_an_imported_attachment_of_another_type_than_it_says_gets_its_own
 
 
 def test_ses_18_a_fork_of_turns_that_the_window_preserves_has_no_summary_of_later_ones() -> None:
-    summary = ViewRef(turn="", summary=Summary(text="B, then C.", turns=[(2, 3)]))
-    entries = [ViewRef(turn="p1", number=1), summary, ViewRef(turn="p4", number=4)]
-    context = ContextState(view=ViewState(entries=entries))
-    assert [len(context_through(context, count).view.entries) for count in (1, 2, 3, 4)] == [1, 1, 2, 3]
+    summary = Summary(text="B, then C.", turns=[(2, 3)])
+    entries = [ViewRef(turn="p1", number=1), ViewRef(turn="p4", number=4)]
+    context = ContextState(view=ViewState(entries=entries, summary=summary))
+    views = [context_through(context, count).view for count in (1, 2, 3, 4)]
+    assert [(len(view.entries), view.summary) for view in views] == [(1, None), (1, None), (1, summary), (2, summary)]
 
 
 TAG = "<img src=x>"
