@@ -23,7 +23,6 @@ from tests.models.builders import NOW, answer_turn, at, send, session
 from tests.replay.record import HISTORIES
 from tests.replay.test_replay import RECORDED
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.archive.archive_messages import ArchiveMoveQuery
 from turnkeeper.models.session.messages import (
@@ -70,7 +69,7 @@ FLAT_FIELDS = ["turns", "view", "taken_ids", "fates", "waiting", "tools", "allow
 PARTS = ["transcript", "queue", "context", "tools", "archive", "moved_events", "running"]
 
 READERS: dict[str, Callable[[Any], object]] = {
-    "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits()),
+    "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW),
     "start": lambda raw: check_outside_start(read_start(raw, extra_arguments=0), now=NOW),
     "configure": lambda raw: configured(SessionInput(), parse(Configure, raw)),
     "withdraw_prompt": lambda raw: parse(WithdrawPrompt, raw),
