@@ -26,6 +26,7 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
+from turnkeeper.models.undecodable import UndecodablePayload
 from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
 
 TITLE_CHARS = 60
@@ -201,7 +202,9 @@ def parse(model: type[Model], raw: object) -> Model:
     True
     """
     if not isinstance(raw, dict | None):
-        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
+        but = f", not {raw}" if isinstance(raw, UndecodablePayload) else ""
+        names = ", ".join(model.model_fields)
+        raise RejectedError("invalid", f"Expected a JSON object with {names}{but}.", field="value")
     try:
         return model.model_validate(raw or {})
     except ValidationError as error:

@@ -15,7 +15,6 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
 )
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, Environment, environment
@@ -44,6 +43,7 @@ from turnkeeper.models.session.messages import (
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 REFUSAL_BYTES = 2_048
 
@@ -303,7 +303,7 @@ async def test_ses_10_every_state_that_a_run_has_carried_is_accepted() -> None:
         first = json.loads(path.read_text())["events"][0]
         started = WorkflowHistory.from_json("recorded", {"events": [first]}).events[0]
         attributes = started.workflow_execution_started_event_attributes
-        (carried,) = await pydantic_data_converter.decode(attributes.input.payloads, [SessionInput])
+        (carried,) = await DATA_CONVERTER.decode(attributes.input.payloads, [SessionInput])
         assert carried.carried is not None, path
         check_outside_start(carried, now=started.event_time.ToDatetime(tzinfo=UTC))
 

@@ -31,6 +31,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.attachment_rules import check_attachments
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.undecodable import UndecodablePayload
 from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
@@ -235,5 +236,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _json_type(raw: object) -> str:
+    if isinstance(raw, UndecodablePayload):
+        return str(raw)
     names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "an array"}
     return names.get(type(raw), "binary data")
