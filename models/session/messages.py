@@ -26,8 +26,7 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.undecodable import UndecodablePayload
-from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
+from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict, UndecodablePayload
 
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""

@@ -44,8 +44,8 @@ def read_attachments(
         problem = ("hash", "send the content itself") if one.hash and not has_stored_contents else first_problem(one)
         if problem:
             field, reason = problem
-            found = getattr(one, field, None) or one.model_dump(exclude_defaults=True)
-            raise TaskValidationError(f"{path}[{index}].{field}", reason, preview(found), "invalid_value")
+            input_value = getattr(one, field, None) or one.model_dump(exclude_defaults=True)
+            raise TaskValidationError(f"{path}[{index}].{field}", reason, preview(input_value), "invalid_value")
     try:
         check_attachments(attachments, field=path)
     except RejectedError as rejection:

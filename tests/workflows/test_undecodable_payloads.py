@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
 from tests.waiting import until
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
-from turnkeeper.models.undecodable import UndecodablePayload
+from turnkeeper.models.wire import UndecodablePayload
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ENCODINGS = [
@@ -148,7 +148,7 @@ async def test_ses_5_a_start_with_any_payload_fails_as_invalid(shared: Environme
     assert set(await gather(*map(start, INVALID))) == {"invalid"}
 
 
-async def test_ses_5_a_start_with_a_payload_and_another_argument_fails_as_invalid(shared: Environment) -> None:
+async def test_ses_5_a_start_with_two_undecodable_arguments_fails_as_invalid(shared: Environment) -> None:
     handle = await shared.client.start_workflow(
         "AgenticAIWorkflow", args=[raw(PAYLOADS[1]), raw(PAYLOADS[-1])], id=f"r-{uuid4()}", task_queue=shared.task_queue
     )

@@ -11,7 +11,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
 
-from turnkeeper.models.undecodable import UndecodablePayload
+from turnkeeper.models.wire import UndecodablePayload
 
 
 class AnyPayloadConverter(PydanticPayloadConverter):

@@ -31,8 +31,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.attachment_rules import check_attachments
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
-from turnkeeper.models.undecodable import UndecodablePayload
-from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UtcDatetime
+from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
 """What a prompt does while a turn is running: wait, stop it and start next, or join it (SES-7)."""

@@ -99,7 +99,7 @@ def ended_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnkeeper.api.live.poller.REPEAT_SECONDS", -60.0)
 
 
-async def test_ses_12_a_client_that_knows_only_the_last_message_waits_until_something_is_new(
+async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(
     http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await answered(http, "one")
@@ -189,7 +189,7 @@ def test_m12_only_a_turn_that_ended_long_ago_is_not_repeated(
         (event_of(None), event_of(None, new=[RUNNING]), 0),
     ],
 )
-def test_r10_a_client_without_a_revision_is_held_for_a_second_at_most_while_its_turn_is_repeated(
+def test_r10_a_client_without_a_revision_waits_a_second_while_its_turn_is_repeated(
     first: UpdateEvent, event: UpdateEvent, seconds: float | None
 ) -> None:
     news = _News(UpdatesRequest(last_seen_message_id="p1"), lambda _: False)
@@ -197,7 +197,7 @@ def test_r10_a_client_without_a_revision_is_held_for_a_second_at_most_while_its_
     assert news.hold_seconds(event) == seconds
 
 
-async def test_r9_an_etag_of_a_deleted_session_does_not_match_another_one_with_its_id(
+async def test_r9_the_etag_of_a_deleted_session_does_not_match_another_one_with_its_id(
     http: AsyncClient, env: Environment, tmp_path: Path
 ) -> None:
     async with gateway(env.client, env.task_queue, tmp_path) as other:

@@ -214,7 +214,7 @@ def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_te
     assert not estimate.is_in_tail("a", now=5.0)
 
 
-def test_ses_6_a_prompt_larger_than_the_limit_of_bytes_has_room_in_an_empty_queue() -> None:
+def test_ses_6_a_prompt_over_the_limit_of_bytes_has_room_in_an_empty_queue() -> None:
     estimate = QueueEstimate()
     estimate.note_read(read(0.0))
     assert not is_full(estimate, now=1.0, size=11)

@@ -324,7 +324,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     assert story.session.queue.leaving.bytes <= story.limits.leaving_bytes
 
 
-def test_ses_15_while_the_archive_is_down_more_than_the_limits_is_carried_at_last() -> None:
+def test_ses_15_while_the_archive_is_down_a_run_carries_more_than_the_limits() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)
     story.session.archive.record_failure("it is gone", now=NOW)
@@ -336,7 +336,7 @@ def test_ses_15_while_the_archive_is_down_more_than_the_limits_is_carried_at_las
     assert story.started == [f"m{number}" for number in range(10)]
 
 
-def test_ses_15_rejecting_from_the_end_takes_what_came_last_whether_parked_or_not() -> None:
+def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> None:
     story = Story(max_queued_prompts=4)
     story.send(12)
     story.hand_over()

@@ -186,7 +186,7 @@ def test_ses_6_a_lower_limit_takes_back_nothing_that_waits() -> None:
 
 
 @pytest.mark.parametrize("discards", [False, True])
-def test_ses_6_a_prompt_after_the_end_is_discarded_and_those_before_it_are_not(discards: bool) -> None:
+def test_ses_6_a_prompt_after_the_end_is_discarded_and_earlier_ones_are_not(discards: bool) -> None:
     target = session()
     send(target, "before", id="m1")
     target.end("enough", discard_queue=discards, now=NOW)
@@ -281,7 +281,7 @@ def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down() -> No
     assert {fate for _, fate in fates(target)} == {"started"}
 
 
-def test_ses_15_what_temporal_can_not_carry_is_rejected_from_the_end_and_says_why() -> None:
+def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> None:
     target = session()
     target.archive.record_failure("it is gone", now=NOW)
     for number in range(40):
