@@ -87,7 +87,7 @@ class LateImports(logging.Handler):
 
 
 @pytest.mark.parametrize("handler", ["rich", "late imports"])
-async def test_e5_a_session_answers_whatever_log_handler_the_application_has(
+async def test_ops_8_a_session_answers_whatever_log_handler_the_application_has(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

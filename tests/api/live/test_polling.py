@@ -168,7 +168,7 @@ RUNNING, ENDED, OLD = turn_of("processing"), turn_of("completed", ended_ago=4), 
     ],
     ids=["running", "ended just now", "ended long ago", "with something new", "with a revision"],
 )
-def test_m12_only_a_turn_that_ended_long_ago_is_not_repeated(
+def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
     turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
 ) -> None:
     cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
@@ -189,7 +189,7 @@ def test_m12_only_a_turn_that_ended_long_ago_is_not_repeated(
         (event_of(None), event_of(None, new=[RUNNING]), 0),
     ],
 )
-def test_r10_a_client_without_a_revision_waits_a_second_while_its_turn_is_repeated(
+def test_ses_12_a_client_without_a_revision_waits_a_second_for_a_repeated_turn(
     first: UpdateEvent, event: UpdateEvent, seconds: float | None
 ) -> None:
     news = _News(UpdatesRequest(last_seen_message_id="p1"), lambda _: False)
@@ -197,7 +197,7 @@ def test_r10_a_client_without_a_revision_waits_a_second_while_its_turn_is_repeat
     assert news.hold_seconds(event) == seconds
 
 
-async def test_r9_the_etag_of_a_deleted_session_does_not_match_another_one_with_its_id(
+async def test_ses_12_the_etag_of_a_deleted_session_does_not_match_its_successor(
     http: AsyncClient, env: Environment, tmp_path: Path
 ) -> None:
     async with gateway(env.client, env.task_queue, tmp_path) as other:

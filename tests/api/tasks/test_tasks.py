@@ -198,7 +198,7 @@ async def test_tsk_1_the_errors_of_seed_3_name_field_reason_and_value_and_start_
     ],
     ids=["type", "missing", "value", "misspelt", "type in the history", "wrong base64"],
 )
-async def test_m11_an_error_has_a_type_for_programs_and_the_value(
+async def test_tsk_1_an_error_has_a_type_for_programs_and_the_value(
     http_nowhere: AsyncClient, body: dict[str, Any], error_type: str, value: str
 ) -> None:
     answer = await http_nowhere.post("/tasks", json=body)

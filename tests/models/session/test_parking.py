@@ -11,6 +11,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
+from turnkeeper.models.session.messages import Configure, SessionInput
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
@@ -113,6 +114,13 @@ class Story:
         row = carried.carried.queue.row
         assert len(row.waiting) + len(row.behind) <= max(1, self.limits.max_queued_prompts)
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
+        self.has_grown = False
+
+    def hand_over_all(self) -> None:
+        """Continue in the next run with whatever is not parked: the run can wait no longer (SES-15)."""
+        self.end()
+        self.session.reject_uncarriable(now=NOW)
+        self.session = Session("s1", SessionInput.model_validate_json(self.session.carry().model_dump_json()), now=NOW)
         self.has_grown = False
 
     def run_turn(self) -> None:
@@ -361,7 +369,7 @@ def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> Non
 
 COMING = ["send", "burst", "steer", "interrupt", "again"]
 GOING = ["start", "take", "end turn", "withdraw first", "withdraw last"]
-MOVING = ["grow", "end", "die", "go down", "come back", "hand over"]
+MOVING = ["grow", "end", "die", "go down", "come back", "hand over", "hand over all", "allow less", "allow more"]
 BUSY = ["start", "steer", "interrupt", "burst"]
 """Drawn more often: they make a turn end while the archive takes prompts that come before and behind steering ones."""
 ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING]) | st.sampled_from([*BUSY, "grow", "end turn", "end"])
@@ -413,6 +421,11 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             story.is_down = action == "go down"
         elif action == "hand over":
             story.hand_over()
+        elif action == "hand over all":
+            story.hand_over_all()
+        elif action.startswith("allow"):
+            change = {"max_queued_prompts": 1 if action.endswith("less") else 6, "max_prompt_chars": 1}
+            target.configure(Configure.model_validate({"limits": change}))
         elif action == "again" and waiting():
             send(target, "again", id=waiting()[-1])
         if not story.is_down:
