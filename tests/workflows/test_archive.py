@@ -136,6 +136,35 @@ async def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down(
     assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(31)]
 
 
+async def test_ses_15_without_the_archive_only_what_exceeds_temporals_limits_is_rejected(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
+    monkeypatch.setattr("turnkeeper.models.session.room.MAX_CARRIED_BYTES", 30_000)
+    monkeypatch.setattr("turnkeeper.workflows.new_run.LAST_HISTORY_EVENTS", 200)
+    # On an environment of its own: its histories would not replay once the patches are undone.
+    async with environment(temporal) as env:
+        file = broken(env)
+        session = await env.start(SMALL)
+        started = 0
+        while True:
+            await session.prompt(id=f"p{started}", text=f"prompt {started} " + "x" * 2_000)
+            await session.until(lambda state: not state.queue_length)
+            fate = (await session.queue({"message_id": f"p{started}"})).fates[0]
+            if fate.fate == "rejected":
+                break
+            started += 1
+            await session.idle(turns=started)
+        assert (fate.refusal, "can't be opened" in (fate.reason or "")) == ("state_full", True)
+        assert started > 10
+        heal(file)
+        await session.until(lambda state: state.archived_count > 0, turns=0)
+        await session.prompt(id=f"p{started}", text="again")
+        await session.until(lambda state: state.session.turn_count > started and state.status == "idle", turns=0)
+        ids = [turn.id for turn in await transcript(env, session)]
+    assert ids == [f"p{number}" for number in range(started + 1)]
+
+
 async def details(session: DrivenSession) -> str:
     metadata: WorkflowMetadata = await session.handle.query(
         "__temporal_workflow_metadata", result_type=WorkflowMetadata

@@ -271,6 +271,25 @@ async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(
     assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(PROMPTS)]
 
 
+async def test_ses_6_prompts_beyond_every_limit_of_a_session_become_turns_in_order(env: Environment) -> None:
+    limits = {"max_history_events": 50, "max_state_bytes": MIN_STATE_BYTES, "max_queued_prompts": 20}
+    session = await env.start(SessionInput.model_validate({"limits": limits}))
+    env.vendor.gate.close()
+    ids = [f"{number:0128}" for number in range(60)]
+    for number, message_id in enumerate(ids):
+        text = f"{number} " + "x" * (90_000 if number == 30 else 1_000)
+        await session.prompt(id=message_id, text=text)
+        if number == 40:
+            lower = {"max_prompt_chars": 10, "max_queued_prompts": 1, "max_queued_bytes": 1_024}
+            await session.update("configure", {"limits": lower})
+    env.vendor.gate.open()
+    await worked_off(session, turns=len(ids))
+    turns = await transcript(env, session)
+    assert [turn.id for turn in turns] == ids
+    assert {turn.status for turn in turns} == {"completed"}
+    assert len(await session.histories()) > 2
+
+
 async def test_ses_6_each_of_a_thousand_prompts_in_one_activation_has_a_fate(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
     session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=2)
