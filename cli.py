@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-import os
 import platform
 import signal
 import sys
@@ -26,6 +25,7 @@ from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.ops.local.paused_collector import paused_collector
 from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.stores.private_files import close_to_others
+from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
 if TYPE_CHECKING:
@@ -422,6 +422,18 @@ def doctor() -> None:
 
 
 @commands.command()
+def health() -> None:
+    """Check the worker that runs with this state folder, as its container's health check. Exit code 1: it is not well.
+
+    A worker is well while Temporal has it among those that poll, and its process answers.
+    """
+    from turnkeeper.ops.checks.worker_report import find_trouble
+
+    if trouble := find_trouble(_settings()):
+        _exit_with(trouble)
+
+
+@commands.command()
 def replay_check(
     histories: Annotated[
         list[Path] | None, typer.Argument(metavar="[PATH]...", help="Exported histories, or folders with them.")
@@ -455,25 +467,8 @@ def version() -> None:
 
 
 def app() -> NoReturn:
-    """Run the command line, then exit without the interpreter's own clean-up.
-
-    A thread of the SDK that delivers a result during that clean-up crashes the interpreter (temporalio/sdk-python#300),
-    so a clean stop would sometimes look like a crash.
-    """
-    code = _run()
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(code)
-
-
-def _run() -> int:
-    try:
-        commands()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 0
+    """Run the command line, and end the process."""
+    run_to_end(commands)
 
 
 def _task_commands(url: str | None, as_json: bool) -> "TaskCommands":

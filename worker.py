@@ -38,6 +38,7 @@ from turnkeeper.activities.toolbox.configured_servers import configured_servers
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
+from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -46,6 +47,7 @@ from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
+from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
@@ -224,16 +226,21 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 stores=stores,
                 partials=partials,
                 interceptors=interceptors,
-            ),
+            ) as worker,
+            reporting(worker, settings),
         ):
             await stop_requested.wait()
 
 
-async def main() -> None:
+def main() -> None:
     settings = load_settings()
     set_up_logging(settings)
-    await run_worker(settings, await connect(settings))
+
+    async def connect_and_run() -> None:
+        await run_worker(settings, await connect(settings))
+
+    asyncio.run(connect_and_run())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run_to_end(main)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from importlib.metadata import version
 from typing import Any
 
 import anyio
@@ -15,12 +16,13 @@ from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.middleware import AuthenticationMiddleware
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.body_limits import max_body_bytes
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
-from turnkeeper.api.http.server import StalledStreamMiddleware
+from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
@@ -82,14 +84,14 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates = Authenticator(settings.auth, stores.api_keys), RequestRates(settings)
+    authenticator, rates, closing = Authenticator(settings.auth, stores.api_keys), RequestRates(settings), Closing()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         temporal = client or await connect(settings, lazy=True)
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
-            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier)
+            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier, closing)
             services.repair.start()
             services.sweeper.start()
             async with mcp.running(services), authenticator.running():
@@ -98,7 +100,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
 
     app = _Gateway(
         title="Turnkeeper",
-        version="0.1.0",
+        version=version("turnkeeper"),
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
         routes=list(ROUTES.routes),
@@ -108,7 +110,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.authenticator, app.state.rates = authenticator, rates
+    app.state.authenticator, app.state.rates, app.state.closing = authenticator, rates, closing
     problems.install(app)
     mcp.install(app)
     page.install(app, settings)
@@ -121,6 +123,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(ClosingMiddleware, closing=closing)
     app.add_middleware(ResponseHeadersMiddleware)
     return app
 

@@ -30,7 +30,7 @@ from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.relevance import ExchangeRelevance
 from turnkeeper.models.tasks.stored_history import ConversationHistory
-from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict
+from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]
 PromptText = Annotated[
@@ -293,9 +293,30 @@ class RenderedMarkdown(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Temporal is reachable and a worker is polling. Sessions continue while the `archive` is unavailable."""
+    """The gateway can take prompts. They are processed while `workers` are running, now or later.
+
+    Without keys or tokens it takes them also while the `archive` is unavailable.
+    """
 
     status: Literal["ready"] = "ready"
     temporal: str
     workers: int
     archive: Literal["ok", "unavailable"]
+
+
+class PollingWorker(BaseModel):
+    """A worker. After its end Temporal lists it for about a minute."""
+
+    identity: str
+    build: str | None
+    """The build id, which follows from its code."""
+    polled_at: UtcDatetime
+
+
+class ServiceStatus(BaseModel):
+    """The gateway's version, and the workers that poll its task queue."""
+
+    version: str
+    temporal: str
+    task_queue: str
+    workers: list[PollingWorker]

@@ -122,8 +122,6 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
 }
 """Status and meaning, as the OpenAPI document says them; `too-large` has its limits from `http/body_limits.py`."""
 
-NO_POLLING_WORKER_MEANING = "`temporal-unreachable`, or `no-worker`: no worker polls the task queue."
-
 # ---- requests
 
 FOREIGN_HOST = (
@@ -203,10 +201,11 @@ SESSION_STUCK = (
 NO_WORKER = (
     "No worker answered for session {session_id!r}. Accepted prompts are safe and run as soon as a worker is back."
 )
-NO_POLLING_WORKER = "No worker polls the task queue {task_queue!r}. Start one with `turnkeeper worker`."
+NO_PROMPT_WITHOUT_ARCHIVE = "The archive can't be reached, so no key can be verified and no change recorded."
 TEMPORAL_UNREACHABLE = "Temporal can't be reached. Only confirmed changes were made; try again."
 TEMPORAL_RATE_LIMIT = "Temporal is limiting requests. Try again in a moment."
 STOPPING = "This gateway is stopping. Connect again."
+CUT_SHORT = "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."
 OVER_LIMIT = {
     "rate_limit": "The limit rate_limit is {limit} requests a second. Try again in {seconds} s.",
     "prompt_rate_limit": "The limit prompt_rate_limit is {limit} prompts a minute in one session. Try again in "

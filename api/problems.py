@@ -11,7 +11,7 @@
     429 queue-full, rate-limited                       431 head-too-large
     500 internal
     503 temporal-unreachable, archive-unavailable, issuer-unavailable, deletion-refused, stopping,
-        too-many-connections, and at /readyz no-worker
+        too-many-connections
     504 no-worker, session-stuck
 
 They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
@@ -246,6 +246,11 @@ def stopping() -> ProblemError:
     return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
 
 
+def cut_short() -> ProblemError:
+    """503: this gateway is shutting down, and the request was not finished. It may have changed something."""
+    return ProblemError(503, "stopping", texts.CUT_SHORT, retry_after=2)
+
+
 def archive_unavailable(reason: str) -> ProblemError:
     """503: only the archive has the answer. The session itself continues."""
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)
@@ -259,11 +264,6 @@ def deletion_refused(reason: str) -> ProblemError:
 def no_worker(workflow_id: WorkflowId) -> ProblemError:
     """504: the session exists, but no worker answers."""
     return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id_of(workflow_id)), retry_after=2)
-
-
-def no_polling_worker(task_queue: str) -> ProblemError:
-    """503: the gateway is not ready."""
-    return ProblemError(503, "no-worker", texts.NO_POLLING_WORKER.format(task_queue=task_queue))
 
 
 def session_stuck(workflow_id: WorkflowId) -> ProblemError:

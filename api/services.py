@@ -18,6 +18,7 @@ from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.history.session_lists import SessionLists
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
 from turnkeeper.api.live.poller import Poller
 from turnkeeper.api.live.shared_reader import SharedReader
@@ -47,6 +48,8 @@ class Services:
     client: Client
     """To Temporal."""
     stores: Stores
+    closing: Closing
+    """Ends every wait of a request when the gateway stops."""
 
     # What callers may change, and the record of it
     limits: SessionLimits
@@ -87,14 +90,14 @@ class Services:
     markdown: MarkdownRenderer
 
     @classmethod
-    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier) -> Self:
+    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
         repair = IndexRepair(client, stores.index)
         forgotten = ForgottenSessions(client, stores)
         reader = SessionReader(client, forgotten)
         sessions = SessionCommands(client, settings, reader, stores)
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = TranscriptReader(reader, stores, texts)
+        transcripts = TranscriptReader(reader, stores, texts, closing)
         copies = SessionCopies(reader, sessions, transcripts, stores)
         attachments = AttachmentKeeper(
             reader, stores, sweep=copies.sweep, inline_bytes=settings.limits.attachments_bytes
@@ -102,7 +105,7 @@ class Services:
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader)
-        task_reader = TaskReader(settings, reader, texts, approvals)
+        task_reader = TaskReader(settings, reader, texts, approvals, closing)
         forgotten_tasks = ForgottenTasks(client, stores.index)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
         cache_warmer = CacheWarmer(client, settings.task_queue)
@@ -111,6 +114,7 @@ class Services:
             settings=settings,
             client=client,
             stores=stores,
+            closing=closing,
             limits=SessionLimits(settings, reader),
             audit=AuditRecorder(stores.audit),
             reader=reader,
@@ -131,14 +135,14 @@ class Services:
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches),
-            feed=UpdateFeed(shared_reader, reader.watches, partials),
+            poller=Poller(shared_reader, reader.watches, closing),
+            feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
             markdown=MarkdownRenderer(),
         )
 
     async def close(self) -> None:
-        """End all streams and background tasks."""
-        self.feed.stop()
+        """End all waits, streams and background tasks."""
+        self.closing.begin()
         await self.repair.close()
         await self.sweeper.close()
         await self.cache_warmer.close()

@@ -60,7 +60,8 @@ async def _until_ready(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}") as http, asyncio.timeout(BOUND):
         while True:
             try:
-                if (await http.get("/readyz")).is_success:
+                ready = await http.get("/readyz")
+                if ready.is_success and ready.json()["workers"]:
                     return
             except httpx.TransportError:
                 pass

@@ -13,7 +13,7 @@ _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _OURS = (
     *("temporal.db*", "temporal.json", "temporal.new", "temporal.program"),
-    *("archive.db*", "gateway.json", "logs", "logs/*.log*"),
+    *("archive.db*", "gateway.json", "worker.json", "logs", "logs/*.log*"),
 )
 """Our files in a state directory. Others are not touched: the folder may have more in it."""
 

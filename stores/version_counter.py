@@ -21,9 +21,12 @@ class VersionCounter:
         self._notified.set()
         self._notified = asyncio.Event()
 
+    def is_beyond(self, version: int) -> bool:
+        return self.version > version
+
     async def wait_beyond(self, version: int, *, until: float | None = None) -> bool:
         """Wait for a version later than `version`. Returns `False` when the loop's clock reaches `until` first."""
-        return await self.wait_for(lambda: self.version > version, until=until)
+        return await self.wait_for(lambda: self.is_beyond(version), until=until)
 
     async def wait_for(self, condition: Callable[[], bool], *, until: float | None = None) -> bool:
         """Wait until `condition` holds. Returns `False` when the loop's clock reaches `until` first.

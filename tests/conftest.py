@@ -111,6 +111,7 @@ GATEWAY_BOUNDS = {
     name: pkgutil.resolve_name(name)
     for name in (
         "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
+        "turnkeeper.api.temporal.watch.TICK_SECONDS",
         "turnkeeper.api.prompts.fate_reader.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
         "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
@@ -149,6 +150,7 @@ def _patience_with_a_busy_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
         patch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
+        patch.setattr("turnkeeper.activities.quick_reads.MAX_SECONDS", PATIENT_SECONDS)
         be_patient(patch)
         yield
 

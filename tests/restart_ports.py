@@ -1,4 +1,4 @@
-"""Ports of servers that a test restarts."""
+"""Ports of servers that a test restarts, or that are started later than their port is chosen."""
 
 import random
 import socket

@@ -8,7 +8,6 @@ waits, as the turn does. Problems that waiting doesn't fix become an `error` chu
 shutdown of the gateway, which would otherwise be an error without words in the AI SDK.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -67,18 +66,18 @@ class TurnStream:
                     async for chunks in chunks_of_turn:
                         yield chunks
             except ProblemError as problem:
-                if self._services.feed.is_stopping:
+                if self._services.closing.has_begun:
                     yield self._turn.fail(texts.STREAM_BROKEN)
                 elif problem.problem.status not in TEMPORARY_STATUSES:
                     yield self._turn.fail(problem.problem.detail)
                 else:
                     yield self._turn.notice(problem.problem.detail)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await self._services.closing.sleep(until=seconds_from_now(RETRY_SECONDS))
 
     async def _is_silent(self) -> bool:
         """Return whether still no worker answers for the session."""
         try:
-            async with asyncio.timeout(SILENCE_SECONDS):
+            async with self._services.closing.time_limit(seconds_from_now(SILENCE_SECONDS)):
                 await self._services.reader.state(self._workflow_id, StateRequest(limit=0))
         except (TimeoutError, ProblemError):
             return True

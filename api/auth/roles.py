@@ -33,6 +33,7 @@ ROUTES: dict[str, Access] = {
     # Load balancers have no key.
     "GET /healthz": "open",
     "GET /readyz": "open",
+    "GET /statusz": "reader",
     # Sessions
     "POST /workflow": "writer",
     "GET /workflow": "reader",

@@ -14,12 +14,14 @@ only if the session has nothing of it.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
@@ -42,11 +44,12 @@ RETRY_SECONDS = 1.0
 class TranscriptReader:
     """Reads the transcripts of sessions. Methods raise `ProblemError`, and some `StoreUnavailableError`."""
 
-    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer) -> None:
+    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer, closing: Closing) -> None:
         self._reader = reader
         self._archive = stores.archive
         self._stores = stores
         self._texts = texts
+        self._closing = closing
 
     async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
         """Return the newest turns (before the turn `before`), oldest first: at most `limit`, and about 1 MB.
@@ -144,7 +147,7 @@ class TranscriptReader:
     async def wait_for_turn(
         self, workflow_id: WorkflowId, message_id: str, *, seconds: float
     ) -> tuple[Receipt, ConversationMessage | None]:
-        """Wait about `seconds` for the turn of a prompt to end; otherwise return the prompt's position.
+        """Wait about `seconds` for the turn of a prompt to end; otherwise return the prompt's position, if it is known.
 
         It keeps waiting while no worker answers, since the prompt is safe. Raises if the prompt was rejected, withdrawn
         or discarded.
@@ -163,7 +166,10 @@ class TranscriptReader:
                 can_wait = result is not None and not watch.is_over
                 again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
                 # A session that changes all the time must not delay its callers beyond their time.
-                if clock() >= until or (not await watch.wait_beyond(version, until=again_at) and clock() >= until):
+                is_time_up, has_changed = self._closing.is_time_up, partial(watch.is_beyond, version)
+                if is_time_up(until) or (
+                    not await self._closing.wait_for(watch, has_changed, until=again_at) and is_time_up(until)
+                ):
                     return receipt, None
 
     async def _turn_in_time(
@@ -171,7 +177,7 @@ class TranscriptReader:
     ) -> tuple[Receipt, ConversationMessage | None] | None:
         """Return a prompt's position, and its turn once there is one; `None` if nobody answers in time."""
         try:
-            async with asyncio.timeout_at(until):
+            async with self._closing.time_limit(until):
                 receipt = await self._reader.receipt(workflow_id, message_id)
                 turn = await self._turn_of(workflow_id, receipt)
         except TimeoutError:

@@ -6,7 +6,7 @@ Every operation names its problems with `errors(...)`; `problem_texts.py` says w
 from typing import Any
 
 from turnkeeper.api.http.event_stream import EVENT_STREAM
-from turnkeeper.api.problem_texts import MEANINGS, NO_POLLING_WORKER_MEANING, ProblemName
+from turnkeeper.api.problem_texts import MEANINGS, ProblemName
 from turnkeeper.api.problems import MEDIA_TYPE, Problem
 
 TAGS: list[dict[str, Any]] = [
@@ -30,12 +30,10 @@ TAGS: list[dict[str, Any]] = [
     {"name": "login", "description": "Logging in to the chat page, and who one is."},
     {"name": "audit", "description": "Who changed what, and with what outcome; never the content."},
     {"name": "page", "description": "What only the chat page needs."},
-    {"name": "health", "description": "Liveness and readiness."},
+    {"name": "health", "description": "Liveness, readiness, and who works."},
 ]
 
-NO_POLLING_WORKER: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": NO_POLLING_WORKER_MEANING}}
-
-OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid")
+OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid", "stopping")
 """Problems of operations that need no key."""
 
 VERIFIED: tuple[ProblemName, ...] = ("unauthenticated", "archive-unavailable", "issuer-unavailable")
@@ -96,12 +94,12 @@ def with_media_types(openapi: dict[str, Any]) -> dict[str, Any]:
             if status >= "400":
                 response["content"] = {MEDIA_TYPE: next(iter(response["content"].values()))}
             elif "schema" in (stream := response.get("content", {}).get(EVENT_STREAM, {})):
-                stream["itemSchema"] = _event_of(stream.pop("schema"))
+                stream["x-itemSchema"] = _event_of(stream.pop("schema"))
     return openapi
 
 
 def _event_of(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a server-sent event, as in OpenAPI 3.2."""
+    """Return the schema of a server-sent event, as `itemSchema` of OpenAPI 3.2, which 3.1 only has as an extension."""
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": body["anyOf"]}}
     fields = {"data": data, "event": {"type": "string"}, "id": {"type": "string"}}
     return {"type": "object", "properties": fields, "required": ["data"]}

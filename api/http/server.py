@@ -1,7 +1,8 @@
 """The gateway's web server: uvicorn, and what event streams need in addition (API-3).
 
-A stream never ends by itself, so uvicorn would wait for it in vain when it shuts down. And uvicorn would wait forever
-for a client that stops reading without disconnecting.
+Streams and waits don't end by themselves when it stops, so they are ended (`closing.py`); a request that takes too long
+then is answered with a problem, where uvicorn would send plain text. And uvicorn would wait forever for a client that
+stops reading without disconnecting.
 """
 
 import asyncio
@@ -17,12 +18,14 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from turnkeeper.api import problems
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
 
 STOP_SECONDS = 3
-"""Time for open requests to finish when the gateway stops."""
+"""Time for open requests to finish when the gateway stops. Waits and streams end at once."""
 
 KEEP_ALIVE_SECONDS = 5
 """How long a connection may be idle between two requests."""
@@ -49,7 +52,7 @@ def allow_descriptors(count: int) -> None:
 
 
 class GatewayServer(uvicorn.Server):
-    """Serves the gateway on `host` and `port` (0: any free port). Its event streams end at once when it stops."""
+    """Serves the gateway on `host` and `port` (0: any free port). Waits and event streams end at once when it stops."""
 
     def __init__(self, app: FastAPI, *, host: str, port: int, bounds: ConnectionBounds = DEFAULT_BOUNDS) -> None:
         config = BoundedConfig(
@@ -57,7 +60,8 @@ class GatewayServer(uvicorn.Server):
             bounds,
             host=host,
             port=port,
-            timeout_graceful_shutdown=STOP_SECONDS,
+            # The second is for sending the answers.
+            timeout_graceful_shutdown=STOP_SECONDS + 1,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             # Logging is configured elsewhere: one format for all processes, and no line for every poll.
             log_config=None,
@@ -93,9 +97,39 @@ class GatewayServer(uvicorn.Server):
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LINGER_MILLIS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams first, then everything else."""
-        self._app.state.services.feed.stop()
+        """End the waits and streams first, then everything else."""
+        self._app.state.closing.begin()
         await super().shutdown(sockets)
+
+
+class ClosingMiddleware:
+    """Answers requests with a problem that are not answered `STOP_SECONDS` after the gateway began to stop."""
+
+    def __init__(self, app: ASGIApp, *, closing: Closing) -> None:
+        self._app = app
+        self._closing = closing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            async with self._closing.time_limit(grace=STOP_SECONDS):
+                await self._app(scope, receive, send_and_note)
+        except TimeoutError:
+            if not self._closing.has_begun:
+                raise
+            _log.warning("%s was not finished when the gateway stopped", scope["path"])
+            if not has_begun:
+                problem = problems.cut_short()
+                await problems.response(problem.problem, problem.headers)(scope, receive, send)
 
 
 class StalledStreamMiddleware:

@@ -14,7 +14,7 @@ the session has ended or was deleted, or when the gateway stops; its cursor says
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from fastapi.sse import format_sse_event
@@ -22,6 +22,7 @@ from fastapi.sse import format_sse_event
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import ExcerptRetries
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
 from turnkeeper.api.problems import Problem, ProblemError
@@ -96,7 +97,7 @@ class _Watcher:
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
         is_behind = self.queue_is_stale or self.has_more or watch.task_count > self.task_count
-        return is_behind or self.retries.is_due or self._growth_in(output) is not None
+        return is_behind or watch.is_unreachable or self.retries.is_due or self._growth_in(output) is not None
 
     def next_update(self, event: UpdateEvent) -> UpdateEvent | None:
         """Move to the cursor after `event`; return the event to send, if it has anything new."""
@@ -159,20 +160,13 @@ class _Watcher:
 class UpdateFeed:
     """The live feeds of all sessions."""
 
-    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier) -> None:
+    def __init__(
+        self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier, closing: Closing
+    ) -> None:
         self._outputs = LiveOutputRegistry(partials)
         self._reader = shared_reader
         self._watches = watches
-        self._stopping = asyncio.Event()
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping.is_set()
-
-    def stop(self) -> None:
-        """End every feed, which would not end by itself. Clients reconnect with their cursors."""
-        self._stopping.set()
-        self._watches.notify_all()
+        self._closing = closing
 
     async def events(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
         """Yield what is new since `cursor`: first an update, then all events until the session ends.
@@ -183,7 +177,7 @@ class UpdateFeed:
             ProblemError: The session can't be read now, or the gateway is stopping; only before the first event.
         """
         watcher = _Watcher(workflow_id, cursor)
-        while not (watcher.is_at_end or self._stopping.is_set()):
+        while not (watcher.is_at_end or self._closing.has_begun):
             async with self._watches.watching(workflow_id) as watch:
                 with self._outputs.watching(workflow_id, watch) as output:
                     async with aclosing(self._events_in(watch, watcher, output)) as events:
@@ -195,7 +189,7 @@ class UpdateFeed:
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
         watcher.task_count = -1
-        while not (watcher.is_at_end or self._stopping.is_set()):
+        while not (watcher.is_at_end or self._closing.has_begun):
             try:
                 event = await self._next(watcher, watch, output)
             except ProblemError as error:
@@ -203,6 +197,7 @@ class UpdateFeed:
                     raise
                 if problem := watcher.next_problem(error.problem):
                     yield problem
+                watcher.task_count = -1  # it reads until it can, and then says so
                 await self._pause()
                 continue
             if event:
@@ -211,13 +206,14 @@ class UpdateFeed:
                 # Either another session has started with the same id, or an excerpt is still to be restored.
                 await self._pause(until=watcher.retries.due_at)
                 return
-            await watch.wait_for(
-                lambda: watcher.is_due(watch, output) or watch.is_over or self._stopping.is_set(),
-                until=watcher.retries.due_at,
+            await self._closing.wait_for(
+                watch, lambda: watcher.is_due(watch, output) or watch.is_over, until=watcher.retries.due_at
             )
 
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
+        if watch.is_unreachable:
+            raise problems.temporal_unreachable()
         if watcher.queue_is_stale:
             return watcher.next_queue(await self._reader.queue(watcher.workflow_id, watch))
         if watcher.has_more or watch.task_count > watcher.task_count:
@@ -235,7 +231,4 @@ class UpdateFeed:
 
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
-        until = until or asyncio.get_running_loop().time() + RETRY_SECONDS
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._stopping.wait()
+        await self._closing.sleep(until=until or asyncio.get_running_loop().time() + RETRY_SECONDS)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from turnkeeper.api import problems
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.ids import WorkflowId
@@ -39,9 +41,10 @@ MAX_POLLED = 10_000
 class Poller:
     """Answers polls. Methods raise `ProblemError`."""
 
-    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry) -> None:
+    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, closing: Closing) -> None:
         self._shared_reader = shared_reader
         self._watches = watches
+        self._closing = closing
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
 
     async def poll(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
@@ -68,7 +71,7 @@ class Poller:
     ) -> UpdateEvent:
         """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
 
-        `is_known`: whether the client has this answer, by its `ETag`.
+        `is_known`: whether the client has this answer, by its `ETag`. Raises 503 once Temporal can't be reached.
         """
         clock = asyncio.get_running_loop().time
         until, news = clock() + seconds, _News(cursor, is_known)
@@ -77,7 +80,7 @@ class Poller:
                 event = await self._next_unseen(workflow_id, watch, news, until=until)
             if event is not None:
                 return event
-            await asyncio.sleep(min(REWATCH_SECONDS, max(0.0, until - clock())))
+            await self._closing.sleep(until=min(until, clock() + REWATCH_SECONDS))
 
     async def _next_unseen(
         self, workflow_id: WorkflowId, watch: Watch, news: "_News", *, until: float
@@ -92,10 +95,14 @@ class Poller:
             is_closed = event.update.status in FINAL_STATUSES
             seconds = news.hold_seconds(event)
             due_at = until if seconds is None else min(until, asked_at + seconds)
-            if seconds == 0 or clock() >= due_at:
+            if seconds == 0 or self._closing.is_time_up(due_at):
                 return event
-            if not await watch.wait_for(partial(_may_have_news, watch, version, is_closed), until=due_at):
+            may_have_news = partial(_may_have_news, watch, version, is_closed)
+            has_changed = await self._closing.wait_for(watch, may_have_news, until=due_at)
+            if not has_changed and (watch.is_live or is_closed):
                 return event
+            if watch.is_unreachable:
+                raise problems.temporal_unreachable()
             if watch.version == version:
                 return None
 
@@ -156,4 +163,4 @@ def _ended_before(turn: ConversationMessage, now: datetime) -> bool:
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
     """Return whether the session has changed after `version`, or might change without `watch` noticing."""
-    return watch.version > version or (watch.is_over and not is_closed)
+    return watch.version > version or watch.is_unreachable or (watch.is_over and not is_closed)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from mcp.server.caching import CacheHint
@@ -71,7 +72,7 @@ def _build_server(services: Services) -> Server[Any]:
     unchanging = CacheHint(ttl_ms=LIST_MILLIS, scope="public")
     server: Server[Any] = Server(
         "turnkeeper",
-        version="0.1.0",
+        version=version("turnkeeper"),
         title="Turnkeeper",
         instructions=INSTRUCTIONS,
         cache_hints={"tools/list": unchanging, "server/discover": unchanging},

@@ -37,13 +37,13 @@ async def open_feed(
     last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last update.")] = None,
     since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last update.")] = None,
     last_event_id: Annotated[
-        str,
+        str | None,
         Header(
             max_length=300,
             json_schema_extra={"pattern": EVENT_ID_PATTERN},
             description="`id` of the last event. Takes precedence over the parameters.",
         ),
-    ] = "",
+    ] = None,
 ) -> AsyncGenerator[OpenFeed, None]:
     """Read the first event before the response begins, so that an error is a problem and not a broken stream."""
     cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
@@ -61,7 +61,7 @@ async def open_feed(
     responses={
         200: {"model": EventBody},
         204: {"description": "The session is closed and the client has everything."},
-        **errors(*WORKER, "stopping"),
+        **errors(*WORKER),
     },
 )
 async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:

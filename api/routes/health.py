@@ -1,20 +1,25 @@
-"""Liveness and readiness."""
+"""Liveness, readiness, and who works."""
 
 import asyncio
+from datetime import UTC
+from importlib.metadata import version
 from typing import Literal
 
 from fastapi import APIRouter
+from temporalio.api.taskqueue.v1 import PollerInfo
 
+from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.bodies import Readiness
+from turnkeeper.api.bodies import PollingWorker, Readiness, ServiceStatus
 from turnkeeper.api.dependencies import ServicesDep
-from turnkeeper.api.http.openapi import NO_POLLING_WORKER, errors
+from turnkeeper.api.http.openapi import SERVER, errors
+from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.models.http_responses import Health
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-from turnkeeper.workflows.hosting.connection import polling_workers
+from turnkeeper.workflows.hosting.connection import pollers, polling_workers
 
 ARCHIVE_SECONDS = 1.0
 
@@ -27,16 +32,44 @@ async def health() -> Health:
     return Health()
 
 
-@router.get("/readyz", operation_id="readiness", responses={**errors("invalid", "rate-limited"), **NO_POLLING_WORKER})
+@router.get(
+    "/readyz",
+    operation_id="readiness",
+    responses=errors("invalid", "rate-limited", "temporal-unreachable", "archive-unavailable", "stopping"),
+)
 async def readiness(services: ServicesDep) -> Readiness:
-    """Return 200 if Temporal is reachable and a worker is polling; 503 says which is missing."""
-    client, task_queue = services.client, services.settings.task_queue
+    """Return 200 if this gateway can take prompts; 503 says what is missing.
+
+    It needs Temporal, and with keys or tokens the archive's database too. It needs no worker: prompts are safe without.
+    """
     archive = asyncio.create_task(_archive(services.stores))
-    workers = await call_temporal(polling_workers(client, task_queue), NO_SESSION)
-    if not workers:
-        raise problems.no_polling_worker(task_queue)
-    host = client.service_client.config.target_host
-    return Readiness(temporal=host, workers=len(workers), archive=await archive)
+    workers = await call_temporal(polling_workers(services.client, services.settings.task_queue), NO_SESSION)
+    if services.closing.has_begun:
+        raise problems.stopping()
+    if await archive == "unavailable" and services.settings.auth.is_on:
+        raise problems.archive_unavailable(texts.NO_PROMPT_WITHOUT_ARCHIVE)
+    return Readiness(temporal=_host(services), workers=len(workers), archive=await archive)
+
+
+@router.get("/statusz", operation_id="service_status", responses=errors(*SERVER))
+async def service_status(services: ServicesDep) -> ServiceStatus:
+    """Return the versions of this gateway and of the workers that poll its task queue."""
+    task_queue = services.settings.task_queue
+    workers = await call_temporal(pollers(services.client, task_queue), NO_SESSION)
+    return ServiceStatus(
+        version=version("turnkeeper"), temporal=_host(services), task_queue=task_queue, workers=[*map(_worker, workers)]
+    )
+
+
+def _host(services: Services) -> str:
+    return services.client.service_client.config.target_host
+
+
+def _worker(poller: PollerInfo) -> PollingWorker:
+    build = poller.worker_version_capabilities.build_id or poller.deployment_options.build_id
+    return PollingWorker(
+        identity=poller.identity, build=build or None, polled_at=poller.last_access_time.ToDatetime(tzinfo=UTC)
+    )
 
 
 async def _archive(stores: Stores) -> Literal["ok", "unavailable"]:

@@ -7,12 +7,14 @@ other readers, and reads the state again after each change.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
@@ -46,12 +48,13 @@ class TaskReader:
     """Reads all tasks, by their ids. Methods raise `ProblemError`."""
 
     def __init__(
-        self, settings: Settings, reader: SessionReader, texts: TextRestorer, approvals: TaskApprovals
+        self, settings: Settings, reader: SessionReader, texts: TextRestorer, approvals: TaskApprovals, closing: Closing
     ) -> None:
         self._settings = settings
         self._reader = reader
         self._texts = texts
         self._approvals = approvals
+        self._closing = closing
 
     async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
         """Return Temporal's description of a task. Raises 404 for a session that is none, 409 for a forgotten one."""
@@ -141,15 +144,15 @@ class TaskReader:
                 version, again_at = watch.version, until
                 try:
                     task = await self.task(workflow_id)
-                    if is_due(task) or clock() >= until:
+                    if is_due(task) or self._closing.is_time_up(until):
                         return task
                 except ProblemError as problem:
-                    if problem.problem.status not in (503, 504) or clock() >= until:
+                    if problem.problem.status not in (503, 504) or self._closing.is_time_up(until):
                         raise
                     again_at = min(until, clock() + AGAIN_SECONDS)
                 if watch.is_over:  # no further changes are noticed
                     again_at = min(until, clock() + AGAIN_SECONDS)
-                await watch.wait_beyond(version, until=again_at)
+                await self._closing.wait_for(watch, partial(watch.is_beyond, version), until=again_at)
 
     async def without_state(self, execution: WorkflowExecution, message: str) -> Task:
         """Return a task from Temporal's facts alone: without a worker, an open one counts as working."""

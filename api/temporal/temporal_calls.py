@@ -46,11 +46,15 @@ _UPDATE_UNDONE = "unexpected workflow task failure"
 _UPDATE_LEFT_OUT = "UnprocessedUpdate"
 """Temporal's type of the failure of an update that a worker has received and not answered."""
 
+_NO_NAMESPACE = "Namespace "
+"""How Temporal's message begins where the namespace is unknown, and not the session."""
+
 _CLOSED = ("already completed", "aborted by closing workflow")
 
 _log = logging.getLogger(__name__)
 
-_DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
+DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
+"""Statuses of a call that the server has not answered."""
 
 
 def rpc_timeout() -> timedelta:
@@ -80,7 +84,7 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await _unanswered(client, workflow_id, error) from error
     except RPCError as error:
-        if error.status in _DOWN or error.status in (
+        if error.status in DOWN or error.status in (
             RPCStatusCode.FAILED_PRECONDITION,
             RPCStatusCode.RESOURCE_EXHAUSTED,
         ):
@@ -141,6 +145,8 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
 
 
 def _problem_of(error: RPCError, workflow_id: WorkflowId) -> problems.ProblemError:
+    if error.status == RPCStatusCode.NOT_FOUND and error.message.startswith(_NO_NAMESPACE):
+        return problems.temporal_unreachable()
     if error.status == RPCStatusCode.NOT_FOUND:
         is_closed = any(text in error.message for text in _CLOSED)
         return problems.session_ended(workflow_id) if is_closed else problems.unknown_session(workflow_id)

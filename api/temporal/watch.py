@@ -4,10 +4,21 @@ A session changes only when a worker completes one of its workflow tasks, and a 
 when that happens. It costs no query and no workflow task, however long nothing happens. Each watched session has one
 such poll, shared by all its watchers. Its watch counts changes as versions, and a watcher that has seen version `n`
 waits for a later one. A watch remains for a while after its last watcher has left, since clients come back.
+
+That a poll brings nothing may mean that nothing happens, or that the connection hangs, which gRPC notices after 20 s
+(API-2). So while anything is watched, one call that costs the server next to nothing is always on its way, or was
+answered half a second ago:
+
+    answered within the last second or so     results from the cache are current
+    not answered for about 1.5 s              every poll asks Temporal itself
+    not answered for 2.5 s                    Temporal can't be reached, and all who wait are informed
+
+A busy server answers late, but it answers: the answer to any watch counts, and a late one ends the outage. Only half
+seconds in which the event loop ran are counted, so a pause of this process is no outage.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
@@ -15,12 +26,14 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
+    GetSystemInfoRequest,
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryResponse,
 )
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api.temporal.temporal_calls import DOWN
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -30,14 +43,91 @@ LINGER_SECONDS = 30.0
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 
+TICK_SECONDS = 0.5
+MAX_MISSED_BEFORE_STALE = 1
+MIN_MISSED_OF_OUTAGE = 4
+"""Ticks without an answer. With the tick before the call, an outage is noticed after 2.5 s (API-2: within 3 s)."""
+
+CALL_TIMEOUT = timedelta(seconds=30)
+"""Of one call, which may wait longer than an outage takes to be noticed: its late answer ends the outage."""
+
 _CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
+
+
+class ConnectionMonitor:
+    """Calls Temporal again and again while it runs. `on_change` is called when an outage begins and when it ends."""
+
+    def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._on_change = on_change
+        self._missed = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether Temporal has answered just now, so that a change would have been noticed."""
+        return self._missed <= MAX_MISSED_BEFORE_STALE
+
+    @property
+    def is_unreachable(self) -> bool:
+        return self._missed >= MIN_MISSED_OF_OUTAGE
+
+    def start(self) -> None:
+        """Start to call Temporal, unless it has started."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def stop(self) -> None:
+        """Stop, as nothing is watched any more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task, self._missed = None, 0
+
+    async def close(self) -> None:
+        if self._task is not None:
+            await cancel_until_done([self._task])
+
+    def note_answer(self) -> None:
+        """Note that Temporal has answered a call."""
+        was_unreachable, self._missed = self.is_unreachable, 0
+        if was_unreachable:
+            self._on_change()
+
+    def _note_silence(self) -> None:
+        self._missed += 1
+        if self._missed == MIN_MISSED_OF_OUTAGE:
+            self._on_change()
+
+    async def _run(self) -> None:
+        while True:
+            call = asyncio.create_task(self._is_answered())
+            try:
+                while not (await asyncio.wait([call], timeout=TICK_SECONDS))[0]:
+                    self._note_silence()
+            finally:
+                call.cancel()
+            if call.result():
+                self.note_answer()
+            else:
+                self._note_silence()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _is_answered(self) -> bool:
+        try:
+            await self._client.workflow_service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        except RPCError as error:
+            return error.status not in DOWN
+        except RuntimeError:  # a client that never connected
+            return False
+        return True
 
 
 class Watch(VersionCounter):
     """What is known of one session. Its version counts completed workflow tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: ConnectionMonitor) -> None:
         super().__init__()
+        self._connection = connection
         self.failures = 0
         """Failed workflow tasks. They change nothing, but watchers check why."""
         self.writes = 0
@@ -55,8 +145,8 @@ class Watch(VersionCounter):
         """When the last watcher left, on the loop's clock."""
         self.has_timer = False
         """A timer will check whether a watcher has come since."""
-        self.is_live = False
-        """The last poll was answered, so changes are noticed within moments."""
+        self.was_answered = False
+        """The last poll was answered, and another is on its way."""
         self.is_over = False
         """The session is no longer followed: it is closed or doesn't exist."""
 
@@ -64,6 +154,16 @@ class Watch(VersionCounter):
     def task_count(self) -> int:
         """Completed and failed workflow tasks."""
         return self.version + self.failures
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether changes are noticed within moments."""
+        return self.was_answered and self._connection.is_current
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Return whether Temporal has not answered for so long that all who wait are informed (API-2)."""
+        return self._connection.is_unreachable
 
     def note_failure(self) -> None:
         self.failures += 1
@@ -77,14 +177,16 @@ class WatchRegistry:
         self._client = client
         self._watches: dict[str, Watch] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
+        self._connection = ConnectionMonitor(client, self._notify_all)
 
     @asynccontextmanager
     async def watching(self, workflow_id: WorkflowId) -> AsyncIterator[Watch]:
         """Yield the session's watch, which the first watcher starts."""
         watch = self._watches.get(workflow_id)
         if watch is None:
-            watch = self._watches[workflow_id] = Watch()
+            watch = self._watches[workflow_id] = Watch(self._connection)
             self._followers[workflow_id] = asyncio.create_task(self._follow(workflow_id, watch))
+            self._connection.start()
         watch.watchers += 1
         try:
             yield watch
@@ -116,13 +218,13 @@ class WatchRegistry:
             if watch is not None:
                 watch.writes += 1
 
-    def notify_all(self) -> None:
-        """Make all waiters check their conditions again."""
-        for watch in self._watches.values():
-            watch.notify()
-
     async def close(self) -> None:
         await cancel_until_done(self._followers.values())
+        await self._connection.close()
+
+    def _notify_all(self) -> None:
+        for watch in self._watches.values():
+            watch.notify()
 
     def _leave_after(self, seconds: float, workflow_id: WorkflowId, watch: Watch) -> None:
         watch.has_timer = True
@@ -144,6 +246,8 @@ class WatchRegistry:
     def _forget(self, workflow_id: WorkflowId) -> None:
         self._watches.pop(workflow_id, None)
         self._followers.pop(workflow_id, None)
+        if not self._watches:
+            self._connection.stop()
 
     async def _follow(self, workflow_id: WorkflowId, watch: Watch) -> None:
         """Count every change until the session is closed, from run to run."""
@@ -154,7 +258,7 @@ class WatchRegistry:
         except RPCError:  # the session doesn't exist, or no longer
             watch.advance()
         finally:
-            watch.is_live, watch.is_over = False, True
+            watch.was_answered, watch.is_over = False, True
             watch.notify()
             if self._watches.get(workflow_id) is watch:
                 self._forget(workflow_id)
@@ -192,12 +296,13 @@ class WatchRegistry:
                         request, timeout=timedelta(seconds=POLL_SECONDS)
                     )
             except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
-                watch.is_live = False
+                watch.was_answered = False
                 if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                watch.is_live = True
+                watch.was_answered = True
+                self._connection.note_answer()
                 return page
 
 

@@ -109,7 +109,7 @@ async def examine() -> AsyncIterator[Finding]:
     yield _ports(settings, endpoint)
     async for finding in _temporal(settings, endpoint):
         yield finding
-    yield await _gateway(settings)
+    yield await _gateway(settings, endpoint)
 
 
 def _good(subject: str, message: str) -> Finding:
@@ -420,9 +420,11 @@ async def _worker(client: Client, task_queue: str) -> Finding:
     return _good("worker", f"{len(workers)} on the task queue {task_queue!r}")
 
 
-async def _gateway(settings: Settings) -> Finding:
+async def _gateway(settings: Settings, endpoint: Endpoint) -> Finding:
     gateway = Gateway.find(settings)
     status = await gateway.status("/healthz")
+    if status is None and not endpoint.embedded:  # it may run elsewhere, as the server does
+        return _good("gateway", f"none at {gateway.url}; `{command_line('api')}` starts one on this machine")
     if status is None:
         return _broken("gateway", f"no answer at {gateway.url}", f"start it with `{command_line('up')}`")
     if status != http.HTTPStatus.OK:

@@ -9,7 +9,6 @@ They use free ports and one folder. They read none of the user's settings or key
 """
 
 import asyncio
-import http
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -71,7 +70,7 @@ class DemoEnvironment:
         await self.worker.start()
         await self.gateway.start()
         deadline = asyncio.get_running_loop().time() + READY_SECONDS
-        while await self._address.status("/readyz") != http.HTTPStatus.OK:
+        while not await self._address.has_worker():
             for name, program in (("worker", self.worker), ("gateway", self.gateway)):
                 if program.pid is None:
                     raise DemoError(f"The {name} stopped while starting: {program.last_output()}")

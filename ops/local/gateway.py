@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import http.client
+import json
+from http import HTTPStatus
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -40,14 +42,21 @@ class Gateway(Frozen):
 
     async def status(self, path: str) -> int | None:
         """Return the HTTP status of a GET of `path`; None without a response within 3 s."""
-        return await asyncio.to_thread(self._status, path)
+        status, _ = await asyncio.to_thread(self._get, path)
+        return status
 
-    def _status(self, path: str) -> int | None:
+    async def has_worker(self) -> bool:
+        """Return whether the gateway is ready for prompts, and a worker to process them."""
+        status, body = await asyncio.to_thread(self._get, "/readyz")
+        return status == HTTPStatus.OK and json.loads(body)["workers"] > 0
+
+    def _get(self, path: str) -> tuple[int | None, bytes]:
         connection = http.client.HTTPConnection(_ANYWHERE.get(self.host, self.host), self.port, timeout=PROBE_SECONDS)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status
+            response = connection.getresponse()
+            return response.status, response.read()
         except (OSError, http.client.HTTPException):
-            return None
+            return None, b""
         finally:
             connection.close()

@@ -9,7 +9,6 @@ server is configured, or a worker has died.
 """
 
 import asyncio
-import http
 import os
 import signal
 import sys
@@ -110,7 +109,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
             await running.enter_async_context(restarting("The Temporal server", server, print_line))
         print_line("Temporal is ready. Starting the worker and the gateway.")
         if not await _is_ready(gateway):
-            print_line(f"The gateway is not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
+            print_line(f"Gateway and worker are not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
         if settings.auth.keys:
             await _print_missing_key(settings, print_line)
         print_line(_links(settings, gateway, web_ui))
@@ -251,7 +250,7 @@ async def _gateway(settings: Settings, print_line: Print) -> AsyncIterator[Gatew
 async def _is_ready(gateway: Gateway) -> bool:
     deadline = asyncio.get_running_loop().time() + READY_SECONDS
     while asyncio.get_running_loop().time() < deadline:
-        if await gateway.status("/readyz") == http.HTTPStatus.OK:
+        if await gateway.has_worker():
             return True
         await asyncio.sleep(0.1)
     return False
@@ -297,7 +296,8 @@ async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP for us
+            asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await task
     except asyncio.CancelledError:

@@ -70,6 +70,14 @@ async def gateway(
 class LoopbackServer(GatewayServer):
     """In the test's own loop; signals stay pytest's."""
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        """Do what SIGTERM does."""
+        self.should_exit = True
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -89,14 +97,23 @@ async def served(
     app = create_app(settings, client=client, partials=partials)
     if caller:
         identify_as(app, caller)
+    async with serving(app, port=port, bounds=bounds) as server:
+        yield server.url
+
+
+@asynccontextmanager
+async def serving(
+    app: FastAPI, *, port: int = 0, bounds: ConnectionBounds = DEFAULT_BOUNDS
+) -> AsyncIterator[LoopbackServer]:
+    """A gateway that listens on a port. It stops at the end of the block, or when the test calls `stop`."""
     server = LoopbackServer(app, host="127.0.0.1", port=port, bounds=bounds)
     serving = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started or serving.done())
         assert not serving.done(), "the server has ended"
-        yield f"http://127.0.0.1:{server.port}"
+        yield server
     finally:
-        server.should_exit = True
+        server.stop()
         await serving
 
 

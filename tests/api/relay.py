@@ -1,4 +1,4 @@
-"""A wire that a test can cut: between a gateway and Temporal."""
+"""A wire that a test can cut or freeze: between a gateway and Temporal."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Relay:
-    """Hands bytes on to `target`, as long as it is not cut."""
+    """Hands bytes on to `target`, as long as it is neither cut nor frozen."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -14,6 +14,8 @@ class Relay:
         self._port = 0
         self._server: asyncio.Server | None = None
         self._wires: set[asyncio.Task[None]] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     @property
     def address(self) -> str:
@@ -30,6 +32,13 @@ class Relay:
             wire.cancel()
         await asyncio.gather(*self._wires, return_exceptions=True)
 
+    def freeze(self) -> None:
+        """Hand nothing on, and keep all connections: as if every packet was lost."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        self._flows.set()
+
     async def __aenter__(self) -> Self:
         await self.heal()
         return self
@@ -45,7 +54,7 @@ class Relay:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._host, self._target_port)
         try:
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
         except ConnectionError:
             pass  # one side has left
         finally:
@@ -53,9 +62,9 @@ class Relay:
                 with contextlib.suppress(ConnectionError):
                     end.transport.abort()
 
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while some := await source.read(65_536):
-        sink.write(some)
-        await sink.drain()
-    raise ConnectionError("the other side has left")
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while some := await source.read(65_536):
+            await self._flows.wait()
+            sink.write(some)
+            await sink.drain()
+        raise ConnectionError("the other side has left")

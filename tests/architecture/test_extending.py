@@ -140,6 +140,7 @@ NOT_IN_THE_CLIENT = {
     "log_in": "for the page",
     "log_out": "for the page",
     "readiness": "for load balancers",
+    "service_status": "for operators",
     "preview_task": "for people who try out a history policy",
 }
 

@@ -43,6 +43,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
+from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Pause = Literal["until told", "until stopping", "for ever"]
@@ -249,6 +250,4 @@ async def main(plan: Plan) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Plan.model_validate_json(sys.argv[1])))
-    # As the command line does, and for its reason (`cli.app`): one exit in a hundred would be a SIGABRT.
-    os._exit(0)
+    run_to_end(lambda: asyncio.run(main(Plan.model_validate_json(sys.argv[1]))))

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.ops.local.ports import free_port
+from tests.restart_ports import restart_port
 
 HOST = "127.0.0.1"
 SUPERUSER = "tests"
@@ -55,7 +55,7 @@ class PostgreSQL:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        self.port = free_port(HOST)
+        self.port = restart_port()
         self.password = f"{secrets.token_hex()}:@/%"
         self._make()
 

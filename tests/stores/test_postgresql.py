@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from tests.restart_ports import LAST
 from tests.stores.builders import archived, hash_of, turns
 from tests.stores.postgresql import PostgreSQL
 from tests.stores.processes import output_of, start
@@ -29,6 +30,7 @@ async def test_ses_15_a_server_that_is_down_is_an_error_until_it_is_up(
 ):
     await archive.put_turns("s1", turns(1, 3))
     server.stop()
+    assert server.port <= LAST, "or else another program may have its port when it starts again"
     try:
         for attempt in (archive.count("s1"), archive.put_turns("s1", turns(4, 4))):
             with pytest.raises(

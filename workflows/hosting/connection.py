@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -13,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
@@ -27,6 +26,7 @@ from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCSt
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.connection_errors import reason_of
 from turnkeeper.workflows.hosting.endpoint import Endpoint, TemporalAccessError, find_endpoint
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
@@ -191,6 +191,11 @@ async def retention(client: Client) -> timedelta:
 
 async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
     """Return the identities of the workers that poll `task_queue`. Raises `RPCError`."""
+    return [poller.identity for poller in await pollers(client, task_queue)]
+
+
+async def pollers(client: Client, task_queue: str) -> Sequence[PollerInfo]:
+    """Return what Temporal knows of the workers that poll `task_queue`. Raises `RPCError`."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=task_queue),
@@ -198,7 +203,7 @@ async def polling_workers(client: Client, task_queue: str) -> Sequence[str]:
     )
     answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
     oldest = time.time() - POLL_SECONDS
-    return [poller.identity for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
+    return [poller for poller in answer.pollers if poller.last_access_time.ToSeconds() > oldest]
 
 
 @contextmanager
@@ -225,14 +230,19 @@ async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -
 
 
 def _unreachable(endpoint: Endpoint, error: Exception) -> TemporalAccessError:
-    # The SDK wraps the operating system's message in text of its Rust core.
-    reasons = re.findall(r'(?:message|error): "([^"]+)"', str(error)) or [str(error) or "no answer"]
+    reason = reason_of(error)
     up = f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS"
-    hint = up if endpoint.embedded else "Check TEMPORAL_ADDRESS"
-    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({reasons[-1]}). {hint}.")
+    fix = up if endpoint.embedded else reason.fix or "Check TEMPORAL_ADDRESS"
+    return TemporalAccessError(f"Temporal cannot be reached at {endpoint.address} ({reason.text}). {fix}.")
 
 
 def _unprepared(client: Client, missing: Sequence[SearchAttributeKey[Any]], error: RPCError) -> TemporalAccessError:
+    if error.status == RPCStatusCode.NOT_FOUND:
+        address = client.service_client.config.target_host
+        return TemporalAccessError(
+            f"Temporal at {address} has no namespace {client.namespace!r}. Set TEMPORAL_NAMESPACE, or create it with "
+            f"`temporal operator namespace create --namespace {client.namespace}`."
+        )
     names = ", ".join(f"{key.name} ({_type_name(key)})" for key in missing)
     if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.UNIMPLEMENTED):
         return TemporalAccessError(

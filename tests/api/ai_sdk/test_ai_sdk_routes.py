@@ -111,7 +111,7 @@ async def test_api_7_both_routes_are_described_with_all_their_chunks_and_an_exam
         api_document["paths"]["/api/chat/{id}/stream"]["get"],
     ):
         stream = operation["responses"]["200"]["content"]["text/event-stream"]
-        schemas = stream["itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
+        schemas = stream["x-itemSchema"]["properties"]["data"]["contentSchema"]["anyOf"]
         names = [schema["$ref"].rpartition("/")[2] for schema in schemas]
         types = [api_document["components"]["schemas"][name]["properties"]["type"] for name in names]
         described_types = [value for one in types for value in one.get("enum", [one.get("const")])]
@@ -352,7 +352,7 @@ async def test_api_2_a_stream_that_begins_as_the_gateway_stops_says_so_too(
     begin = UpdateFeed.events
 
     def stop_and_begin(feed: UpdateFeed, *args: Any) -> AsyncGenerator[Event, None]:
-        feed.stop()
+        feed._closing.begin()
         return begin(feed, *args)
 
     monkeypatch.setattr(UpdateFeed, "events", stop_and_begin)

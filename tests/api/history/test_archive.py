@@ -12,9 +12,10 @@ from uuid import uuid4
 import pytest
 from httpx import AsyncClient
 from sqlalchemy import select
+from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from tests.api.conftest import gateway
+from tests.api.conftest import gateway, served
 from tests.api.http.test_bad_input import problem_of
 from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
@@ -22,6 +23,7 @@ from tests.harness import LONG_PAUSE, SLACK, DrivenSession, Environment, asks, b
 from tests.waiting import BOUND, run_other_tasks, until
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -33,6 +35,7 @@ from turnkeeper.models.transcript.model_call import (
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput
 from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -384,14 +387,32 @@ async def test_api_1_the_description_says_how_the_archive_has_served(
 
 
 async def test_api_2_readiness_says_whether_the_archive_can_be_read(http: AsyncClient, env: Environment) -> None:
-    # Temporal may not have seen the worker poll yet.
-    answer = await until_not(503, partial(http.get, "/readyz"))
+    answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "ok")
     file = broken(env)
     answer = await http.get("/readyz")
     assert (answer.status_code, answer.json()["archive"]) == (200, "unavailable")
     heal(file)
     assert (await http.get("/readyz")).json()["archive"] == "ok"
+
+
+async def test_api_2_with_keys_a_gateway_without_archive_is_not_ready(temporal: Client, env: Environment) -> None:
+    """It can verify no key, and may change nothing that it can't record."""
+    settings = env.settings.model_copy(update={"auth": AuthSettings(keys=True)})
+    async with served(temporal, settings) as url, AsyncClient(base_url=url) as keyed:
+        assert (await keyed.get("/readyz")).status_code == 200
+        file = broken(env)
+        answer = await keyed.get("/readyz")
+        assert (answer.status_code, problem_of(answer)) == (503, "archive-unavailable")
+        heal(file)
+
+
+async def test_api_2_the_status_names_the_workers_and_their_builds(http: AsyncClient, env: Environment) -> None:
+    async def workers() -> Any:
+        return (await http.get("/statusz")).json()["workers"]
+
+    (worker,) = await until(workers)  # Temporal may not have seen it poll yet
+    assert (worker["identity"], worker["build"]) == (env.worker.config()["identity"], own_build_id())
 
 
 # ---- large texts in full

@@ -167,6 +167,7 @@ WITHOUT_A_SESSION = {
     "render_markdown",
     "health",
     "readiness",
+    "service_status",
     "get_me",
     "log_in",
     "log_out",

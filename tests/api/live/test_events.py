@@ -363,7 +363,7 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
     ):
         session = await started(http)
-        app.state.services.feed.stop()
+        app.state.closing.begin()
         refused = await http.get(f"/workflow/{session}/events")
     assert (refused.status_code, refused.json()["title"]) == (503, "Gateway stopping")
 
@@ -389,7 +389,7 @@ async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
 
 def test_api_7_the_stream_is_described(api_document: Any) -> None:
     described = api_document["paths"]["/workflow/{id}/events"]["get"]
-    event = described["responses"]["200"]["content"]["text/event-stream"]["itemSchema"]
+    event = described["responses"]["200"]["content"]["text/event-stream"]["x-itemSchema"]
     bodies = event["properties"]["data"]["contentSchema"]["anyOf"]
     assert [body["$ref"].rpartition("/")[2] for body in bodies] == [
         "ConversationUpdate",

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,15 +19,16 @@ from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.api.relay import Relay
+from tests.api.waits import until_not
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
 from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, fail_workflow_tasks, says
 from tests.ops.local.test_cli import Command
+from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.api.http import server
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.ports import free_port
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -129,6 +131,31 @@ async def test_api_1_a_stream_outlives_temporal(
     assert watcher.answers == ["echo: hi", "echo: meanwhile"]
 
 
+async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
+    temporal: Client, env: Environment, tmp_path: Path, product_bounds: None
+) -> None:
+    """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
+    async with Relay(temporal.service_client.config.target_host) as relay:
+        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
+        async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
+            watcher = Watcher(http, await started(http, "hi"))
+            path = f"/workflow/{watcher.session}/conversation"
+            async with watcher.stream() as events:
+                await watcher.until_in(events, idle_after(1))
+                news = f"{path}?wait=60&since_revision={watcher.last.revision}"
+                waiting = asyncio.create_task(http.get(news))
+                assert (await http.get(path)).status_code == 200
+                relay.freeze()
+                await watcher.until_in(events, lambda so_far: so_far.trouble == "Temporal unreachable")
+                for answer in (await waiting, await http.get(path), await http.get(news)):
+                    assert (answer.status_code, answer.json()["title"]) == (503, "Temporal unreachable")
+                relay.thaw()
+                await watcher.until_in(events, idle_after(1))
+                assert (await until_not(503, partial(http.get, path))).status_code == 200
+    assert [event.event for event in watcher.events].count("problem") == 1
+
+
 # ---- the store of large texts
 
 LARGE = "w" * 20_000
@@ -213,7 +240,7 @@ async def gateway_process(temporal: Client, task_queue: str, folder: Path, port:
 async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss_or_repetition(
     temporal: Client, tmp_path: Path
 ) -> None:
-    port, rest = free_port(), Gate(is_open=False)
+    port, rest = restart_port(), Gate(is_open=False)
     async with environment(temporal) as env, client_of(f"http://127.0.0.1:{port}") as http:
         env.vendor.script = [says("first"), [Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
         async with gateway_process(temporal, env.task_queue, tmp_path, port) as gateway:
@@ -236,7 +263,7 @@ async def test_api_1_a_gateway_killed_in_mid_answer_is_come_back_to_without_loss
 async def test_api_3_a_gateway_that_is_told_to_stop_ends_a_hundred_streams_at_once(
     temporal: Client, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = restart_port()
     async with (
         environment(temporal) as env,
         gateway_process(temporal, env.task_queue, tmp_path, port) as gateway,

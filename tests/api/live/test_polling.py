@@ -323,6 +323,9 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
         async def get_workflow_execution_history(self, *args: object, **kwargs: object) -> None:
             await asyncio.Event().wait()
 
+        async def get_system_info(self, *args: object, **kwargs: object) -> None:
+            pass
+
     class Silent:
         namespace = "n"
         workflow_service = Service()

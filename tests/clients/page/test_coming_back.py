@@ -15,10 +15,10 @@ from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, Gate, environment, says
 from tests.processes.forked import ForkedProcess, fork
+from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -147,7 +147,7 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
     gate = Gate(is_open=False)
     async with environment(temporal) as env:  # the answer travels by heartbeats: worker and gateway are two processes
         env.vendor.script = [says("first"), [Delta("respond", "Half of"), gate, says("Half of it, and the rest.")]]
-        port = free_port()
+        port = restart_port()
         async with tabs_of(browser, f"http://127.0.0.1:{port}") as open_tab:
             async with gateway_process(temporal, env, port) as process:
                 tab = await open_tab()

@@ -28,7 +28,7 @@ def fresh() -> str:
     return f"c-{uuid4()}"
 
 
-def free_port() -> int:
+def restart_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]
 
@@ -226,7 +226,7 @@ class LosesAnswers(httpx2.AsyncBaseTransport):
 
 
 async def test_api_8_a_gateway_that_is_being_restarted_is_waited_for(temporal: Client, env: Environment) -> None:
-    port = free_port()
+    port = restart_port()
     async with GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         starting = asyncio.create_task(client.start())
         async with served(temporal, gateway_settings(env), port=port):
@@ -277,7 +277,7 @@ async def test_api_8_a_lost_connection_is_taken_up_again_without_loss_or_repetit
 ) -> None:
     """The gateway is stopped after the update with the first turn, and another one starts at its address."""
     session, copy, turn_ids = fresh(), Conversation(), list[str]()
-    port = free_port()
+    port = restart_port()
     async with asyncio.timeout(60), GatewayClient(f"http://127.0.0.1:{port}", patience=20.0) as client:
         async with served(temporal, gateway_settings(env), port=port):
             await client.start(session, prompt="one")

@@ -14,6 +14,7 @@ from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import as_json, table
 from turnkeeper.ops.local.supervisor import run_until_signalled
+from turnkeeper.workflows.hosting.end_process import run_to_end
 
 PASSED, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 
@@ -58,4 +59,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_end(lambda: sys.exit(main()))

@@ -98,7 +98,7 @@ class Stack:
         async def is_ready() -> bool:
             if program.pid is None:
                 raise CampaignError(f"{gateway} ended at its start: {program.last_output()}")
-            return await self.gateways[gateway].status("/readyz") == 200
+            return await self.gateways[gateway].has_worker()
 
         try:
             await until(is_ready, within=START_SECONDS)

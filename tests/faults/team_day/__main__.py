@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.faults.team_day.day import Options, run_day
 from tests.faults.team_day.evidence import Evidence
 from turnkeeper.ops.local.supervisor import run_until_signalled
+from turnkeeper.workflows.hosting.end_process import run_to_end
 
 PASSED, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 
@@ -59,4 +60,4 @@ def table(evidence: Evidence) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_end(lambda: sys.exit(main()))

@@ -104,7 +104,7 @@ class Services:
             for name, program in self._programs.items():
                 if program.pid is None:
                     raise ServicesError(f"{name} ended: {program.last_output()}")
-            return await self.gateway.status("/readyz") == 200
+            return await self.gateway.has_worker()
 
         try:
             await until(is_ready, within=START_SECONDS, max_pause=0.2)

@@ -3,7 +3,6 @@
 import re
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta, timezone
-from time import process_time
 from types import MappingProxyType
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models import vector_cases
+from tests.speed import cpu_seconds
 from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.tasks.enrichment import format_task_enrichment_prompt
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
@@ -332,9 +332,8 @@ def test_ctx_10_the_first_error_in_the_callers_order_wins_with_the_callers_index
 
 def test_ctx_10_what_is_beyond_the_latest_fifty_costs_and_changes_nothing():
     history = [object()] * 100_000 + [says()] * 50
-    began = process_time()
     assert len(hand_off(history).history.messages) == 50
-    assert process_time() - began < 1
+    assert cpu_seconds(lambda: hand_off(history)) < 1
 
 
 @pytest.mark.parametrize("role", ["user", "User", " USER\n", "\u2003uSeR"])
@@ -427,9 +426,9 @@ def test_ctx_10_a_text_that_can_be_stored_is_no_warning_and_neither_is_what_was_
 
 
 def test_ctx_10_fifty_contents_of_five_megabytes_are_no_matter():
-    began = process_time()
-    history, _ = hand_off([says(content="x" * 5_000_000)] * 50)
-    assert process_time() - began < 1
+    messages = [says(content="x" * 5_000_000)] * 50
+    history, _ = hand_off(messages)
+    assert cpu_seconds(lambda: hand_off(messages)) < 1
     assert history.messages[-1].original_length == 5_000_000
 
 

@@ -231,7 +231,7 @@ async def revived(environment: DemoEnvironment) -> DemoEnvironment:
     gateway = Gateway(host=LOOPBACK, port=httpx.URL(environment.url).port or 0)
 
     async def is_ready() -> bool:
-        return await gateway.status("/readyz") == 200
+        return await gateway.has_worker()
 
     await until(is_ready)
     return environment

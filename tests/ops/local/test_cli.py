@@ -22,6 +22,7 @@ from turnkeeper.models.command_line import command_line
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local.gateway import Gateway
+from turnkeeper.ops.local.supervisor import run_until_signalled
 from turnkeeper.workflows.hosting.connection import connect
 from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
@@ -71,7 +72,7 @@ class Command:
 
 async def gateway_is_ready() -> bool:
     """Return whether the gateway of the working directory reaches Temporal and a worker."""
-    return await Gateway.find(Settings()).status("/readyz") == 200
+    return await Gateway.find(Settings()).has_worker()
 
 
 async def run(*arguments: str, program: Path | None = None, **env: str) -> tuple[int, str]:
@@ -103,7 +104,7 @@ async def running_stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Comman
 async def test_ops_3_help_lists_the_commands_that_work():
     code, output = await run("--help")
     assert code == 0
-    for command in ("up", "worker", "api", "chat", "demo", "doctor", "replay-check", "version"):
+    for command in ("up", "worker", "api", "chat", "demo", "doctor", "health", "replay-check", "version"):
         assert f" {command} " in output
 
 
@@ -124,6 +125,27 @@ async def test_ops_3_the_doctor_without_a_stack_says_what_is_missing_and_how_to_
         f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS.",
         f"BROKEN  gateway           no answer at http://127.0.0.1:1. Fix: start it with `{command_line('up')}`.",
     ]
+
+
+async def test_ops_3_the_doctor_of_a_machine_for_workers_misses_no_gateway():
+    code, output = await run("doctor", TEMPORAL_ADDRESS="127.0.0.1:2", TURNKEEPER_API_PORT="1")
+    (broken,) = [line for line in output.splitlines() if line.startswith("BROKEN")]
+    assert (code, "Connection refused" in broken, broken.endswith("Check TEMPORAL_ADDRESS.")) == (1, True, True)
+    assert f"ok      gateway           none at http://127.0.0.1:1; `{command_line('api')}` starts one" in output
+
+
+def test_ops_2_a_stack_under_nohup_does_not_end_with_its_terminal():
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+        return "finished"
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run_until_signalled(work()) == "finished"
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("command", ["up", "worker", "api", "doctor"])

@@ -21,6 +21,7 @@ from turnkeeper.workflows.hosting.connection import (
     missing_search_attributes,
     prepare,
 )
+from turnkeeper.workflows.hosting.connection_errors import reason_of
 from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, TemporalAccessError, find_endpoint
 
 
@@ -91,6 +92,48 @@ async def test_ops_2_a_server_that_is_not_there_is_named_with_the_fix(folder, pa
         f"Temporal cannot be reached at 127.0.0.1:{port} (Connection refused). "
         f"Start it with `{command_line('up')}`, or set TEMPORAL_ADDRESS."
     )
+
+
+SDK_TEXT = "Failed client connect: Server connection error: tonic::transport::Error(Transport, ConnectError({}))"
+
+CERTIFICATE = "Custom {{ kind: InvalidData, error: InvalidCertificate({}) }}"
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "fix"),
+    [
+        (SDK_TEXT.format('ConnectError("tcp connect error", Os { message: "Connection refused" })'), "refused", ""),
+        (SDK_TEXT.format('ConnectError("dns error", Custom { error: "failed to lookup" })'), "host name", ""),
+        (SDK_TEXT.format(CERTIFICATE.format("UnknownIssuer")), "trusts", "TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
+        (SDK_TEXT.format(CERTIFICATE.format("Other(OtherError(CaUsedAsEndEntity))")), "trusts", "CA_CERT_PATH"),
+        (SDK_TEXT.format(CERTIFICATE.format("NotValidForNameContext")), "another name", "TEMPORAL_TLS_SERVER_NAME"),
+        (SDK_TEXT.format(CERTIFICATE.format("ExpiredContext")), "not valid now", "clocks"),
+        (SDK_TEXT.format("AlertReceived(CertificateRequired)"), "our side", "TEMPORAL_TLS_CLIENT_CERT_PATH"),
+        (SDK_TEXT.format("InvalidMessage(InvalidContentType)"), "does not use TLS", "TEMPORAL_TLS"),
+        (
+            "Status { code: Cancelled, source: Some(hyper::Error(Canceled, connection closed))",
+            "uses TLS",
+            "TEMPORAL_TLS",
+        ),
+        ('Status { code: Unauthenticated, message: "no" }', "rejected the API key", "TEMPORAL_API_KEY"),
+        ('Status { code: PermissionDenied, message: "no" }', "does not permit", "TEMPORAL_NAMESPACE"),
+        ("", "no answer", ""),
+    ],
+)
+def test_ops_2_the_sdk_s_error_is_put_into_words_with_the_fix(error: str, text: str, fix: str):
+    reason = reason_of(RuntimeError(error))
+    assert text in reason.text
+    assert fix in reason.fix if fix else not reason.fix
+
+
+async def test_ops_2_a_server_without_tls_and_an_unknown_namespace_are_named(folder, server, monkeypatch):
+    monkeypatch.setenv("TEMPORAL_ADDRESS", server.address)
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", "nope")
+    with pytest.raises(TemporalAccessError, match=r"has no namespace 'nope'\. Set TEMPORAL_NAMESPACE, or create"):
+        await prepare(await connect(Settings(state_dir=folder)))
+    monkeypatch.setenv("TEMPORAL_TLS", "true")
+    with pytest.raises(TemporalAccessError, match=r"\(it does not use TLS, and we do\)\. Check TEMPORAL_TLS"):
+        await connect(Settings(state_dir=folder))
 
 
 async def test_ops_2_a_lazy_client_needs_no_server_until_its_first_call(folder):

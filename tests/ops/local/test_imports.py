@@ -15,7 +15,7 @@ DATABASE_EXTRAS = ("alembic", "sqlalchemy.dialects.postgresql", "sqlalchemy.ext.
     ("loaded", "unneeded"),
     [
         (
-            "turnkeeper.cli, turnkeeper.ops.local.supervisor",
+            "turnkeeper.cli, turnkeeper.ops.local.supervisor, turnkeeper.ops.checks.worker_report",
             ("alembic", "mcp", "mcp_types", "sqlalchemy", "temporalio", "turnkeeper.models.session.messages"),
         ),
         ("turnkeeper.worker", ("anthropic", "mcp", "mcp_types", "openai", *DATABASE_EXTRAS)),

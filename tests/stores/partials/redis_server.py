@@ -13,8 +13,9 @@ from redis import Redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from tests.restart_ports import restart_port
 from turnkeeper.ops.local import die_with_parent
-from turnkeeper.ops.local.ports import LOOPBACK, free_port
+from turnkeeper.ops.local.ports import LOOPBACK
 
 SECONDS = 30.0
 """Bound of everything the server is asked for here."""
@@ -27,7 +28,7 @@ class RedisServer:
         """Be ready to start it."""
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = free_port()
+        self._port = restart_port()
         self._password = f"{secrets.token_hex(8)}:@/%"
 
     @property

@@ -7,6 +7,8 @@ import pytest
 from temporalio.client import Client
 
 from tests.harness import DrivenSession, Environment, asks, environment, replayer, says
+from turnkeeper.activities import quick_reads
+from turnkeeper.activities.providers.protocol import Delta
 from turnkeeper.activities.quick_reads import MAX_READS
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
 from turnkeeper.models.session.messages import SessionInput
@@ -101,7 +103,10 @@ async def test_agt_8_a_read_that_needs_an_approval_waits_for_it(env: Environment
     assert [call.name for call in env.tools.calls] == ["file_read"]
 
 
-async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_holds_up_nothing_else(env: Environment) -> None:
+async def test_ops_8_a_read_on_a_slow_disk_becomes_an_activity_and_holds_up_nothing_else(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick_reads, "MAX_SECONDS", 0.2)
     env.tools.gate.close()
     env.vendor.script = [asks(READ), says("Read.")]
     session = await env.start()
@@ -143,7 +148,7 @@ async def test_ses_15_a_large_quick_read_goes_by_reference(env: Environment) -> 
 
 async def test_ses_9_a_stop_during_a_quick_read_ends_the_turn_with_its_answer(env: Environment) -> None:
     env.tools.gate.close()
-    env.vendor.script = [asks(READ, text="I read it.")]
+    env.vendor.script = [[Delta("respond", "I read it."), asks(READ, text="I read it.")]]
     session = await env.start()
     await session.prompt(id="p1", text="read")
     await env.tools.gate.until_arrived(1)
