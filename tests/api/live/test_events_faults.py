@@ -136,7 +136,7 @@ async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
 ) -> None:
     """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
     async with Relay(temporal.service_client.config.target_host) as relay:
-        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
         async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))
