@@ -7,6 +7,7 @@ repeats the value.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from turnkeeper.models.errors import TaskErrorType
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
 
 CALL_ID_RULE = "a call's id, as turn.step.index"
@@ -58,6 +59,18 @@ def reason_of(error: Mapping[str, Any]) -> str:
         return f"must be {expected}"
     message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
     return message[:1].lower() + message[1:] if message.startswith("Input") else message
+
+
+def error_type_of(error: Mapping[str, Any]) -> TaskErrorType:
+    """Return the kind of one item of `ValidationError.errors()`, for programs (TSK-1).
+
+    >>> [error_type_of({"type": kind}) for kind in ("missing", "int_parsing", "bool_type", "string_too_long")]
+    ['missing_field', 'type_error', 'type_error', 'invalid_value']
+    """
+    kind = str(error["type"])
+    if kind in ("missing", "union_tag_not_found"):
+        return "missing_field"
+    return "type_error" if kind.endswith(("_type", "_parsing")) else "invalid_value"
 
 
 def unknown_name(allowed: str) -> str:

@@ -152,7 +152,10 @@ class Limits(Strict):
 
     @property
     def parked_bytes(self) -> int:
-        """Maximum of references to parked prompts, as JSON: by default enough for 1,000 of the longest (SES-6)."""
+        """Room for references to parked prompts, as JSON: by default enough for 1,000 of the longest (SES-6).
+
+        More of them are carried too, beyond `max_state_bytes`.
+        """
         return self.max_state_bytes * 16 // 100
 
     @property

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
@@ -46,6 +45,7 @@ from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Answer = TypeVar("Answer")
 
@@ -106,7 +106,7 @@ def replayer() -> Replayer:
     return Replayer(
         workflows=[AgenticAIWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         build_id="tests",  # without one the SDK computes it of the code of every module, which takes a second
     )
 

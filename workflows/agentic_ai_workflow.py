@@ -146,7 +146,9 @@ class AgenticAIWorkflow:
             if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.wait_for_room()
-            session.reject_waiting_if_full(now=workflow.now())
+                session.shrink_view_if_full()
+            if self._new_run.is_impossible():
+                session.reject_waiting(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
             elif self._can_close():

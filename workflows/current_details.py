@@ -83,8 +83,6 @@ def _status(session: Session) -> str:
         return f"{until}: {_plain(slot.waiting_reason)}" if slot.waiting_reason else until
     if session.facts.ending is not None:
         return f"{session.status} ({_plain(session.facts.ending)})"
-    if session.archive.is_failing and session.room.is_full:
-        return f"{session.status}; full, accepts no further prompts"
     return session.status
 
 

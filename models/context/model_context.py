@@ -157,14 +157,21 @@ class ModelContext:
 
     def begin_turn(self, turn: ConversationMessage, *, retried: ConversationMessage | None) -> None:
         """Append the prompt of `turn`, the newest one, in place of the turn that it retries, if it retries one."""
-        self._count_cut(self.view.begin_turn(turn, number=self._transcript.count, retried=retried))
+        number = self._transcript.count
+        if retried:
+            self._drop_waiting(number - 1)
+        self._count_cut(self.view.begin_turn(turn, number=number, retried=retried))
 
     def end_turn(self, turn: ConversationMessage) -> None:
         """Append a note if `turn`, the newest one, has no answer; replace it if the vendor refused it (CTX-7)."""
         number = self._transcript.count
         if turn.error_type == "refusal":
-            self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
+            self._drop_waiting(number)
         self._count_cut(self.view.end_turn(turn, number=number))
+
+    def _drop_waiting(self, number: int) -> None:
+        """Leave the evicted entries of a turn that is replaced out of the next summary."""
+        self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
 
     # ---- its size
 

@@ -26,7 +26,7 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict
+from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload
 
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""
@@ -203,7 +203,9 @@ def parse(model: type[Model], raw: object) -> Model:
     True
     """
     if not isinstance(raw, dict | None):
-        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
+        but = f", not {raw}" if isinstance(raw, UndecodablePayload) else ""
+        names = ", ".join(model.model_fields)
+        raise RejectedError("invalid", f"Expected a JSON object with {names}{but}.", field="value")
     try:
         return model.model_validate(raw or {})
     except ValidationError as error:

@@ -13,7 +13,7 @@ from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.admission import check_open, rejection_when_full, rejection_when_uncarriable
+from turnkeeper.models.session.admission import rejection_at_last, rejection_when_ending
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
@@ -151,20 +151,11 @@ class Session:
     def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
-        Returns the prompt if this call accepted it.
+        Returns the prompt if this call accepted it. It is only rejected if it is wrong in itself: a gateway may have
+        promised that it is processed. After the session has begun to end, it is discarded like those that wait.
         """
         try:
-            prompt = read_prompt(
-                raw,
-                extra_arguments=extra_arguments,
-                new_id=new_id,
-                now=now,
-                limits=self.config.limits,
-            )
-            if self.has_prompt(prompt.id):
-                return None
-            check_open(self)
-            self.queue.check_room(prompt, self.config.limits)
+            prompt = read_prompt(raw, extra_arguments=extra_arguments, new_id=new_id, now=now)
         except RejectedError as rejection:
             sent_id = id_in(raw)
             # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
@@ -172,22 +163,29 @@ class Session:
             self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
             self._changed()
             return None
-        self.queue.accept(prompt, turn_is_running=self.turn is not None)
+        if self.has_prompt(prompt.id):
+            return None
+        ending = rejection_when_ending(self)
+        if ending:
+            self.queue.discard_late(prompt.id, ending, at=now)
+        else:
+            self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
-        return prompt
+        return None if ending else prompt
 
     def has_prompt(self, message_id: str) -> bool:
         """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
         return self.queue.is_duplicate(message_id) or message_id in self.transcript
 
-    def reject_waiting_if_full(self, *, now: datetime) -> None:
-        """Reject all waiting prompts if there is no room for another turn: they would wait for ever (SES-15)."""
-        if len(self.queue) and self.room.is_full:
-            # Shrinking the model view may make enough room.
+    def shrink_view_if_full(self) -> None:
+        """Evict most of the model view if there is no room for another turn beside it (SES-15)."""
+        if self.room.is_full:
             self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes // 4)
-        if len(self.queue) and self.room.is_full:
-            self.queue.reject_all(rejection_when_full(self), at=now)
-            self._changed()
+
+    def reject_waiting(self, *, now: datetime) -> None:
+        """Reject all waiting prompts: the run can neither continue nor hand over what it holds (SES-15)."""
+        if len(self.queue):
+            self._reject_last(lambda: not len(self.queue), now=now)
 
     # ---- tools
 
@@ -514,11 +512,15 @@ class Session:
     # ---- the next run
 
     def reject_uncarriable(self, *, now: datetime) -> None:
-        """Reject waiting prompts that the next run can't carry: the last resort (SES-15)."""
-        if self.room.is_queue_carriable:
-            return
-        self.queue.reject_surplus(rejection_when_uncarriable(self), self.config.limits, at=now)
-        self.queue.bound_leaving(self.config.limits, rejections_only=False)
+        """Reject the last waiting prompts until Temporal can carry the rest: the last resort (SES-15)."""
+        if not self.room.is_carriable_by_temporal:
+            self.queue.bound_leaving(self.config.limits, rejections_only=False)
+            self._reject_last(lambda: self.room.is_carriable_by_temporal or not len(self.queue), now=now)
+
+    def _reject_last(self, is_enough: Callable[[], bool], *, now: datetime) -> None:
+        rejection = rejection_at_last(self)
+        while not is_enough():
+            self.queue.reject_last(rejection, at=now)
         self._changed()
 
     def carry(self) -> SessionInput:

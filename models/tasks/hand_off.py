@@ -298,7 +298,8 @@ class _Reading:
             raise self._error("", "must be an object with role and content", preview(item), "type_error")
         missing = [name for name in ("role", "content") if name not in item]
         if missing:
-            raise self._error("", f"{' and '.join(missing)} missing", preview(item), "missing_field")
+            reason = " and ".join(f"missing required field {name!r}" for name in missing)
+            raise self._error("", reason, preview(item), "missing_field")
         return item
 
     def _role(self, value: object) -> HistoryRole:
@@ -374,7 +375,7 @@ def history_warning(
 
 
 def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"Of {count:,} messages only the latest {policy.max_read} were looked at."
+    message = f"The history has {count:,} messages, truncating to most recent {policy.max_read}."
     return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
 
 

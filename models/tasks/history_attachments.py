@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import error_type_of, reason_of
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
 from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
 from turnkeeper.models.transcript.attachment_contents import as_reference, content_of, hashes_of, json_bytes
@@ -38,12 +38,14 @@ def read_attachments(
         where = field_path([part for part in first["loc"] if part not in ("code", "image", "file")])
         separator = "" if where.startswith("[") or not where else "."
         raise TaskValidationError(
-            f"{path}{separator}{where}", reason_of(first), preview(first["input"]), "invalid_value"
+            f"{path}{separator}{where}", reason_of(first), preview(first["input"]), error_type_of(dict(first))
         ) from error
     for index, one in enumerate(attachments):
         problem = ("hash", "send the content itself") if one.hash and not has_stored_contents else first_problem(one)
         if problem:
-            raise TaskValidationError(f"{path}[{index}].{problem[0]}", problem[1], preview(one.name), "invalid_value")
+            field, reason = problem
+            input_value = getattr(one, field, None) or one.model_dump(exclude_defaults=True)
+            raise TaskValidationError(f"{path}[{index}].{field}", reason, preview(input_value), "invalid_value")
     try:
         check_attachments(attachments, field=path)
     except RejectedError as rejection:

@@ -34,7 +34,6 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from temporalio import activity, client, workflow
 from temporalio import worker as sdk
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
@@ -47,6 +46,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
 from turnkeeper.workflows.hosting.end_process import run_to_end
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Pause = Literal["until told", "until stopping", "for ever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
@@ -252,7 +252,7 @@ async def main(plan: Plan) -> None:
     worker.build_providers = lambda settings: CoursedModels(models(settings), plan.course)
     worker.build_toolbox = lambda settings: build_toolbox(settings, plan.course)
     temporal = await client.Client.connect(
-        plan.address, data_converter=pydantic_data_converter, interceptors=[Interceptor(plan.course)]
+        plan.address, data_converter=DATA_CONVERTER, interceptors=[Interceptor(plan.course)]
     )
     await worker.run_worker(Settings(**plan.settings), temporal)
 

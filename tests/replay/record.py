@@ -11,12 +11,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ async def record(names: list[str]) -> None:
     binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=binary,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         search_attributes=search_attributes.ALL,
     ) as server:
         for name in names:

@@ -224,7 +224,7 @@ async def test_ses_8_ending_processes_the_queue_first(env: Environment) -> None:
     assert [turn.status for turn in (await session.state()).messages] == ["completed", "completed"]
     assert (await session.state()).status == "ended"
     late = (await session.queue({"message_id": "late"})).fates[0]
-    assert (late.fate, late.refusal) == ("rejected", "ending")
+    assert (late.fate, late.refusal) == ("discarded", "ending")
     assert late.reason == "The session is ending and takes no more prompts (all done)."
 
 

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Self
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
@@ -19,6 +20,7 @@ from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import (
@@ -160,6 +162,11 @@ class RunningTurn(CarriedTurn):
         return self.with_usage(usage).with_message(tasks_usage=(self.message.tasks_usage or Usage()) + usage)
 
     # ---- its bytes; `cap` is the maximum that the session can carry
+
+    @property
+    def prompt_bytes(self) -> int:
+        """JSON bytes of the prompt that it answers."""
+        return len(to_json(self.message.user_message)) + json_bytes(self.message.attachments)
 
     def check_size(self, cap: int, *, archive_error: str | None) -> None:
         """Raise `TurnFailedError` if the turn is larger than `cap`, after its older steps could not be archived."""

@@ -197,6 +197,48 @@ async def test_tsk_1_the_errors_of_seed_3_name_field_reason_and_value_and_start_
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     (error,) = answer.json()["errors"]
     assert (error["field"], bool(error["reason"]), bool(error["value"])) == (field, True, True)
+    assert error["error_type"] in ("type_error", "missing_field", "invalid_value", "too_long")
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "value"),
+    [
+        ({"description": 7}, "type_error", "7"),
+        ({"priority": "P1"}, "missing_field", "an object with the keys 'priority'"),
+        ({"description": "x", "priority": "P9"}, "invalid_value", "'P9'"),
+        (
+            {"description": "x", "conversation_history": [{"role": "user", "contnet": "hi"}]},
+            "missing_field",
+            "an object with the keys 'role', 'contnet'",
+        ),
+        (
+            {"description": "x", "conversation_history": [{"role": "user", "content": 7}]},
+            "type_error",
+            "7",
+        ),
+        (
+            {
+                "description": "x",
+                "conversation_history": [
+                    {
+                        "role": "user",
+                        "content": "hi",
+                        "attachments": [{"type": "image", "media_type": "image/png", "data": "no base64!" * 100}],
+                    }
+                ],
+            },
+            "invalid_value",
+            "'no base64!no base64!no base64!no base64!no base64!no base64!' ... 1,000 characters",
+        ),
+    ],
+    ids=["type", "missing", "value", "misspelt", "type in the history", "wrong base64"],
+)
+async def test_tsk_1_an_error_has_a_type_for_programs_and_the_value(
+    http_nowhere: AsyncClient, body: dict[str, Any], error_type: str, value: str
+) -> None:
+    answer = await http_nowhere.post("/tasks", json=body)
+    (error,) = answer.json()["errors"]
+    assert (error["error_type"], error["value"]) == (error_type, value)
 
 
 async def test_tsk_2_the_warnings_of_seed_3_stand_in_the_receipt_and_fail_nothing(http: AsyncClient) -> None:

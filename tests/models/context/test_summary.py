@@ -240,7 +240,7 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     assert not target.room.is_full
     send(target, "and now?", id="m2")
-    target.reject_waiting_if_full(now=NOW)
+    target.shrink_view_if_full()
     assert [prompt.id for prompt in target.queue.waiting] == ["m2"]
 
 

@@ -258,7 +258,7 @@ class History:
             self.target.end_turn(turn.failed(end.error_type, end.error, stop=end.stop, now=NOW))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(TURNS, min_size=1, max_size=8), WINDOWS)
 def test_ctx_17_no_prompts_are_neighbours_and_no_answer_is_behind_another_prompt(
     turns: list[Turn], window: dict[str, object]

@@ -18,7 +18,6 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.client import Client, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
@@ -39,6 +38,7 @@ from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.hosting.connection import connect
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ROOT = Path(__file__).parents[3]
 TOOLS = HISTORIES / "tool_calls.json"
@@ -240,7 +240,7 @@ async def only_finding(path: Path) -> Finding:
 
 
 async def replays_for_the_sdk(path: Path) -> bool:
-    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[AgenticAIWorkflow], data_converter=DATA_CONVERTER)
     return (await replayer.replay_workflow(read_history(path), raise_on_replay_failure=False)).replay_failure is None
 
 
