@@ -131,8 +131,8 @@ BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 @pytest.mark.parametrize(
     ("path", "status", "sentence"),
     [
-        ("/nowhere", 404, "GET /nowhere: not found"),
-        ("/%3Cscript%3E", 404, "GET /&lt;script&gt;: not found"),
+        ("/nowhere", 404, "There is nothing at /nowhere."),
+        ("/%3Cscript%3E", 404, "There is nothing at /&lt;script&gt;."),
         ("/workflow/none-such", 404, "There is no session &#x27;none-such&#x27;."),
     ],
 )
