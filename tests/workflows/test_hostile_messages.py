@@ -84,7 +84,7 @@ READERS: dict[str, Callable[[Any], object]] = {
     "get_context_view": lambda raw: parse(ContextRequest, raw),
     "get_replay_context": parse_replay_request,
     "get_model_request": lambda raw: parse(ModelRequestQuery, raw),
-    "get_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "internal_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
 }
 
 
