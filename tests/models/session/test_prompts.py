@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from turnkeeper.models.session.rules import CURRENT_RULES
 
 from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, send, session
 from turnkeeper.models.errors import RejectedError
@@ -12,7 +13,6 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
-from turnkeeper.models.session.rules import CURRENT_RULES
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import queue_of, state_of
 
