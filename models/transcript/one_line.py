@@ -24,8 +24,8 @@ def one_line(text: str, max_chars: int, *, whole_words: bool = False) -> str:
     """
     head = text.lstrip()[: 20 * max_chars]
     joiners = {match.start() for match in _JOINED.finditer(head)}
-    shown = "".join(char if char.isprintable() or at in joiners else " " for at, char in enumerate(head))
-    line = " ".join(shown.split())
+    visible = "".join(char if char.isprintable() or at in joiners else " " for at, char in enumerate(head))
+    line = " ".join(visible.split())
     if len(line) <= max_chars:
         return line
     beginning = line[: wcwidth.grapheme_boundary_before(line, max_chars) or max_chars - 1]

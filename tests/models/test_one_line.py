@@ -36,8 +36,8 @@ def test_api_1_invisible_characters_are_no_part_of_a_title() -> None:
 @pytest.mark.parametrize("word", ["Crème brûlée", "Zürich", "Tiếng Việt", "한국어", PERSIAN, "STRASSE"])
 def test_api_1_a_word_is_found_in_any_normal_form_and_case(word: str) -> None:
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        written = unicodedata.normalize(form, word)  # type: ignore[arg-type]
-        assert searchable(written.swapcase()) == searchable(word)
+        in_form = unicodedata.normalize(form, word)  # type: ignore[arg-type]
+        assert searchable(in_form.swapcase()) == searchable(word)
     assert searchable(word) in searchable(f"About {word}, today")
 
 
