@@ -19,6 +19,8 @@ TurnExitError
 import json
 from typing import Literal, NoReturn
 
+from turnkeeper.models.invalid_values import counted
+
 ErrorType = Literal[
     "rate_limited",
     "overloaded",
@@ -142,7 +144,7 @@ def preview(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"an array of {len(value)}"
     if isinstance(value, dict):
-        return f"an object of {len(value)} keys"
+        return f"an object of {counted(len(value), 'key')}"
     if isinstance(value, int) and abs(value) >= _HUGE:
         return "a huge number"
     return json.dumps(value) if isinstance(value, int | float | None) else "no JSON value"

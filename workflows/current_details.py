@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
@@ -51,7 +52,8 @@ def _used(usage: Usage) -> str:
 def _context(session: Session) -> str:
     """Return the size of the model view, its summary, and problems with either."""
     context = session.context
-    parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) in the model's context"]
+    messages = counted(context.view.message_count, "message")
+    parts = [f"{messages} (~{counted(context.view.estimated_tokens, 'token')}) in the model's context"]
     if context.view.summary:
         turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))

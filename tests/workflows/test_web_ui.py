@@ -67,7 +67,7 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: E
         "**User:** alice",
         "**Model:** `offline:`",
         "**Tools:** look, pay",
-        "**Conversation:** 1 messages (~5 tokens) in the model's context",
+        "**Conversation:** 1 message (~5 tokens) in the model's context",
         "[Open the conversation](http://127.0.0.1:8080/",
         "**Turn 1** · step 1",
         "- `look`: running",
@@ -131,7 +131,7 @@ async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
     await session.idle(turns=1)
     assert [summary async for summary in summaries(session)] == [
         "tools of this session",
-        "m · 1.1 · 1 messages, ~1 tokens",
+        "m · 1.1 · 1 message, ~1 tokens",
         "look · 1.1.0",
         "m · 1.2 · 3 messages, ~15 tokens",
     ]
