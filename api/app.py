@@ -41,6 +41,7 @@ from turnkeeper.api.routes import (
     tasks,
 )
 from turnkeeper.api.routes.contents import attachments, blobs
+from turnkeeper.api.routes.problem_page import ProblemPageMiddleware
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
@@ -107,7 +108,6 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
         routes=list(ROUTES.routes),
-        dependencies=[Depends(reject_unknown_parameters)],
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
         docs_url=None,
@@ -127,6 +127,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(ProblemPageMiddleware)
     app.add_middleware(ClosingMiddleware, closing=closing)
     app.add_middleware(ResponseHeadersMiddleware)
     return app

@@ -165,6 +165,7 @@ TOO_MANY_CONNECTIONS = (
     "The gateway already has {limit:,} connections. Try again, or set api_max_connections to allow more."
 )
 METHOD_NOT_ALLOWED = "{path} doesn't support {method}. Supported: {allowed}."
+NOTHING_THERE = "There is nothing at {path}."
 OTHER_HTTP_ERROR = "{method} {path}: {phrase}."
 INTERNAL = "Internal error. The gateway's log has the details."
 

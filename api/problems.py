@@ -421,7 +421,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
-    detail = texts.OTHER_HTTP_ERROR.format(
+    template = texts.NOTHING_THERE if status == 404 else texts.OTHER_HTTP_ERROR
+    detail = template.format(
         method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
     )
     headers = getattr(error, "headers", None) or {}

@@ -85,7 +85,12 @@ def _pattern(context: Context) -> str:
     return f"must be {_PATTERNS[pattern]}" if pattern in _PATTERNS else f"must match {pattern}"
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed.
+
+    >>> counted(1, "prompt"), counted(1_200, "character")
+    ('1 prompt', '1,200 characters')
+    """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
@@ -113,11 +118,11 @@ _REASONS: dict[str, Callable[[Context], str]] = {
     "missing": lambda context: "is required",
     "extra_forbidden": lambda context: unknown_name(context["allowed"]) if "allowed" in context else "unknown field",
     "string_pattern_mismatch": _pattern,
-    "string_too_short": lambda context: f"must have at least {_counted(context['min_length'], 'character')}",
-    "string_too_long": lambda context: f"may have at most {_counted(context['max_length'], 'character')}",
+    "string_too_short": lambda context: f"must have at least {counted(context['min_length'], 'character')}",
+    "string_too_long": lambda context: f"may have at most {counted(context['max_length'], 'character')}",
     "string_unicode": lambda context: "must be valid Unicode",
-    "too_short": lambda context: f"must have at least {_counted(context['min_length'], 'item')}",
-    "too_long": lambda context: f"may have at most {_counted(context['max_length'], 'item')}",
+    "too_short": lambda context: f"must have at least {counted(context['min_length'], 'item')}",
+    "too_long": lambda context: f"may have at most {counted(context['max_length'], 'item')}",
     "greater_than": lambda context: f"must be over {_number(context['gt'])}",
     "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
     "less_than": lambda context: f"must be under {_number(context['lt'])}",

@@ -74,15 +74,17 @@ def _storable(text: str) -> str:
     return text
 
 
+StorableText = Annotated[str, AfterValidator(_storable)]
+"""A text that every database can store and search for."""
+
 Reason = Annotated[
-    str,
+    StorableText,
     Field(max_length=REASON_CHARS),
-    AfterValidator(_storable),
     WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
 ]
 """Why a person did something, in their own words."""
 
-Person = Annotated[str, Field(max_length=PERSON_CHARS), AfterValidator(_storable)]
+Person = Annotated[StorableText, Field(max_length=PERSON_CHARS)]
 """The name of the person of a key or token."""
 
 

@@ -413,14 +413,14 @@ class AgenticAIWorkflow:
         return turns.text(max_history, max_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
-    def get_replay_turns(self, request: Any = None) -> ReplayTurns:
+    def internal_replay_turns(self, request: Any = None) -> ReplayTurns:
         """Return the turns in the session; the gateway adds those in the archive (CTX-13)."""
         with self._answering_query():
             max_history = parse_replay_request(request).max_history
         return self._last_change.stamp(replay_turns_of(self._session, max_history))
 
     @workflow.query(description="What a copy of the session is made of, about 1 MB at most. For our own gateway.")
-    def get_session_snapshot(self, request: Any = None) -> SessionSnapshot:
+    def internal_session_snapshot(self, request: Any = None) -> SessionSnapshot:
         """Return the configuration, the turns in the session and the model's context (SES-18)."""
         with self._answering_query():
             parse(NoArgument, request)
@@ -437,7 +437,7 @@ class AgenticAIWorkflow:
         return pending.page(page.offset, page_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="Turns on their way to the archive: {move}. For our own activities.")
-    def get_archive_move(self, request: Any = None) -> ArchiveMove:
+    def internal_archive_move(self, request: Any = None) -> ArchiveMove:
         """Return the content of a pending move to the archive (AGT-2, SES-15)."""
         with self._answering_query():
             number = parse(ArchiveMoveQuery, request).move

@@ -35,6 +35,7 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
 
 router = APIRouter(tags=["sessions"])
 
@@ -79,7 +80,15 @@ async def get_sessions_list(
     caller: CallerDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in title, preview or id.")] = None,
+    q: Annotated[
+        StorableText | None,
+        Query(
+            min_length=1,
+            max_length=200,
+            description="Text in title, preview or id, in any case.",
+            json_schema_extra={"pattern": NO_NUL_PATTERN},
+        ),
+    ] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, those with the latest activity first."""

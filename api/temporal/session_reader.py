@@ -200,7 +200,7 @@ class SessionReader:
     async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
         result = await self._ask(
             workflow_id,
-            "get_replay_turns",
+            "internal_replay_turns",
             request,
             ReplayTurns,
             partial(replay_turns_of, max_history=request.max_history),
@@ -214,7 +214,7 @@ class SessionReader:
     async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
         """Return what a copy of the session is made of (SES-18)."""
         result = await self._ask(
-            workflow_id, "get_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
+            workflow_id, "internal_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
         )
         return result.view
 

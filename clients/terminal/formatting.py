@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.transcript.conversation import TurnMetrics
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
@@ -136,15 +137,6 @@ def context_size(metrics: TurnMetrics | None, *, max_messages: int) -> str:
     near = "! " if max_messages and count * 5 > max_messages * 4 else ""
     messages = f"{count} of {max_messages} messages" if max_messages else counted(count, "message")
     return f"{near}{messages}, ~{_tokens(metrics.estimated_tokens)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed.
-
-    >>> counted(1, "prompt"), counted(1_200, "character")
-    ('1 prompt', '1,200 characters')
-    """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def attachment_problem(error: OSError | ValueError) -> str:

@@ -26,6 +26,7 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
+from turnkeeper.models.transcript.one_line import one_line
 from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload
 
 TITLE_CHARS = 60
@@ -291,10 +292,7 @@ def title_of(text: str) -> str:
     >>> title_of("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
     """
-    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    if len(words) <= TITLE_CHARS:
-        return words or "Untitled"
-    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+    return one_line(text, TITLE_CHARS, whole_words=True) or "Untitled"
 
 
 def _merged(field: str, current: Model, change: Change) -> Model:

@@ -4,7 +4,6 @@ A turn is one `ConversationMessage`, the request with its whole response. It is 
 replaced while it runs, and never changed after it has ended. Only the newest turn can still be running.
 """
 
-from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field, computed_field
@@ -24,14 +23,6 @@ SessionStatus = Literal[
 
 FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
 """Statuses after which a session never changes."""
-
-
-class MessageRole(StrEnum):
-    """The author of a single message."""
-
-    USER = "user"
-    AGENT = "agent"
-    SYSTEM = "system"
 
 
 class TurnStop(Frozen):

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.settings.origins import is_ip_address, origin_of
 from turnkeeper.models.settings.settings import (
@@ -337,7 +338,7 @@ async def _tool_server(server: "ToolServer") -> Finding:
         rejected = [tool.name for tool in tools if NamedTool(tool.name, connection, tool).schema_problem]
         names = ", ".join(rejected)
         note = f"; vendors reject the schema of {names}, so the model gets it as text" if rejected else ""
-        return _good(subject, f"{len(tools)} tools{note}")
+        return _good(subject, f"{counted(len(tools), 'tool')}{note}")
     except TimeoutError:
         message = f"no answer within {TOOL_SERVER_SECONDS:.0f} s"
     except UnreachableError as error:

@@ -85,7 +85,7 @@ READERS: dict[str, Callable[[Any], object]] = {
     "get_context_view": lambda raw: parse(ContextRequest, raw),
     "get_replay_context": parse_replay_request,
     "get_model_request": lambda raw: parse(ModelRequestQuery, raw),
-    "get_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "internal_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
     "task_changed": lambda raw: parse(TaskChange, raw),
     "request_allowance": lambda raw: parse(AllowanceRequest, raw),
     "grant_allowance": lambda raw: parse(AllowanceAnswer, raw),

@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import MAX_RETRY_DELAY
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -266,7 +267,7 @@ class ModelCalls:
         name = turn.model.partition(":")[2] or turn.model
         return (
             f"{name} · {self._session.turn_count}.{turn.step_count} · "
-            f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
+            f"{counted(request.message_count, 'message')}, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, seconds: float, *, reason: str) -> None:

@@ -7,6 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
+    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
@@ -73,7 +74,7 @@ class Summaries:
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
-                summary=f"summary · turn {session.turn_count} · of {request.message_count} messages",
+                summary=f"summary · turn {session.turn_count} · of {counted(request.message_count, 'message')}",
             )
         except ActivityError as error:
             check_cancelled(error)

@@ -46,7 +46,7 @@ export class TasksPanel {
     row.dataset.key = key;
     row.dataset.status = task.status;
     row.replaceChildren(
-      h("a", { class: "one-line", href, title: TEXTS.openTask }, legible(task.title)),
+      h("a", { class: "one-line", dir: "auto", href, title: TEXTS.openTask }, legible(task.title)),
       h("span", { class: "quiet" }, progressOf(task)),
     );
     return row;

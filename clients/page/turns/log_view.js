@@ -45,6 +45,11 @@ export class LogView {
     this.#scroller.addEventListener("scroll", () => this.#updatePosition(), { passive: true });
     this.#older.addEventListener("click", () => void this.showOlder());
     this.#jump.addEventListener("click", () => this.jumpToEnd());
+    // What is in memory is printed; older turns would have to be fetched, and printing doesn't wait.
+    window.addEventListener("beforeprint", () => {
+      this.#prepend(this.#hidden);
+      this.#showOlderButton();
+    });
     const follow = new ResizeObserver(() => this.#follow());
     follow.observe(this.#content);
     follow.observe(this.#scroller);
@@ -216,7 +221,7 @@ export function echoOf({ text, words }, ...actions) {
     h(
       "header",
       { class: "request" },
-      h("div", { class: "bubble" }, text),
+      h("div", { class: "bubble", dir: "auto" }, text),
       h("div", { class: "facts fine numbers" }, icon("clock"), h("span", {}, words), ...actions),
     ),
   );

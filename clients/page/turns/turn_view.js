@@ -184,7 +184,7 @@ function requestOf(turn, sessionId) {
 
 /** The prompt; a long one is folded. @param {string} text */
 function bubbleOf(text) {
-  const bubble = h("div", { class: "bubble" }, text);
+  const bubble = h("div", { class: "bubble", dir: "auto" }, text);
   if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];
   bubble.classList.add("folded");
   const unfold = button("link-button", TEXTS.showAll, () => {

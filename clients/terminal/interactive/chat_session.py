@@ -7,13 +7,14 @@ from rich.console import RenderableType
 
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import amount, context_size, counted, one_line
+from turnkeeper.clients.terminal.formatting import amount, context_size, one_line
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.live_output import LiveOutput
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
 

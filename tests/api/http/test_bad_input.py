@@ -196,6 +196,7 @@ async def test_api_2_an_unknown_session_is_404_everywhere(shared_http: AsyncClie
         ("/workflow?user=a%3D", "user"),
         ("/workflow?cursor=!!", "cursor"),
         ("/workflow?q=", "q"),
+        ("/workflow?q=%00", "q"),
     ],
 )
 async def test_api_2_an_invalid_parameter_is_named(

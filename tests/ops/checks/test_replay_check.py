@@ -385,7 +385,7 @@ async def test_ops_9_a_run_that_no_worker_has_seen_is_counted_and_no_more(folder
     (folder / "new.json").write_text(json.dumps({"events": history["events"][:2]}))
     tally = Tally()
     tally.add(await only_finding(folder / "new.json"))
-    assert (tally.line(), tally.exit_code) == ("1 sessions, 0 runs replayed, 0 differ, 1 not begun", 0)
+    assert (tally.line(), tally.exit_code) == ("1 session, 0 runs replayed, 0 differ, 1 not begun", 0)
 
 
 async def test_ops_9_the_runs_of_a_session_are_counted_as_one_session() -> None:
@@ -393,7 +393,7 @@ async def test_ops_9_the_runs_of_a_session_are_counted_as_one_session() -> None:
     chain = sorted(HISTORIES.glob("continued_as_new*.json"))
     for finding in await findings(*chain):
         tally.add(finding)
-    assert tally.line() == f"1 sessions, {len(chain)} runs replayed, 0 differ"
+    assert tally.line() == f"1 session, {len(chain)} runs replayed, 0 differ"
     counts = {"sessions": 1, "runs": len(chain), "differ": 0, "not_begun": 0, "gone": 0, "unusable": 0}
     assert json.loads(tally.to_json()) == counts
 
@@ -627,11 +627,11 @@ async def test_ops_9_the_command_replays_every_run_of_live_sessions(
     of_tools = f"session {tools.handle.id}, run {run_id}: {event}"
 
     # The code that made them: open sessions, all sessions, one of them, and some.
-    assert await run(ROOT, **here) == (0, ["2 sessions, 1 runs replayed, 0 differ, 1 not begun"])
+    assert await run(ROOT, **here) == (0, ["2 sessions, 1 run replayed, 0 differ, 1 not begun"])
     assert await run(ROOT, "--all", **here) == (0, [f"3 sessions, {1 + runs} runs replayed, 0 differ, 1 not begun"])
-    assert await run(ROOT, "--session", ended.handle.id, **here) == (0, [f"1 sessions, {runs} runs replayed, 0 differ"])
-    assert await run(ROOT, "--limit", "1", **here) == (0, ["1 sessions, 0 runs replayed, 0 differ, 1 not begun"])
-    assert await run(ROOT, str(file)) == (0, ["1 sessions, 1 runs replayed, 0 differ"])
+    assert await run(ROOT, "--session", ended.handle.id, **here) == (0, [f"1 session, {runs} runs replayed, 0 differ"])
+    assert await run(ROOT, "--limit", "1", **here) == (0, ["1 session, 0 runs replayed, 0 differ, 1 not begun"])
+    assert await run(ROOT, str(file)) == (0, ["1 session, 1 run replayed, 0 differ"])
     assert await run(ROOT, "--session", "chat-1", **here) == (
         2,
         ["session chat-1: session not found", "0 sessions, 0 runs replayed, 0 differ, 1 unusable"],
