@@ -17,7 +17,7 @@ def legible_args(call: ToolCall) -> str:
 
 
 def with_legible_args(turn: ConversationMessage) -> ConversationMessage:
-    """Return the turn with the text of all arguments that are not stored by reference."""
+    """Return the turn with the text of all arguments that are not stored by reference, and no other text."""
     if not any(isinstance(step, ModelStep) and step.tool_calls for step in turn.steps):
         return turn
     trajectory = ReasoningTrajectory.model_construct(steps=[_with_legible_args(step) for step in turn.steps])
@@ -28,7 +28,7 @@ def _with_legible_args(step: Step) -> Step:
     if not isinstance(step, ModelStep) or not step.tool_calls:
         return step
     calls = [
-        call if call.args_blob else call.model_copy(update={"legible_args": legible_args(call)})
+        call.model_copy(update={"legible_args": None if call.args_blob else legible_args(call)})
         for call in step.tool_calls
     ]
     return step.model_copy(update={"tool_calls": calls})
