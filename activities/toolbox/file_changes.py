@@ -77,11 +77,12 @@ def _opcodes(before: list[str], after: list[str]) -> list[Opcode]:
     middle: list[Opcode] = [("replace", 0, len(old), 0, len(new))] if old or new else []
     if max(len(old), len(new)) <= MAX_COMPARED_LINES:
         middle = SequenceMatcher(None, old, new).get_opcodes()
-    return [
+    opcodes: list[Opcode] = [
         ("equal", 0, head, 0, head),
         *((tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in middle),
         ("equal", len(before) - tail, len(before), len(after) - tail, len(after)),
     ]
+    return [opcode for opcode in opcodes if opcode[0] != "equal" or opcode[1] < opcode[2]]
 
 
 def _common_start(one: list[str], other: list[str]) -> int:

@@ -77,8 +77,8 @@ def test_agt_8_all_digits_of_numbers_are_in_the_text(arguments: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "hidden",
-    [*"\u202e\u2066\u200b\u200c\u200d\ufeff\u3164\u115f\u1160\uffa0\u034f\u2800\x7f\x85\xad\u2028\u00a0", "\U000e0041"]
-    + ["\ufe0f", "\ufe00", "\U000e0100", "\u180b", "\U0001d159", "\x1b", "\0"],
+    "\u202e\u2066\u200b\u200c\u200d\ufeff\u3164\u115f\u1160\uffa0\u034f\u2800\x7f\x85\xad\u2028\u00a0\U000e0041"
+    "\ufe0f\ufe00\U000e0100\u180b\U0001d159\x1b\0",
     ids=lambda char: f"U+{ord(char):04X}",
 )
 def test_agt_8_invisible_and_turning_characters_are_escaped(hidden: str) -> None:
