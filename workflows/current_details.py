@@ -114,9 +114,9 @@ def _approvals(session: Session) -> list[str]:
     waiting = approvals_of(session, max_bytes=4 * MAX_TEXT_CHARS)
     if not waiting.approvals:
         return []
-    shown = waiting.approvals[:10]
-    lines = [line for pending in shown for line in _approval(pending, max_chars=MAX_TEXT_CHARS // len(shown))]
-    left_out = len(waiting.approvals) - len(shown) + waiting.omitted
+    first = waiting.approvals[:10]
+    lines = [line for pending in first for line in _approval(pending, max_chars=MAX_TEXT_CHARS // len(first))]
+    left_out = len(waiting.approvals) - len(first) + waiting.omitted
     more = ["", f"… and {left_out} more"] if left_out else []
     return ["", "**Waits for approval**", *lines, *more]
 

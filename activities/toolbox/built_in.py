@@ -28,7 +28,6 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError, create_model
 
-from turnkeeper.activities.toolbox.file_changes import unified_diff
 from turnkeeper.activities.toolbox.tool_server import ToolHints, ToolServer
 from turnkeeper.activities.toolbox.workspace import (
     MAX_WRITE_BYTES,
@@ -41,6 +40,7 @@ from turnkeeper.activities.toolbox.workspace import (
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
+from turnkeeper.models.session.file_changes import unified_diff
 from turnkeeper.models.transcript.attachment_rules import image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,

@@ -19,7 +19,7 @@ from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.large_texts import resolve_answer, resolve_turn
-from turnkeeper.models.transcript.legible_calls import with_legible_args
+from turnkeeper.models.transcript.legible import with_legible_args
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.recent_texts import RecentTexts

@@ -52,9 +52,9 @@ class TaskApprovals:
             if queried_count > MAX_TASKS:
                 omitted += len(batch) + len(blocked)
                 break
-            found = await asyncio.gather(*map(self._of_task, batch))
-            answers = [(task, answer and answer[0]) for task, answer in zip(batch, found, strict=True)]
-            blocked += [task for answer in found if answer for task in answer[1]]
+            blocked_tasks = await asyncio.gather(*map(self._of_task, batch))
+            answers = [(task, answer and answer[0]) for task, answer in zip(batch, blocked_tasks, strict=True)]
+            blocked += [task for answer in blocked_tasks if answer for task in answer[1]]
         return own.model_copy(update={"approvals": approvals, "omitted": omitted})
 
     async def _with_text(

@@ -15,7 +15,7 @@ Only these labels begin a line; all that a model, a server or a file has written
 from collections.abc import Iterator
 from itertools import groupby
 
-from turnkeeper.models.legible import MAX_BLANK_LINES, indented, legible_excerpt, legible_json, legible_line
+from turnkeeper.models.transcript.legible import MAX_BLANK_LINES, indented, legible_excerpt, legible_json, legible_line
 from turnkeeper.models.transcript.model_call import ToolEffect
 from turnkeeper.models.transcript.trajectory import FileChange
 
@@ -54,8 +54,8 @@ def approval_text(
 def _change_lines(change: FileChange) -> Iterator[str]:
     yield legible_line(change.note)
     for line, run in groupby(change.diff.split("\n") if change.diff else []):
-        shown, count = line[:1] + legible_line(line[1:]), sum(1 for _ in run)
+        marked, count = line[:1] + legible_line(line[1:]), sum(1 for _ in run)
         is_blank = not line[1:].strip(" \t")
-        yield from [f"({count} lines of {shown})"] if is_blank and count > MAX_BLANK_LINES else [shown] * count
+        yield from [f"({count} lines of {marked})"] if is_blank and count > MAX_BLANK_LINES else [marked] * count
     if change.omitted_lines:
         yield f"({change.omitted_lines:,} more lines of the difference)"

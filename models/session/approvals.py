@@ -208,7 +208,7 @@ def _with_approval(call: ToolCall, **update: object) -> ToolCall:
 def approved_file(call: ToolCall) -> str | None:
     """Return the digest of the file whose change was approved, empty if it is new; `None`: any file may be there.
 
-    Whoever allows a tool for the session doesn't decide by one difference.
+    A person who allows a tool for the session doesn't decide by one difference.
     """
     approval = call.approval
     return approval.change.sha256 if approval and approval.change and approval.decision == "approve" else None
@@ -246,7 +246,7 @@ def pending_approvals(
 ) -> PendingApprovals:
     """Return the calls that wait for a decision, with at most `max_bytes` of JSON, but at least one.
 
-    Arguments that the store has are not in the texts yet: whoever can read it adds them.
+    Arguments that the store has are not in the texts yet: the gateway adds them.
     """
     specs = {tool.name: tool for tool in tools}
     waiting, approvals, room = awaiting_calls(turn), list[PendingApproval](), max_bytes

@@ -90,8 +90,8 @@ class ToolCall(Frozen):
 
     `id` is our own, `turn.step.index`, unique in the session; `provider_call_id` is the vendor's, which can repeat
     (SES-6). `args` is the model's JSON object, or its text verbatim if that was not a JSON object; with an `args_blob`
-    it is empty, and the store has it as JSON. `legible_args` is what people read (`models/legible.py`): only in what
-    the gateway sends, and not with an `args_blob`.
+    it is empty, and the store has it as JSON. `legible_args` is what people read: only in what the gateway sends, and
+    not with an `args_blob`.
     """
 
     id: str

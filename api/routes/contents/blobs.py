@@ -11,7 +11,7 @@ from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.models.legible import legible_json
+from turnkeeper.models.transcript.legible import legible_json
 
 router = APIRouter(tags=["conversation"])
 

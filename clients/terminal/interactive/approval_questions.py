@@ -35,8 +35,8 @@ class ApprovalQuestions:
     def learn(self, approvals: Iterable[PendingApproval]) -> None:
         """Note the texts of calls; one that has changed is printed anew."""
         for approval in approvals:
-            known = self._approvals.get(approval.call_id)
-            if known is None or known.text != approval.text:
+            earlier = self._approvals.get(approval.call_id)
+            if earlier is None or earlier.text != approval.text:
                 self._printed.pop(approval.call_id, None)
             self._approvals[approval.call_id] = approval
 

@@ -15,9 +15,9 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
-from turnkeeper.models.legible import legible_line
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.conversation import ConversationUpdate
+from turnkeeper.models.transcript.legible import legible_line
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
 
 LOWER_ROWS = 6
@@ -148,10 +148,10 @@ class ChatSession:
         """Return which of the step's calls that needed approval this is; empty if it is the only one."""
         turn = self.conversation.running_turn
         step = turn.steps[-1] if turn else None
-        asked = [other.id for other in step.tool_calls if other.approval] if isinstance(step, ModelStep) else []
-        if len(asked) < 2 or call.id not in asked:
+        call_ids = [other.id for other in step.tool_calls if other.approval] if isinstance(step, ModelStep) else []
+        if len(call_ids) < 2 or call.id not in call_ids:
             return ""
-        return texts.POSITION.format(number=asked.index(call.id) + 1, count=len(asked))
+        return texts.POSITION.format(number=call_ids.index(call.id) + 1, count=len(call_ids))
 
     def refresh(self) -> None:
         """Show the live output, the question and the status line."""

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.activities.toolbox.built_in import built_in_tools
-from turnkeeper.activities.toolbox.file_changes import NO_LINE_END, unified_diff
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_WRITE_BYTES
+from turnkeeper.models.session.file_changes import NO_LINE_END, unified_diff
 from turnkeeper.models.transcript.model_call import FILE_WRITERS, ToolInvocation
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
@@ -147,8 +147,8 @@ async def test_agt_8_of_approved_writes_at_once_only_one_has_an_effect(toolbox: 
     (tmp_path / "plan.md").write_text(OLD)
     contents = [f"version {number}\n" for number in range(8)]
     results = await asyncio.gather(*(write(toolbox, content, seen=digest(OLD)) for content in contents))
-    (written,) = [content for content, result in zip(contents, results, strict=True) if result.status == "ok"]
-    assert (tmp_path / "plan.md").read_text() == written
+    (content_of_one,) = [content for content, result in zip(contents, results, strict=True) if result.status == "ok"]
+    assert (tmp_path / "plan.md").read_text() == content_of_one
     assert {result.outcome for result in results if result.status != "ok"} == {CHANGED}
 
 

@@ -136,8 +136,8 @@ async def test_agt_8_the_page_shows_the_digits_that_run(tab: Tab, env: Environme
     env.vendor.script = [asks(("refund", {"10": 1.0, "9": -0.0, "account": account})), says("Done.")]
     await tab.open(await started(tab.url))
     await tab.send("Refund")
-    shown = tab.tools.get_by_label(TEXT, exact=True)
-    await expect(shown).to_have_text(
+    text = tab.tools.get_by_label(TEXT, exact=True)
+    await expect(text).to_have_text(
         "Tool: refund\nServer: shop\nPurpose:\n  | It can't be undone.\n"
         "Effect: changes something; runs at most once, says the server\n"
         f"Arguments:\n  10: 1.0\n  9: -0.0\n  account: {account}",

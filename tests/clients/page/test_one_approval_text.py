@@ -63,21 +63,21 @@ async def test_agt_8_six_interfaces_show_the_same_text(
     env.vendor.script = [asks(("file_write", ARGUMENTS)), says("Done.")]
     async with in_own_task(mcp_client(url, tasks=True)) as mcp, AsyncClient(base_url=url) as http:
         session, text = await by_mcp(mcp)
-        shown = {"MCP": text}
+        texts = {"MCP": text}
         approvals = (await http.get(f"/workflow/{session}/approvals")).json()["approvals"]
-        shown["API"] = approvals[0]["text"]
-        shown["AI SDK"] = await by_ai_sdk(http, session)
-    shown["Web UI"] = await by_web_ui(env, session)
+        texts["API"] = approvals[0]["text"]
+        texts["AI SDK"] = await by_ai_sdk(http, session)
+    texts["Web UI"] = await by_web_ui(env, session)
     await tab.open(session)
-    shown["page"] = await tab.tools.get_by_label("What you decide on", exact=True).inner_text()
+    texts["page"] = await tab.tools.get_by_label("What you decide on", exact=True).inner_text()
     async with chat("--session", session, columns=200, rows=50) as terminal:
         await terminal.until("? file_write")
-        shown["terminal"] = terminal.text.partition("call 1.1.0\n")[2].partition("\n\n? file_write")[0]
+        texts["terminal"] = terminal.text.partition("call 1.1.0\n")[2].partition("\n\n? file_write")[0]
     ended = await run_chat("hello", "--session", session, "--url", url, "--json", cwd=tmp_path)
     final = json.loads(ended.out.splitlines()[-1])["data"]
-    shown["one-shot, JSON"] = final["approvals"][0]["text"]
-    shown["one-shot"] = ended.err.partition("prompt:\n\n")[2].partition("\nYour prompt is safe.")[0]
-    assert shown == dict.fromkeys(shown, TEXT)
+    texts["one-shot, JSON"] = final["approvals"][0]["text"]
+    texts["one-shot"] = ended.err.partition("prompt:\n\n")[2].partition("\nYour prompt is safe.")[0]
+    assert texts == dict.fromkeys(texts, TEXT)
     await tab.button("Approve").click()
     await expect(tab.page.locator(".approval")).to_have_count(0)
     await expect(tab.page.locator("#turns")).to_contain_text("Done.")

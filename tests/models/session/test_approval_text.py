@@ -5,7 +5,7 @@ from turnkeeper.models.transcript.trajectory import FileChange
 
 
 def text_of(**fields: object) -> str:
-    given = {
+    defaults = {
         "tool": "refund",
         "server": "shop",
         "description": "",
@@ -13,7 +13,7 @@ def text_of(**fields: object) -> str:
         "args": "{}",
         "change": None,
     }
-    return approval_text(**{**given, **fields})  # type: ignore[arg-type]
+    return approval_text(**{**defaults, **fields})  # type: ignore[arg-type]
 
 
 def test_agt_8_the_text_has_server_purpose_effect_arguments_and_change() -> None:

@@ -54,7 +54,7 @@ async def env(temporal: Client, toolbox: FailingPreviews) -> AsyncIterator[Envir
         yield env
 
 
-async def asked(
+async def awaiting(
     env: Environment, *calls: tuple[str, dict[str, str]], start: SessionInput | None = None
 ) -> DrivenSession:
     env.vendor.script = [asks(*(calls or [WRITE])), says("Done.")]
@@ -71,7 +71,7 @@ async def results(session: DrivenSession) -> list[ToolResult]:
 
 async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
-    session = await asked(env)
+    session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
     assert pending.change is not None
     assert pending.change.sha256 == sha256(OLD.encode()).hexdigest()
@@ -86,7 +86,7 @@ async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Enviro
 
 async def test_agt_8_the_model_is_told_that_the_file_has_changed_since(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
-    session = await asked(env)
+    session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
     (folder / "plan.md").write_text("of somebody else\n")
     await session.decide(pending, "approve")
@@ -99,7 +99,7 @@ async def test_agt_8_without_a_difference_people_are_asked_all_the_same(
     env: Environment, toolbox: FailingPreviews, folder: Path
 ) -> None:
     toolbox.is_failing = True
-    session = await asked(env)
+    session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
     assert pending.change == FileChange(note=NO_DIFFERENCE)
     assert pending.text.endswith(f"Change:\n  {NO_DIFFERENCE}")
@@ -112,7 +112,7 @@ async def test_agt_8_what_is_allowed_has_no_preview_and_no_check(
     env: Environment, toolbox: FailingPreviews, folder: Path
 ) -> None:
     (folder / "plan.md").write_text(OLD)
-    session = await asked(env)
+    session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
     (folder / "plan.md").write_text("changed\n")
     await session.decide(pending, "allow_for_session")
@@ -125,7 +125,7 @@ async def test_agt_8_what_is_allowed_has_no_preview_and_no_check(
 
 async def test_agt_8_two_approved_writes_of_one_file_have_one_effect(env: Environment, folder: Path) -> None:
     other = ("file_write", {"path": "./plan.md", "content": "other\n"})
-    session = await asked(env, WRITE, other, ("file_write", {"path": "new/b.md", "content": "b\n"}))
+    session = await awaiting(env, WRITE, other, ("file_write", {"path": "new/b.md", "content": "b\n"}))
     for pending in await session.awaited_approvals(3):
         await session.decide(pending, "approve")
     statuses = [result.status for result in await results(session)]
@@ -135,7 +135,7 @@ async def test_agt_8_two_approved_writes_of_one_file_have_one_effect(env: Enviro
 
 async def test_agt_8_large_arguments_have_a_difference_within_its_bound(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text("old line\n" * 2_000)
-    session = await asked(env, ("file_write", {"path": "plan.md", "content": "new line\n" * LARGE_TEXT_BYTES}))
+    session = await awaiting(env, ("file_write", {"path": "plan.md", "content": "new line\n" * LARGE_TEXT_BYTES}))
     (pending,) = await session.awaited_approvals()
     assert pending.args_blob is not None
     assert not pending.is_whole  # the workflow can't read the store; the gateway does
@@ -149,7 +149,7 @@ async def test_agt_8_large_arguments_have_a_difference_within_its_bound(env: Env
 async def test_agt_8_the_difference_is_carried_over_runs(env: Environment, folder: Path) -> None:
     (folder / "plan.md").write_text(OLD)
     start = SessionInput.model_validate({"limits": {"max_history_events": 50}})
-    session = await asked(env, start=start)
+    session = await awaiting(env, start=start)
     (pending,) = await session.awaited_approvals()
     for number in range(16):
         await session.prompt(id=f"q{number}", text="and then?")

@@ -14,7 +14,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from json import JSONDecoder
 
+from pydantic_core import to_json
+
 from turnkeeper.models.bounds import head_within
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import ModelStep, ReasoningTrajectory, Step, ToolCall
 
 MAX_SPACES = 40
 """More spaces in a row are shown as their number; so are all at the end of a line."""
@@ -78,11 +82,11 @@ def legible_lines(text: str) -> Iterator[str]:
     """
     for line, run in groupby(text.split("\n")):
         count = sum(1 for _ in run)
-        shown = legible_line(line)
+        marked = legible_line(line)
         if count > MAX_BLANK_LINES and not line.strip(" \t"):
-            yield f"({count} blank lines)" if not line else f"({count} lines of {shown})"
+            yield f"({count} blank lines)" if not line else f"({count} lines of {marked})"
         else:
-            yield from [f"| {shown}" if shown else "|"] * count
+            yield from [f"| {marked}" if marked else "|"] * count
 
 
 def legible_json(json: str) -> str:
@@ -124,6 +128,39 @@ def legible_excerpt(text: str, *, max_bytes: int) -> list[str]:
 
 def indented(lines: Iterable[str]) -> Iterator[str]:
     return (MARGIN + line for line in lines)
+
+
+# ---- the calls of a turn
+
+
+def legible_args(call: ToolCall) -> str:
+    """Return the text of a call's arguments, which the call has itself.
+
+    >>> legible_args(ToolCall(id="1.1.0", name="pay", args={"account": 7960607143101464576}))
+    'account: 7960607143101464576'
+    """
+    return legible_text(call.args) if isinstance(call.args, str) else legible_json(to_json(call.args).decode())
+
+
+def with_legible_args(turn: ConversationMessage) -> ConversationMessage:
+    """Return the turn with the text of all arguments that are not stored by reference, and no other text."""
+    if not any(isinstance(step, ModelStep) and step.tool_calls for step in turn.steps):
+        return turn
+    trajectory = ReasoningTrajectory.model_construct(steps=[_with_legible_args(step) for step in turn.steps])
+    return turn.model_copy(update={"reasoning_trajectory": trajectory})
+
+
+def _with_legible_args(step: Step) -> Step:
+    if not isinstance(step, ModelStep) or not step.tool_calls:
+        return step
+    calls = [
+        call.model_copy(update={"legible_args": None if call.args_blob else legible_args(call)})
+        for call in step.tool_calls
+    ]
+    return step.model_copy(update={"tool_calls": calls})
+
+
+# ---- the layout of JSON
 
 
 def _members(value: object) -> Iterator[str]:
