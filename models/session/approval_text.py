@@ -44,10 +44,11 @@ def approval_text(
     if description.strip():
         lines += ["Purpose:", *indented(legible_excerpt(description, max_bytes=MAX_PURPOSE_BYTES))]
     lines.append(f"Effect: {EFFECTS[effect]}{', says the server' if server else ''}")
+    if change:
+        # Before the arguments, which have all of the new content: the difference says what that means.
+        lines += ["Change:", *indented(_change_lines(change))]
     arguments = NOT_LOADED if args is None else legible_json(args)
     lines += ["Arguments:", *indented(arguments.split("\n"))]
-    if change:
-        lines += ["Change:", *indented(_change_lines(change))]
     return "\n".join(lines)
 
 

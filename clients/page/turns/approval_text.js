@@ -5,7 +5,7 @@
 import { button, h } from "../dom.js";
 import { TEXTS, linesBelow } from "../words.js";
 
-/** The label of the section with a file's difference; nothing else begins a line with it. */
+/** The label of the section with a file's difference. Only labels begin a line. */
 const CHANGE = "Change:";
 
 export class ApprovalText {
@@ -42,7 +42,7 @@ export class ApprovalText {
 function linesOf(text) {
   let isChange = false;
   return text.split("\n").map((line, index) => {
-    isChange ||= line === CHANGE;
+    if (!line.startsWith(" ")) isChange = line === CHANGE;
     const style = isChange ? { "+": "added", "-": "removed" }[line[2] ?? ""] : undefined;
     const whole = index ? `\n${line}` : line;
     return style ? h("span", { class: style }, whole) : whole;

@@ -31,6 +31,11 @@ Server: built in
 Purpose:
   | Replaces a file.
 Effect: changes something; a repeated run changes nothing more
+Change:
+  It exists:
+  @@ -1,1 +1,1 @@
+  -old<U+200B>
+  +new
 Arguments:
   path: "report<U+202E>gpj.exe"
   content: 82 lines
@@ -43,12 +48,7 @@ Arguments:
   "```":
     - "<U+003C>U+202E>"
     -
-      to: null
-Change:
-  It exists:
-  @@ -1,1 +1,1 @@
-  -old<U+200B>
-  +new"""
+      to: null"""
 
 
 async def change_of(invocation: ToolInvocation, *, max_bytes: int) -> FileChange:

@@ -75,10 +75,10 @@ async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Enviro
     (pending,) = await session.awaited_approvals()
     assert pending.change is not None
     assert pending.change.sha256 == sha256(OLD.encode()).hexdigest()
-    assert pending.text.endswith(
-        "Change:\n  plan.md exists, and all of its content is replaced:\n"
-        "  @@ -1,3 +1,3 @@\n   one\n  -two\n  +2\n   three"
-    )
+    assert (
+        "\nChange:\n  plan.md exists, and all of its content is replaced:\n"
+        "  @@ -1,3 +1,3 @@\n   one\n  -two\n  +2\n   three\nArguments:\n"
+    ) in pending.text
     await session.decide(pending, "approve")
     assert [result.status for result in await results(session)] == ["ok"]
     assert (folder / "plan.md").read_text() == NEW
@@ -102,7 +102,7 @@ async def test_agt_8_without_a_difference_people_are_asked_all_the_same(
     session = await awaiting(env)
     (pending,) = await session.awaited_approvals()
     assert pending.change == FileChange(note=NO_DIFFERENCE)
-    assert pending.text.endswith(f"Change:\n  {NO_DIFFERENCE}")
+    assert f"\nChange:\n  {NO_DIFFERENCE}\n" in pending.text
     assert toolbox.previews == activity_options.PREVIEW_RETRIES.maximum_attempts
     await session.decide(pending, "approve")
     assert [result.status for result in await results(session)] == ["ok"]
