@@ -38,12 +38,16 @@ export class ApprovalText {
   }
 }
 
-/** The lines of a text; those that a file loses or gets are coloured. @param {string} text @returns {(Node | string)[]} */
+/**
+ * The lines of a text. Labels are bold, so that no broken line can look like one; what a file loses or gets is coloured.
+ * @param {string} text @returns {(Node | string)[]}
+ */
 function linesOf(text) {
   let isChange = false;
   return text.split("\n").map((line, index) => {
-    if (!line.startsWith(" ")) isChange = line === CHANGE;
-    const style = isChange ? { "+": "added", "-": "removed" }[line[2] ?? ""] : undefined;
+    const isLabel = !line.startsWith(" ");
+    if (isLabel) isChange = line === CHANGE;
+    const style = isLabel ? "label" : isChange ? { "+": "added", "-": "removed" }[line[2] ?? ""] : undefined;
     const whole = index ? `\n${line}` : line;
     return style ? h("span", { class: style }, whole) : whole;
   });
