@@ -99,6 +99,7 @@ def build_worker(
             summaries.summarise,
             tooling.list_tools,
             tooling.call_tool,
+            tooling.preview_changes,
             task_texts.read_large_text,
             task_texts.keep_large_result,
             hand_off.condense_history,

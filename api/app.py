@@ -20,6 +20,7 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
+from turnkeeper.api.http.problem_page import ProblemPageMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
@@ -41,7 +42,6 @@ from turnkeeper.api.routes import (
     tasks,
 )
 from turnkeeper.api.routes.contents import attachments, blobs
-from turnkeeper.api.routes.problem_page import ProblemPageMiddleware
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings

@@ -27,7 +27,7 @@ from markdown_it.utils import EnvType, OptionsDict
 
 from turnkeeper.api import problems
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.transcript.formulas import leave_formulas
+from turnkeeper.models.texts.formulas import leave_formulas
 from turnkeeper.stores.recent_texts import RecentTexts
 
 MAX_TEXTS = 64

@@ -39,7 +39,7 @@ from turnkeeper.models.transcript.model_call import (
     ToolList,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
@@ -226,6 +226,9 @@ class Tools:
         if self.run:
             return await self.run(invocation)
         return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        return FileChange(note=f"{invocation.args.get('path')} is a new file.", sha256="")
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})

@@ -1,18 +1,19 @@
 """A session's details in the Temporal Web UI (SES-17): Markdown, rendered with every change, never stored."""
 
-import json
 import re
 from datetime import datetime
 
-from pydantic import JsonValue
-
 from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
+
+MAX_TEXT_CHARS = 8_000
+"""Maximum characters of what all waiting calls show."""
 
 
 def render_current_details(session: Session) -> str:
@@ -134,17 +135,23 @@ def _state(call: ToolCall) -> str:
 
 
 def _approvals(session: Session) -> list[str]:
-    waiting = approvals_of(session)
+    waiting = approvals_of(session, max_bytes=4 * MAX_TEXT_CHARS)
     if not waiting.approvals:
         return []
-    lines = [
-        f"- `{pending.tool}` (call {pending.call_id}), until {_time(pending.expires_at)}: "
-        f"{_arguments(pending.args) if pending.args else 'no arguments that fit here'}"
-        for pending in waiting.approvals[:10]
-    ]
-    left_out = len(waiting.approvals) - len(lines) + waiting.omitted
-    more = [f"… and {left_out} more"] if left_out else []
+    first = waiting.approvals[:10]
+    lines = [line for pending in first for line in _approval(pending, max_chars=MAX_TEXT_CHARS // len(first))]
+    left_out = len(waiting.approvals) - len(first) + waiting.omitted
+    more = ["", f"… and {left_out} more"] if left_out else []
     return ["", "**Waits for approval**", *lines, *more]
+
+
+def _approval(pending: PendingApproval, *, max_chars: int) -> list[str]:
+    """Return the text that people decide on, as it is: a fence that is longer than any in it prevents Markdown."""
+    cut = len(pending.text) - max_chars
+    fence = "`" * (max(map(len, re.findall("`+", pending.text)), default=0) + 3)
+    more = [f"({cut:,} more characters are not shown here)"] if cut > 0 else []
+    heading = f"Call {pending.call_id}, until {_time(pending.expires_at)}:"
+    return ["", heading, "", f"{fence}text", pending.text[:max_chars], fence, *more]
 
 
 def _tasks(session: Session) -> list[str]:
@@ -174,13 +181,6 @@ def _queue(session: Session) -> list[str]:
     ]
     more = [f"… and {length - len(lines)} more"] if length > len(lines) else []
     return ["", f"**Queue** ({length})", *lines, *more]
-
-
-def _arguments(arguments: dict[str, JsonValue]) -> str:
-    """Return arguments as JSON in one short line: as code, whose quotes the Web UI doesn't change."""
-    text = json.dumps(arguments, ensure_ascii=False)
-    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
-    return f"{fence}{text[:120]}{fence}{'…' if len(text) > 120 else ''}"
 
 
 def _time(moment: datetime) -> str:

@@ -94,13 +94,13 @@ def _next_position(session: Session) -> int:
     return 0 if is_idle else len(session.queue) + 1
 
 
-def approvals_of(session: Session) -> PendingApprovals:
-    """Return the calls that wait for a person's decision (AGT-8)."""
+def approvals_of(session: Session, *, max_bytes: int | None = None) -> PendingApprovals:
+    """Return the calls that wait for a person's decision (AGT-8); `max_bytes` of JSON, by default those of a page."""
     return pending_approvals(
         session.turn.message if session.turn else None,
         session.offered_tools,
         session.tools.allowances,
-        max_bytes=session.config.limits.page_bytes,
+        max_bytes=max_bytes or session.config.limits.page_bytes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from turnkeeper.models.transcript.one_line import one_line
+from turnkeeper.models.texts.one_line import one_line
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 IndexStatus = Literal["open", "ended", "cancelled", "terminated"]

@@ -21,7 +21,7 @@ from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
-from turnkeeper.models.transcript.one_line import searchable
+from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50

@@ -20,7 +20,7 @@
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
  *   duration_ms: number | null, blob: BlobRef | null, cut: boolean,
  *   attachments?: Attachment[]}} ToolResult
- * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,
+ * @typedef {{id: string, name: string, legible_args?: string | null, args_blob: BlobRef | null,
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
  *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted: boolean,
@@ -62,8 +62,8 @@
  * @typedef {{messages: Turn[], has_more: boolean, session: SessionInTranscript} & SessionState} FullConversation
  * @typedef {{task: {parent: string | null} | null, tasks: SubTask[]}} SessionInTranscript
  *
- * @typedef {{workflow_id: string | null, call_id: string, tool: string, args: Object<string, unknown>,
- *   args_blob: BlobRef | null, args_digest: string, expires_at: string}} PendingApproval
+ * @typedef {{workflow_id: string | null, call_id: string, tool: string, args_blob: BlobRef | null, args_digest: string,
+ *   change: {sha256?: string | null} | null, text: string, is_whole: boolean, expires_at: string}} PendingApproval
  * @typedef {{approvals: PendingApproval[]}} PendingApprovals
  *
  * @typedef {{id: string, text: string, mode: PromptMode, attachments?: Attachment[]}} QueuedPrompt

@@ -11,7 +11,7 @@
 
 import { PAGE_TURNS } from "../conversation/conversation.js";
 import { arrange, byId, h, icon } from "../dom.js";
-import { readBlob } from "../conversation/gateway.js";
+import { readArguments, readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
 
@@ -190,7 +190,9 @@ export class LogView {
     const view = new TurnView(turn, {
       sessionId: conversation.id,
       decide: (call, decision, reason) => conversation.decide(call, decision, reason),
+      approvalOf: (callId) => conversation.approvalOf(callId),
       readBlob: (hash) => readBlob(conversation.id, hash),
+      readArguments: (hash) => readArguments(conversation.id, hash),
       retry: (failed) => conversation.retry(failed),
       fork: (completed) => conversation.fork(completed),
     });

@@ -1,6 +1,5 @@
 """Renders parts of turns, notes and errors for rich."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -112,19 +111,15 @@ def _step_details(step: ModelStep) -> list[RenderableType]:
     if step.interrupted:
         parts.append(note(texts.INTERRUPTED))
     for call in step.tool_calls:
-        parts += [FinishedCall(call), *arguments(call), *_result(call)]
+        parts += [FinishedCall(call), *_arguments(call), *_result(call)]
     return parts
 
 
-def arguments(call: ToolCall, *, style: str = "dim") -> list[RenderableType]:
-    """Return a call's arguments, one a line, up to `MAX_RESULT_CHARS`."""
-    if isinstance(call.args, str):
-        return [_block(call.args, style=style)]
-    # A value's further lines are indented, so that none looks like another argument.
-    lines = [f"{name}: {_value(value)}".replace("\n", "\n    ") for name, value in call.args.items()]
+def _arguments(call: ToolCall) -> list[RenderableType]:
+    """Return a call's arguments as people read them, up to `MAX_RESULT_CHARS`."""
     if call.args_blob:
-        lines.append(texts.ARGUMENTS_SIZE.format(size=counted(call.args_blob.chars, "character")))
-    return [_block("\n".join(lines), style=style)] if lines else []
+        return [_block(texts.ARGUMENTS_SIZE.format(size=counted(call.args_blob.chars, "character")))]
+    return [_block(call.legible_args)] if call.legible_args and call.args else []
 
 
 def _result(call: ToolCall) -> list[RenderableType]:
@@ -173,13 +168,9 @@ def _unbroken(text: Text) -> RenderableType:
     return Group(text)
 
 
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _block(text: str, *, style: str = "dim") -> RenderableType:
+def _block(text: str) -> RenderableType:
     block = legible(text)
     left_out = len(block) - MAX_RESULT_CHARS
     if left_out > 0:
         block = f"{block[:MAX_RESULT_CHARS]}\n{texts.left_out(left_out, 'more character')}"
-    return Padding(Group(Text(block)), (0, 0, 0, 3 * INDENT), style=style)
+    return Padding(Group(Text(block)), (0, 0, 0, 3 * INDENT), style="dim")

@@ -92,21 +92,21 @@ class TaskAllowance(Compact):
 class AllowanceRequest(Compact):
     """Argument of the signal `request_allowance`, from the task `task_id` to the root of its tree.
 
-    `number` counts the requests of the task. It has used `used` in all, and may want more: with `requested` equal to
-    `used`, it returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the
-    task may start it, or with `is_void`, that it was not started.
+    `number` counts the requests of the task. It has used `used` in all, and asks for `requested` in all; without that, it
+    returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the task may
+    start it, or with `is_void`, that it was not started.
     """
 
     task_id: SessionId
     number: int
     used: Amount = Amount()
-    requested: Amount = Amount()
+    requested: Amount | None = None
     starts: SessionId | None = None
     is_void: bool = False
 
     @property
     def is_answered(self) -> bool:
-        return not self.is_void and (self.starts is not None or self.requested != self.used)
+        return not self.is_void and (self.starts is not None or self.requested is not None)
 
 
 class AllowanceAnswer(Compact):
@@ -171,7 +171,7 @@ class TurnAccount(Compact):
 
     def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
         """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room."""
-        caps, used, requested, drawn = self.caps, request.used, request.requested, self.used + self.drawn
+        caps, used, requested, drawn = self.caps, request.used, request.requested or NOTHING, self.used + self.drawn
         tokens, cost = used.tokens, used.cost
         if caps.tokens is not None:
             goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
@@ -351,7 +351,7 @@ class Allowance:
         """Return what is left of the portion, also of one that is still to come, and report what was used beyond it."""
         self._pending.clear()
         if self.start.caps.are_set and (self.state.is_asking or self.state.granted != used):
-            self._replace(drawn_by=self._send(used=used, requested=used), granted=used, is_asking=False)
+            self._replace(drawn_by=self._send(used=used), granted=used, is_asking=False)
 
     def answer_to(self, number: int) -> AllowanceAnswer | None:
         """Return the answer to a request; `None`: there is none yet."""

@@ -4,7 +4,7 @@ Every change returns the next version of the turn, with which `TurnSlot` replace
 arguments: this module does not depend on Temporal.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Self
@@ -16,7 +16,14 @@ from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, expire_approval, record_decision
+from turnkeeper.models.session.approvals import (
+    APPROVAL_BYTES,
+    CHANGE_BYTES,
+    MAX_DIFF_BYTES,
+    ask_for_approval,
+    expire_approval,
+    record_decision,
+)
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
@@ -26,6 +33,7 @@ from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Pro
 from turnkeeper.models.transcript.trajectory import (
     ApprovalDecision,
     BlobRef,
+    FileChange,
     ModelStep,
     ReasoningTrajectory,
     Step,
@@ -175,9 +183,13 @@ class RunningTurn(CarriedTurn):
             why = f", and the archive could not take its older steps: {archive_error}" if archive_error else "."
             fail("too_large", holds + why)
 
-    def check_room_for_results(self, calls: int, *, asks: bool, cap: int) -> None:
-        """Raise `TurnFailedError` if there is no room for the results of `calls`; `asks`: some need approval."""
+    def check_room_for_results(self, calls: int, *, asks: bool, shows_changes: bool = False, cap: int) -> None:
+        """Raise `TurnFailedError` if there is no room for the results of `calls`.
+
+        `asks`: some need approval; `shows_changes`: of some it shows what they would change in a file.
+        """
         a_result = self.limits.small_text_bytes + RESULT_BYTES + (APPROVAL_BYTES if asks else 0)
+        a_result += self.limits.small_text_bytes + CHANGE_BYTES if shows_changes else 0
         max_results = (cap - self.carried_bytes) // a_result
         if self.carried_bytes + calls * a_result > self.limits.min_turn_bytes and calls > max_results:
             fail(
@@ -203,6 +215,13 @@ class RunningTurn(CarriedTurn):
         """Return the maximum of an inline result when a step has this many `results` (SES-15)."""
         share = self.inline_room // max(1, results)
         return max(self.limits.small_text_bytes, min(self.inline_bytes, share))
+
+    def diff_bytes(self, changes: int) -> int:
+        """Return the maximum of a difference, as JSON, when a step shows this many `changes` (AGT-8).
+
+        The results of the step's calls have the same room after it.
+        """
+        return min(MAX_DIFF_BYTES, self.result_inline_bytes(2 * changes))
 
     def oldest_steps(self, *, keep_bytes: int) -> list[Step]:
         """Return the oldest steps beyond `keep_bytes`.
@@ -313,15 +332,23 @@ class RunningTurn(CarriedTurn):
         """Whether a call waits for a person's decision (AGT-8)."""
         return self.message.status == "awaiting_approval"
 
-    def with_approvals_asked(self, call_ids: Collection[str], *, now: datetime) -> Self:
-        """Ask for decisions on calls, within `limits.approval_timeout`; this stops the turn's clock (AGT-8)."""
+    def with_approvals_asked(
+        self, call_ids: Collection[str], changes: Mapping[str, FileChange] | None = None, *, now: datetime
+    ) -> Self:
+        """Ask for decisions on calls, within `limits.approval_timeout`; this stops the turn's clock (AGT-8).
+
+        `changes`: what some of the calls would change in a file.
+        """
         timeout = self.limits.approval_timeout
-        calls = self.newest_step.tool_calls
+        calls, changes = self.newest_step.tool_calls, changes or {}
         return (
             self._with_tool_calls(
-                ask_for_approval(call, now=now, timeout=timeout) if call.id in call_ids else call for call in calls
+                ask_for_approval(call, now=now, timeout=timeout, change=changes.get(call.id))
+                if call.id in call_ids
+                else call
+                for call in calls
             )
-            ._with_bytes(len(call_ids) * APPROVAL_BYTES)
+            ._with_bytes(len(call_ids) * APPROVAL_BYTES + sum(map(_bytes_of, changes.values())))
             ._with_clock(now)
         )
 
@@ -401,5 +428,5 @@ class RunningTurn(CarriedTurn):
         return self.model_copy(update={"carried_bytes": self.carried_bytes + added})
 
 
-def _bytes_of(part: Step | ToolResult) -> int:
+def _bytes_of(part: Step | ToolResult | FileChange) -> int:
     return len(part.model_dump_json(exclude_defaults=True))
