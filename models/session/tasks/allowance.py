@@ -92,8 +92,8 @@ class TaskAllowance(Compact):
 class AllowanceRequest(Compact):
     """Argument of the signal `request_allowance`, from the task `task_id` to the root of its tree.
 
-    `number` counts the requests of the task. It has used `used` in all, and asks for `requested` in all; without that, it
-    returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the task may
+    `number` counts the requests of the task. It has used `used` in all, and asks for `requested` in all; without that,
+    it returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the task may
     start it, or with `is_void`, that it was not started.
     """
 
@@ -170,19 +170,19 @@ class TurnAccount(Compact):
         return self._with_portion(Portion(task_id=task_id, is_void=True))
 
     def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
-        """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room."""
-        caps, used, requested, drawn = self.caps, request.used, request.requested or NOTHING, self.used + self.drawn
+        """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room.
+
+        It is never less than before: only the task itself gives back a part of its portion.
+        """
+        caps, used, requested = self.caps, request.used, request.requested or NOTHING
+        granted, drawn = portion.granted, self.used + self.drawn
         tokens, cost = used.tokens, used.cost
         if caps.tokens is not None:
             goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
-            tokens = max(used.tokens, min(goal, caps.tokens - drawn.tokens + portion.granted.tokens))
+            tokens = max(used.tokens, granted.tokens, min(goal, caps.tokens - drawn.tokens + granted.tokens))
         if caps.cost is not None:
-            cost = max(
-                used.cost,
-                min(
-                    max(requested.cost, used.cost + caps.cost / PORTIONS), caps.cost - drawn.cost + portion.granted.cost
-                ),
-            )
+            goal_cost = max(requested.cost, used.cost + caps.cost / PORTIONS)
+            cost = max(used.cost, granted.cost, min(goal_cost, caps.cost - drawn.cost + granted.cost))
         return Amount(tokens=tokens, cost=round(cost, COST_DIGITS))
 
     def _with_portion(self, portion: Portion) -> "TurnAccount":
