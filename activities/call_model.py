@@ -149,6 +149,7 @@ class ModelActivities:
                 attempt=activity.info().attempt,
                 vendor_waits=call.round - call.silences,
                 unclear=spending.unclear_answers,
+                may_be_too_long=call.may_be_too_long,
             )
         except ApplicationError as failure_to_raise:
             is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
@@ -177,7 +178,14 @@ class ModelActivities:
 
             try:
                 return await self._model_client.answer(
-                    call.model, request, number=call.request, waits=call.round, spending=spending, on_delta=take
+                    call.model,
+                    request,
+                    number=call.request,
+                    waits=call.round,
+                    left_out=call.left_out,
+                    may_be_too_long=call.may_be_too_long,
+                    spending=spending,
+                    on_delta=take,
                 )
             except (ModelError, asyncio.CancelledError):
                 activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details

@@ -2,7 +2,7 @@
 
 retry soon             an `ApplicationError` that Temporal retries after the given delay
 retry later            `wait_seconds`: the workflow sleeps on a timer and shows until when
-change and retry       `repeat`: the workflow changes the request and sends it again
+change and retry       `repeat`: the workflow shortens the request and sends it again
 give up                a non-retryable `ApplicationError`; the turn ends with its `type`
 """
 
@@ -36,18 +36,26 @@ MAX_WAIT = 600.0
 MAX_WAITS = 10
 """How often the workflow waits before it retries one request, until the turn fails."""
 
+TOO_LONG_STATUSES = frozenset({400, 413, 422})
+"""Statuses of a request that is too long, in whatever words."""
+
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(error: ModelError, *, attempt: int, vendor_waits: int, unclear: int = 1) -> ModelCallOutcome:
+def judge(
+    error: ModelError, *, attempt: int, vendor_waits: int, unclear: int = 1, may_be_too_long: bool = False
+) -> ModelCallOutcome:
     """Return the outcome for the workflow to act on. Raises the `ApplicationError` for Temporal to act on.
 
     `attempt` counts this activity's attempts from 1, `vendor_waits` the workflow's waits for the vendor before it, and
     `unclear` the unclear answers to the request, including this one. Other failures and dead workers don't count there.
+    `may_be_too_long`: it was the largest request so far, so that its length may be why it was refused.
     """
-    if error.error_type in ("context_too_long", "stale_reasoning"):
-        return ModelCallOutcome(repeat=error.error_type)
+    if error.error_type == "context_too_long":
+        return ModelCallOutcome(repeat="context_too_long")
+    if may_be_too_long and error.is_unexplained and error.refusal and error.refusal.status in TOO_LONG_STATUSES:
+        return ModelCallOutcome(repeat="maybe_too_long")
     if not _may_be_retried(error, unclear=unclear):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
     delay = _delay(error, attempt=attempt, vendor_waits=vendor_waits)

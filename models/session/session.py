@@ -21,6 +21,7 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.refused_parts import SessionRefusals
 from turnkeeper.models.session.room import Room
 from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, AllowanceAnswer, AllowanceRequest, Amount
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
@@ -65,6 +66,7 @@ class Session:
         self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self._changed)
         self.context = ModelContext(state.context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(state.tools)
+        self.refusals = SessionRefusals(state.refusals)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.own_task = state.task
         """What is reported of the task that this session is; replaced with every change."""
@@ -533,6 +535,7 @@ class Session:
             queue=self.queue.state,
             context=self.context.state,
             tools=self.tools.state,
+            refusals=self.refusals.state,
             archive=self.archive.state,
             task=self.own_task,
             tasks=self.sub_tasks.state,

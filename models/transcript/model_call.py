@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, PlainSerializer
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
+from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.models.transcript.trajectory import BlobRef, FileChange, StopReason, ToolResult, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
 
@@ -115,6 +116,8 @@ class ModelResponse(Compact):
     model: str
     request_id: str | None = None
     state: ProviderState | None = None
+    left_out: list[RefusedPart] = []
+    """What the vendor refused of the request, and was left out for the first time in this session (AGT-9)."""
 
     @property
     def text(self) -> str:
@@ -219,6 +222,10 @@ class ModelCall(Compact):
     """How many answers to this request were unclear in earlier calls (AGT-9)."""
     quick_reads: QuickReads | None = None
     """`None`: no tool runs in the call's activity."""
+    left_out: list[RefusedPart] = []
+    """What the model's vendor has refused in this session (AGT-9)."""
+    may_be_too_long: bool = False
+    """Whether the model has answered shorter requests with the same tools, but none of this length (AGT-9)."""
 
 
 class ModelCallOutcome(Compact):
@@ -236,8 +243,10 @@ class ModelCallOutcome(Compact):
     """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""
     wait_reason: str = ""
     """Why: a sentence for people that names the vendor; empty in outcomes of earlier releases."""
-    repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
-    """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged."""
+    repeat: Literal["context_too_long", "maybe_too_long", "digest_mismatch", "empty_answer"] | None = None
+    """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged.
+
+    `maybe_too_long`: the vendor refused the largest request so far without blaming a part of it."""
     spent: CompactUsage = None
     """Usage of attempts without a complete answer (AGT-9)."""
     unclear_answers: int = 0

@@ -31,7 +31,7 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     Kind,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
-from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
 from turnkeeper.activities.providers.redaction import redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
@@ -91,6 +91,7 @@ def error_from(
         return ModelError("bad_request", message, vendor=vendor.name)
     kind = _kind_of(status, parsed, request_body)
     error_type = "auth" if kind == "permission" else kind
+    effective_status = parsed.status if status < 400 else status
     return ModelError(
         error_type,
         _sentence(kind, parsed.message, where, vendor, request_body),
@@ -100,8 +101,9 @@ def error_from(
         vendor=vendor.name,
         max_attempts=MAX_BOTCHED_ATTEMPTS if parsed.codes & BOTCHED_CALLS else None,
         attachment_refusal=attachment_refusal(
-            parsed.status if status < 400 else status, parsed.codes, parsed.message, parameter=parsed.parameter
+            effective_status, parsed.codes, parsed.message, parameter=parsed.parameter
         ),
+        refusal=VendorRefusal(effective_status, parsed.message),
     )
 
 
@@ -349,7 +351,7 @@ def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, request_body: 
         case "not_found":
             address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
             fix = f"check its name{address}; {_vendor_says(words, vendor, request_body)}"
-        case "bad_request" | "refusal":
+        case "bad_request" | "refusal" | "stale_reasoning":
             fix = _vendor_says(words, vendor, request_body)
         case _:
             return where

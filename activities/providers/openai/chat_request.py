@@ -11,8 +11,8 @@ of them follows in a user's message after all results. Other attachments are tex
 
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
 (`reasoning_content`), and signatures of calls. So do the ids of calls, however odd: some models were trained on theirs
-(`functions.now:0`), and some servers keep signatures in them. Fields and optional parameters that the endpoint rejects
-by name are omitted from then on, and fields that it requires by name are added (`unsupported_parameters.py`).
+(`functions.now:0`), and some servers keep signatures in them. Fields that the endpoint refuses are omitted from then
+on, and fields that it requires by name are added (`refused_parts`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,15 +32,9 @@ API = "openai.chat"
 """The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then
 those of each call. The message's `content` is what came before the text: thinking, with its tags."""
 
-OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
-"""Parameters that an endpoint may reject. `max_completion_tokens` replaces `max_tokens`."""
-
 REQUIRABLE = {"reasoning_content": " "}
 """Fields that endpoints may require in every assistant message, and their value where it has none: after a change of
 models, in a new segment, in a step without thinking. Some servers treat "" as missing."""
-
-REASONING_ROOM = "room for reasoning"
-"""The extra tokens for reasoning, which are left out where the limit would be too high."""
 
 REASONING_TOKENS = 7_000
 """Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most
@@ -50,14 +44,14 @@ REASONING_TOKENS = 7_000
 def encode(
     request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
-    """Return the body for the model `name`, without the parameters `without`, with the fields `required`.
+    """Return the body for the model `name`; its messages have no fields `without`, and all fields `required`.
 
     >>> request = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
-    >>> encode(request, name="qwen3", without=["stream_options"])
-    {'model': 'qwen3', 'stream': True, 'messages': [{'role': 'user', 'content': 'Hi'}]}
+    >>> encode(request, name="qwen3")["messages"]
+    [{'role': 'user', 'content': 'Hi'}]
     """
     head = request.head
-    body = _body(name, head.max_tokens, without)
+    body = _body(name, head.max_tokens)
     if head.tools:
         body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
     system_messages: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
@@ -65,16 +59,10 @@ def encode(
     return body | {"messages": [*system_messages, *_messages(request.messages, name, without, required_fields)]}
 
 
-def encode_text(
-    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
-) -> Block:
-    """Return the body for the model `name` by the protocol `text` (CTX-13), without the parameters `without`.
-
-    Its messages have no fields that could be `required`.
-    """
-    body = _body(name, request.head.max_tokens, without)
-    if "stop" not in without:
-        body["stop"] = list[JsonValue](STOP_SEQUENCES)
+def encode_text(request: ModelRequest, *, name: str) -> Block:
+    """Return the body for the model `name` by the protocol `text` (CTX-13)."""
+    body = _body(name, request.head.max_tokens)
+    body["stop"] = list[JsonValue](STOP_SEQUENCES)
     system_messages: list[JsonValue] = [
         {"role": "system", "content": system_text(request.head)},
         {"role": "user", "content": conversation_text(request.messages)},
@@ -102,13 +90,10 @@ def _assistants_in(body: Block) -> list[dict[str, Any]]:
 _NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})
 
 
-def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
-    body: Block = {"model": name, "stream": True}
-    if "stream_options" not in without:
-        body["stream_options"] = {"include_usage": True}
+def _body(name: str, max_tokens: int | None) -> Block:
+    body: Block = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     if max_tokens is not None:
-        bound = max_tokens + (0 if REASONING_ROOM in without else REASONING_TOKENS)
-        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = bound
+        body["max_tokens"] = max_tokens + REASONING_TOKENS
     return body
 
 

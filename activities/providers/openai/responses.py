@@ -5,20 +5,22 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
 from turnkeeper.activities.providers.attachments.sight import gpt_sight
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
-from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
+from turnkeeper.activities.providers.openai.responses_request import encode
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
-from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 OPENAI = Vendor(name="OpenAI", key="OPENAI_API_KEY", package="openai")
 PATH = "/responses"
+
+_API = RefusableApi(sight_of=gpt_sight, bounds=("max_output_tokens",), in_blocks=frozenset({"strict", "detail"}))
 
 
 class OpenAIProvider:
@@ -31,8 +33,7 @@ class OpenAIProvider:
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self._unsupported = UnsupportedParameters()
-        self._attachments = AttachmentMemory(gpt_sight)
+        self._refused = RefusedParts(_API)
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
@@ -41,25 +42,16 @@ class OpenAIProvider:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
         self._omitted_tools.warn_once(request.head.tools)
-        while True:
-            unsupported = self._unsupported.of(name)
-            visible = self._attachments.show(name, request, session_id=info.session_id)
-            body = encode(visible.request, name=name, session_id=info.session_id, without=unsupported)
-            try:
-                stream_request = self._transport.request(PATH, body)
-                async with aclosing(
-                    stream_answer(stream_request, ResponsesAccumulator(name), meter=info.meter)
-                ) as answer:
-                    async for piece in answer:
-                        visible.note_accepted()
-                        yield piece
-            except ModelError as error:
-                if visible.learn(error, body):
-                    continue
-                if not self._unsupported.learn(name, error, optional=present_in(body, OPTIONAL)):
-                    raise
-            else:
-                return
+
+        def encoded(shown: ModelRequest, parts: Parts) -> Body:
+            return encode(shown, name=name, session_id=info.session_id)
+
+        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
+            return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
+
+        async with aclosing(self._refused.answer(name, request, info, encoded, send)) as answer:
+            async for piece in answer:
+                yield piece
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)

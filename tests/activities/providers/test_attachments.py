@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from turnkeeper.activities.providers.attachments.memory import MEMORY_SECONDS, AttachmentMemory
 
 from tests.vendors.anthropic_wire import AnthropicWire
 from tests.vendors.apis import WIRES
@@ -14,7 +15,6 @@ from tests.vendors.golden_files import assert_golden
 from tests.vendors.media import PDF, PNG, base64_of
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Reply, VendorWire
-from turnkeeper.activities.providers.attachments.memory import MEMORY_SECONDS, AttachmentMemory
 from turnkeeper.activities.providers.attachments.sight import FULL
 from turnkeeper.activities.providers.attachments.visible_request import media_in, request_in_text
 from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal

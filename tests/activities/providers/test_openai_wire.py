@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
+from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
 
 from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
@@ -19,7 +20,6 @@ from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
-from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
