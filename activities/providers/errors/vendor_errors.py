@@ -28,6 +28,7 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     GENERAL_KINDS,
     MEANINGS,
     MEANINGS_OF_NO_ACCESS,
+    OF_THE_ACCOUNT,
     Kind,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
@@ -103,7 +104,7 @@ def error_from(
         attachment_refusal=attachment_refusal(
             effective_status, parsed.codes, parsed.message, parameter=parsed.parameter
         ),
-        refusal=VendorRefusal(effective_status, parsed.message),
+        refusal=None if parsed.codes & OF_THE_ACCOUNT else VendorRefusal(effective_status, parsed.message),
     )
 
 

@@ -151,6 +151,9 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
 }
 """The first match counts."""
 
+OF_THE_ACCOUNT = frozenset({"data_residency_mismatch"})
+"""Codes of bad requests that no change of the request would help."""
+
 MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found")
 """Possible meanings of the statuses 401 and 403: a request that was denied access was not checked for anything else."""
 

@@ -20,7 +20,13 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 OPENAI = Vendor(name="OpenAI", key="OPENAI_API_KEY", package="openai")
 PATH = "/responses"
 
-_API = RefusableApi(sight_of=gpt_sight, bounds=("max_output_tokens",), in_blocks=frozenset({"strict", "detail"}))
+_API = RefusableApi(
+    sight_of=gpt_sight,
+    bounds=("max_output_tokens",),
+    # Without `store`, OpenAI would store the conversation.
+    only_named=frozenset({"store", "strict"}),
+    in_blocks=frozenset({"strict", "detail"}),
+)
 
 
 class OpenAIProvider:

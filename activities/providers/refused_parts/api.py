@@ -29,6 +29,8 @@ class RefusableApi:
     """Parameters with a number that a model may limit."""
     needed: frozenset[str] = frozenset()
     """Further parameters that can't be omitted."""
+    only_named: frozenset[str] = frozenset()
+    """Parameters that are omitted only if the vendor names them."""
     replacements: Mapping[str, str] = field(default_factory=dict)
     """Parameters that another name replaces before they are omitted."""
     in_blocks: frozenset[str] = frozenset()

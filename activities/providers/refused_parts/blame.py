@@ -88,8 +88,8 @@ def suspects(
     """
     yield _state(sent, UNNAMED)
     if not is_head_accepted:
-        names = present_parameters(sent.body, api)
-        yield [RefusedPart(kind="parameter", name=name, reason=UNNAMED) for name in names if "." not in name]
+        names = (name for name in present_parameters(sent.body, api) if "." not in name and name not in api.only_named)
+        yield [RefusedPart(kind="parameter", name=name, reason=UNNAMED) for name in names]
     new_media = _new_media(sent.request, has_read)
     yield _attachments(new_media, UNNAMED)
     if not is_head_accepted:
