@@ -29,6 +29,7 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     MEANINGS,
     MEANINGS_OF_NO_ACCESS,
     OF_THE_ACCOUNT,
+    TOO_LONG_IN_ANY_WORDS,
     Kind,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
@@ -302,6 +303,8 @@ def _explicit_kind(status: int, parsed: _ErrorBody) -> Kind | None:
         if parsed.codes & codes or wording.search(parsed.message):
             # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
+    if status in _TOO_LONG_STATUSES and TOO_LONG_IN_ANY_WORDS.search(parsed.message):
+        return "context_too_long"
     if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):
         return "context_too_long"
     return None
@@ -317,6 +320,9 @@ def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping
 
 MIN_LARGE_REQUEST = 24_000
 """Characters of a conversation that may be too long: about 6,000 tokens, since the smallest windows have 8,192."""
+
+_TOO_LONG_STATUSES = frozenset({400, 413, 422, 500})
+"""Statuses of a request that is too long; local servers use 500."""
 
 _TOO_LONG_SOMEWHERE = "string_above_max_length"
 _OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")

@@ -90,6 +90,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "request_body_too_large_after_decoding",
                 "model_max_prompt_tokens_exceeded",  # Copilot
                 "1261",  # Zhipu, z.ai
+                "tokens_limit_reached",  # GitHub Models
             }
         ),
         words(
@@ -112,6 +113,9 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             # Moonshot, MiniMax, DashScope, Zhipu, Copilot
             r"exceeded model token limit|context window exceeds limit|range of input length should be",
             r"prompt exceeds max(?:imum)? length|prompt ?超长|prompt token count of [\d,]+ exceeds the limit",
+            # Bedrock, Cloudflare, Databricks
+            r"expected maxlength: \d+, actual: \d+|exceeded this model context window",
+            r"tokens in request more than max tokens allowed",
         ),
     ),
     "refusal": (
@@ -150,6 +154,19 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
     ),
 }
 """The first match counts."""
+
+TOO_LONG_IN_ANY_WORDS = re.compile(
+    # Not of the answer's length, of rates, or of single fields.
+    r"^(?![\s\S]*(?:\b(?:output|completion|new|generated) tokens|max_(?:\w+_)?tokens|\bper[ -](?:second|minute|hour|day|month)"
+    r"|\brate\b|\btpm\b|\bimages?\b|\bdocuments?\b|\bpdf|\bfiles?\b|\btools?\b|\bstring\b|\bschema|\bnames?\b|\bbatch\b"
+    r"|\bbudget|\bstop\b|\bmetadata\b))"
+    r"(?=[\s\S]*(?:\btokens?\b|\bcontext\b|\bprompt|\binputs?\b|\bsequence\b|\bconversation|\bmessages\b|上下文|输入|token数))"
+    r"(?=[\s\S]*(?:exceed|\bover(?:flow|\b)|too (?:long|large|many|big)|greater|larger|longer|more than|\babove|\bmax(?:imum)?\b"
+    r"|\blimit|does(?:n't| not) fit|out of (?:context|range)|at most|less than|超过|超出|过长))"
+    r"(?=[\s\S]*\d{3})",
+    re.IGNORECASE,
+)
+"""A number, and a text or its tokens that are more: how servers whose words nobody has seen say that it is too long."""
 
 OF_THE_ACCOUNT = frozenset({"data_residency_mismatch"})
 """Codes of bad requests that no change of the request would help."""

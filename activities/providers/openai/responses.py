@@ -24,7 +24,7 @@ _API = RefusableApi(
     sight_of=gpt_sight,
     bounds=("max_output_tokens",),
     # Without `store`, OpenAI would store the conversation.
-    only_named=frozenset({"store", "strict"}),
+    only_named=frozenset({"store", "strict", "detail"}),
     in_blocks=frozenset({"strict", "detail"}),
 )
 

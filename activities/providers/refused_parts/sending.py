@@ -111,7 +111,7 @@ class _Tries:
                 self._named += lasting
                 self._memory.learn(self._name, self._info.session_id, lasting)
                 return True
-        error.is_unexplained = not any(blamed)
+        error.is_unexplained = error.error_type == "bad_request" and not any(blamed)
         return error.error_type == "bad_request" and self._leave_out_a_class()
 
     def _leave_out_a_class(self) -> bool:
