@@ -48,7 +48,7 @@ class SessionRefusals:
         return self.state.parts
 
     def is_largest(self, model: str, head: RequestHead, *, tokens: int) -> bool:
-        """Return whether the model has answered shorter requests, but none of so many `tokens`.
+        """Return whether the model has answered shorter requests, but none of `tokens`.
 
         >>> refusals, head = SessionRefusals(RefusalState()), RequestHead()
         >>> refusals.is_largest("m", head, tokens=5)

@@ -53,10 +53,10 @@ class AnthropicProvider:
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
             return stream_answer(self._transport.request(PATH, body), AnthropicAccumulator(name), meter=info.meter)
 
-        def encoded(shown: ModelRequest, parts: Parts) -> Body:
-            return encode(shown, name=name)
+        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
+            return encode(trimmed, name=name)
 
-        async with aclosing(self._refused.answer(name, request, info, encoded, send)) as answer:
+        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
             async for piece in answer:
                 yield piece
 

@@ -158,8 +158,8 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
 TOO_LONG_IN_ANY_WORDS = re.compile(
     # Not of the answer's length, of rates, or of single fields.
     r"^(?![\s\S]*(?:\b(?:output|completion|new|generated) tokens|max_(?:\w+_)?tokens"
-    r"|\bper[ -](?:second|minute|hour|day|month)|\brate\b|\btpm\b|\bimages?\b|\bdocuments?\b|\bpdf|\bfiles?\b|\btools?\b|\bstring\b|\bschema|\bnames?\b|\bbatch\b"
-    r"|\bbudget|\bstop\b|\bmetadata\b))"
+    r"|\bper[ -](?:second|minute|hour|day|month)|\brate\b|\btpm\b|\bimages?\b|\bdocuments?\b|\bpdf|\bfiles?\b"
+    r"|\btools?\b|\bstring\b|\bschema|\bnames?\b|\bbatch\b|\bbudget|\bstop\b|\bmetadata\b))"
     r"(?=[\s\S]*(?:\btokens?\b|\bcontext\b|\bprompt|\binputs?\b|\bsequence\b|\bconversation|\bmessages\b|上下文|输入|token数))"
     r"(?=[\s\S]*(?:exceed|\bover(?:flow|\b)|too (?:long|large|many|big)|greater|larger|longer|more than|\babove"
     r"|\bmax(?:imum)?\b|\blimit|does(?:n't| not) fit|out of (?:context|range)|at most|less than|超过|超出|过长))"

@@ -76,16 +76,16 @@ class OpenAIChatProvider:
         if is_native:
             self._omitted_tools.warn_once(request.head.tools)
 
-        def encoded(shown: ModelRequest, parts: Parts) -> Body:
+        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
             if not is_native:
-                return encode_text(shown, name=name)
-            return encode(shown, name=name, without=parts.omitted_fields, required=parts.required_fields)
+                return encode_text(trimmed, name=name)
+            return encode(trimmed, name=name, without=parts.omitted_fields, required=parts.required_fields)
 
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
             answer = (ChatAccumulator if is_native else TextChatAccumulator)(name, request=info.request)
             return stream_answer(self._transport.request(PATH, body), answer, run_out=USAGE_WAIT, meter=info.meter)
 
-        async with aclosing(self._refused.answer(name, request, info, encoded, send)) as pieces:
+        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as pieces:
             async for piece in pieces:
                 yield piece
 

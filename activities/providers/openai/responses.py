@@ -49,13 +49,13 @@ class OpenAIProvider:
             raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
         self._omitted_tools.warn_once(request.head.tools)
 
-        def encoded(shown: ModelRequest, parts: Parts) -> Body:
-            return encode(shown, name=name, session_id=info.session_id)
+        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
+            return encode(trimmed, name=name, session_id=info.session_id)
 
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
             return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
 
-        async with aclosing(self._refused.answer(name, request, info, encoded, send)) as answer:
+        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
             async for piece in answer:
                 yield piece
 

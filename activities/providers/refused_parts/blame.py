@@ -55,46 +55,48 @@ def is_refusal(error: ModelError) -> bool:
 
 
 def blamed_parts(
-    error: ModelError, sent: SentRequest, original: ModelRequest, api: RefusableApi, *, has_read: HasRead
+    error: ModelError, refused: SentRequest, original: ModelRequest, api: RefusableApi, *, has_read: HasRead
 ) -> Iterator[Sequence[RefusedPart]]:
     """Yield what may be left out because of the error, the likeliest first.
 
     `original` is the request with all its parts.
     """
     if error.error_type == "stale_reasoning":
-        yield _state(sent, REFUSED)
-    yield from _blamed_attachments(error, sent, api, has_read)
+        yield _state(refused, REFUSED)
+    yield from _blamed_attachments(error, refused, api, has_read)
     if error.error_type in ("bad_request", "context_too_long"):
-        yield from _blamed_bound(error, sent, api)
+        yield from _blamed_bound(error, refused, api)
     if error.error_type != "bad_request":
         return
-    yield from _blamed_tool(error, sent, original)
-    yield from _blamed_parameter(error, sent, api)
+    yield from _blamed_tool(error, refused, original)
+    yield from _blamed_parameter(error, refused, api)
     if _ABOUT_STATE.search(_words(error)):
-        yield _state(sent, REFUSED)
-    if sent.request.head.tools and _ABOUT_TOOL_SUPPORT.search(_words(error)):
+        yield _state(refused, REFUSED)
+    if refused.request.head.tools and _ABOUT_TOOL_SUPPORT.search(_words(error)):
         yield [_all_tools(original, "tool", api.advice_without_tools or "the model takes no tools")]
-    if sent.request.head.tools and _ABOUT_SCHEMAS.search(_words(error)):
+    if refused.request.head.tools and _ABOUT_SCHEMAS.search(_words(error)):
         yield [_all_tools(original, "tool_schema", REFUSED)]
         yield [_all_tools(original, "tool", REFUSED)]
 
 
 def suspects(
-    sent: SentRequest, original: ModelRequest, api: RefusableApi, *, has_read: HasRead, is_head_accepted: bool
+    refused: SentRequest, original: ModelRequest, api: RefusableApi, *, has_read: HasRead, is_head_accepted: bool
 ) -> Iterator[Sequence[RefusedPart]]:
     """Yield the classes of parts to leave out one after the other if the vendor blames nothing.
 
     `is_head_accepted`: the model has answered with the same tools and parameters before, so that they are no suspects.
     """
-    yield _state(sent, UNNAMED)
+    yield _state(refused, UNNAMED)
     if not is_head_accepted:
-        names = (name for name in present_parameters(sent.body, api) if "." not in name and name not in api.only_named)
+        names = (
+            name for name in present_parameters(refused.body, api) if "." not in name and name not in api.only_named
+        )
         yield [RefusedPart(kind="parameter", name=name, reason=UNNAMED) for name in names]
-    new_media = _new_media(sent.request, has_read)
+    new_media = _new_media(refused.request, has_read)
     yield _attachments(new_media, UNNAMED)
     if not is_head_accepted:
-        yield _attachments(list(media_in(sent.request)), UNNAMED)
-        if sent.request.head.tools:
+        yield _attachments(list(media_in(refused.request)), UNNAMED)
+        if refused.request.head.tools:
             yield [_all_tools(original, "tool_schema", UNNAMED)]
             yield [_all_tools(original, "tool", UNNAMED)]
 
@@ -107,8 +109,8 @@ def _parameter(error: ModelError) -> str:
     return error.parameter or ""
 
 
-def _state(sent: SentRequest, reason: str) -> list[RefusedPart]:
-    has_state = any(message.state for message in sent.request.messages)
+def _state(refused: SentRequest, reason: str) -> list[RefusedPart]:
+    has_state = any(message.state for message in refused.request.messages)
     return [RefusedPart(kind="state", reason=reason)] if has_state else []
 
 
@@ -124,9 +126,9 @@ _ABOUT_STATE = re.compile(
 
 
 def _blamed_attachments(
-    error: ModelError, sent: SentRequest, api: RefusableApi, has_read: HasRead
+    error: ModelError, refused: SentRequest, api: RefusableApi, has_read: HasRead
 ) -> Iterator[Sequence[RefusedPart]]:
-    refusal, media = error.attachment_refusal, list(media_in(sent.request))
+    refusal, media = error.attachment_refusal, list(media_in(refused.request))
     if refusal is None or error.error_type == "refusal" or not media:
         return
     match refusal.problem:
@@ -136,8 +138,8 @@ def _blamed_attachments(
                 yield [RefusedPart(kind=kind, reason=NOT_READ) for kind in kinds]
             yield _attachments([one for one in media if _kind(one) in kinds], REFUSED)
         case "unreadable":
-            yield _attachments(media_at(refusal.place, sent.body, media), UNREADABLE)
-            yield _attachments(_new_media(sent.request, has_read), UNREADABLE)
+            yield _attachments(media_at(refusal.place, refused.body, media), UNREADABLE)
+            yield _attachments(_new_media(refused.request, has_read), UNREADABLE)
             yield _attachments(media, UNREADABLE)
         case "too_large":
             yield _attachments(_oldest_half(media), TOO_MUCH)
@@ -227,8 +229,8 @@ _ABOUT_TOOL_SUPPORT = re.compile(
 """How endpoints say that a model doesn't support tool calling."""
 
 
-def _blamed_tool(error: ModelError, sent: SentRequest, original: ModelRequest) -> Iterator[Sequence[RefusedPart]]:
-    name = _tool_at(f"{_parameter(error)} {_words(error)}", sent.body) or _named_tool(_words(error), sent.body)
+def _blamed_tool(error: ModelError, refused: SentRequest, original: ModelRequest) -> Iterator[Sequence[RefusedPart]]:
+    name = _tool_at(f"{_parameter(error)} {_words(error)}", refused.body) or _named_tool(_words(error), refused.body)
     tool = next((tool for tool in original.head.tools if tool.name == name), None)
     if tool is None:
         return
@@ -259,13 +261,13 @@ def _all_tools(request: ModelRequest, kind: Literal["tool", "tool_schema"], reas
 # ---- parameters
 
 
-def _blamed_bound(error: ModelError, sent: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
+def _blamed_bound(error: ModelError, refused: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
     """Yield a limit of the answer's length: the stated number, else half of the present one."""
-    name = next((name for name in api.bounds if isinstance(sent.body.get(name), int)), None)
-    words, max_tokens = _words(error), sent.request.head.max_tokens
+    name = next((name for name in api.bounds if isinstance(refused.body.get(name), int)), None)
+    words, max_tokens = _words(error), refused.request.head.max_tokens
     if name is None:
         return
-    value = sent.body[name]
+    value = refused.body[name]
     is_named = any(_names(f"{_parameter(error)} {words}", bound) for bound in api.bounds)
     is_about_length = is_named or (str(value) in words and _ABOUT_OUTPUT.search(words) is not None)
     # An answer of limited length has extra room for reasoning, which may be too much. That is not learned.
@@ -273,7 +275,7 @@ def _blamed_bound(error: ModelError, sent: SentRequest, api: RefusableApi) -> It
     if error.error_type == "context_too_long":
         yield [RefusedPart(kind="bound", name=name, limit=without_room)] if without_room else []
         return
-    limit = _stated_limit(words, value, sent.body)
+    limit = _stated_limit(words, value, refused.body)
     if not is_about_length or not _says_too_large(words):
         return
     if limit is not None:
@@ -309,14 +311,14 @@ def _stated_limit(words: str, value: int, body: Body) -> int | None:
     return max((number for number in numbers if MIN_STATED_LIMIT <= number < value), default=None)
 
 
-def _blamed_parameter(error: ModelError, sent: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
+def _blamed_parameter(error: ModelError, refused: SentRequest, api: RefusableApi) -> Iterator[Sequence[RefusedPart]]:
     """Yield the parameter or field that the vendor refuses or demands by name.
 
     "Missing `reasoning_content`" means the opposite of a refusal, with the same name. The longest name first: a model
     may accept `reasoning`, but not `reasoning.summary`.
     """
-    required, missing = sent.parts.required_fields, api.missing_in(sent.body)
-    parameters, fields = present_parameters(sent.body, api), api.fields_in(sent.body) - required
+    required, missing = refused.parts.required_fields, api.missing_in(refused.body)
+    parameters, fields = present_parameters(refused.body, api), api.fields_in(refused.body) - required
     for name in sorted({*parameters, *fields, *missing}, key=lambda name: (-len(name), name)):
         verdict = _verdict(error, name, api)
         if verdict == "unsupported" and (name in parameters or name in fields):

@@ -44,7 +44,7 @@ class RefusedParts:
         while True:
             has_begun = False
             try:
-                async with aclosing(send(tries.sent.body)) as pieces:
+                async with aclosing(send(tries.current.body)) as pieces:
                     async for piece in pieces:
                         if not has_begun:
                             has_begun = True
@@ -58,7 +58,7 @@ class RefusedParts:
 
 
 class _Tries:
-    """The requests of one call: `sent` is the present one."""
+    """The requests of one call: `current` is the present one."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class _Tries:
         self._named: list[RefusedPart] = []
         self._suspected: list[Sequence[RefusedPart]] = []
         """The classes that are left out without a name, in the order in which they were."""
-        self._known = Parts([*memory.parts_of(name, info.session_id), *info.left_out])
-        self.sent = self._without(self._known)
+        self._remembered = Parts([*memory.parts_of(name, info.session_id), *info.left_out])
+        self.current = self._without(self._remembered)
         self._refused: list[Body] = []
 
     def _without(self, parts: Parts) -> SentRequest:
@@ -87,13 +87,13 @@ class _Tries:
 
     def note_accepted(self) -> None:
         """Remember what the vendor has read, and the last class that was left out without a name."""
-        self._memory.note_read(self._name, media_in(self.sent.request))
+        self._memory.note_read(self._name, media_in(self.current.request))
         self._memory.learn(self._name, self._info.session_id, self._guessed)
 
     def with_left_out(self, response: ModelResponse) -> ModelResponse:
         """Return the response with the parts that the session does not know yet."""
         carried = {part.key for part in self._info.left_out}
-        remembered = [part for part in self._known if part.key not in carried and self._has_effect(part)]
+        remembered = [part for part in self._remembered if part.key not in carried and self._has_effect(part)]
         left_out = Parts([*remembered, *self._named, *self._guessed])
         return response.model_copy(update={"left_out": list(left_out)}) if list(left_out) else response
 
@@ -101,10 +101,10 @@ class _Tries:
         """Change the request because of the error; return whether there is one to send that was not sent before."""
         if not is_refusal(error):
             return False
-        self._refused.append(self.sent.body)
+        self._refused.append(self.current.body)
         if len(self._refused) >= MAX_TRIES:
             return False
-        blamed = list(blamed_parts(error, self.sent, self._request, self._api, has_read=self._has_read))
+        blamed = list(blamed_parts(error, self.current, self._request, self._api, has_read=self._has_read))
         for parts in blamed:
             if self._leave_out(parts):
                 lasting = [part for part in parts if part.reason]
@@ -116,7 +116,7 @@ class _Tries:
 
     def _leave_out_a_class(self) -> bool:
         classes = suspects(
-            self.sent,
+            self.current,
             self._request,
             self._api,
             has_read=self._has_read,
@@ -132,10 +132,10 @@ class _Tries:
         """Leave out more parts; return whether the request has not been sent like this."""
         if not parts:
             return False
-        changed = self._without(self.sent.parts.with_more(parts))
+        changed = self._without(self.current.parts.with_more(parts))
         if changed.body in self._refused:
             return False
-        self.sent = changed
+        self.current = changed
         return True
 
     @property
@@ -143,8 +143,8 @@ class _Tries:
         return self._suspected[-1] if self._suspected else ()
 
     def _has_effect(self, part: RefusedPart) -> bool:
-        others = Parts([other for other in self.sent.parts if other.key != part.key])
-        return self._without(others).body != self.sent.body
+        others = Parts([other for other in self.current.parts if other.key != part.key])
+        return self._without(others).body != self.current.body
 
     def _has_read(self, medium: Medium) -> bool:
         return self._memory.has_read(self._name, medium)

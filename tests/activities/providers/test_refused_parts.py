@@ -215,9 +215,9 @@ def cases() -> Iterator[tuple[str, Rule, str]]:
 
 async def ask(wire: VendorWire, provider: Any, request: ModelRequest, info: CallInfo) -> ModelResponse:
     async with asyncio.timeout(BOUND), aclosing(provider.stream(MODELS[api_of(wire)], request, info)) as pieces:
-        found = [piece async for piece in pieces]
-    assert isinstance(found[-1], ModelResponse)
-    return found[-1]
+        received = [piece async for piece in pieces]
+    assert isinstance(received[-1], ModelResponse)
+    return received[-1]
 
 
 def api_of(wire: VendorWire) -> str:
@@ -247,8 +247,8 @@ async def test_agt_9_whatever_single_part_is_refused_the_session_answers_and_lea
                 messages = [message.model_copy(update={"state": None}) for message in request.messages]
                 request = request.model_copy(update={"messages": messages})
             await ask(wire, provider, request, INFO)
-            known = replace(INFO, left_out=tuple(first.left_out))
-            second = await ask(wire, wire.provider(), request, known)
+            on_another_worker = replace(INFO, left_out=tuple(first.left_out))
+            second = await ask(wire, wire.provider(), request, on_another_worker)
             assert (vendor.refusals, second.left_out) == (refused, []), case
 
 
@@ -405,9 +405,9 @@ async def test_agt_4_of_refused_images_the_right_ones_stay(words: str, left: lis
         provider = wire.provider()
         for info in (INFO, replace(INFO, session_id="other")):
             await ask(wire, provider, request, info)
-        shown = [sent_images(received, all_images) for received in wire.requests]
+        visible = [sent_images(received, all_images) for received in wire.requests]
     # A refusal in one session hides no image in another.
-    assert shown == [["0", "1", "2", "3"], left, ["0", "1", "2", "3"]]
+    assert visible == [["0", "1", "2", "3"], left, ["0", "1", "2", "3"]]
 
 
 def test_agt_4_a_place_in_the_body_is_that_of_its_image() -> None:
