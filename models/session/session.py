@@ -201,6 +201,16 @@ class Session:
             self._changed()
         self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
 
+    def renew_after_refusal(self, *, has_state: bool) -> None:
+        """List the tools anew before the next request, and drop the vendor's state, if there is some: once (AGT-9).
+
+        The turn that was refused for good ends now, which raises the revision.
+        """
+        if self.refusals.note_reset():
+            self.tools.invalidate()
+            if has_state:
+                self.view.open_segment()
+
     # ---- the running turn
 
     def begin_turn(self, *, now: datetime) -> ConversationMessage:

@@ -27,7 +27,7 @@ from tests.faults.vendor_faults import (
 from tests.harness import DrivenSession, Environment, wait_in_workflow_beyond
 from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
-from tests.vendors.server import Answer, Fault, VendorWire
+from tests.vendors.server import Answer, Fault, Reply, VendorWire
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
@@ -139,7 +139,8 @@ async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) 
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
 async def test_agt_9_state_that_is_refused_in_unknown_words_is_left_out_at_once(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
-        wire.script(CALL, wire.fault("bad_request"), ANSWER)
+        words = "Encrypted reasoning item was created by a different model and cannot be used"
+        wire.script(CALL, Reply.error(400, {"error": {"message": words}}), ANSWER)
         session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
         assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 3)

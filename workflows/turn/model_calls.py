@@ -119,10 +119,8 @@ class ModelCalls:
         except TurnFailedError as failure:
             if not self._guesses_length:
                 session.context.restore_limit(limit)  # it was not the length
-            if failure.error_type == "bad_request" and session.refusals.note_reset():
-                session.tools.invalidate()
-                if any(message.state for message in request.model_request.messages):
-                    session.view.open_segment()
+            if failure.error_type == "bad_request":
+                session.renew_after_refusal(has_state=any(one.state for one in request.model_request.messages))
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
