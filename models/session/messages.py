@@ -156,10 +156,7 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`; with ids, only these prompts are returned.
-
-    Workers of an earlier release accept `message_id` only.
-    """
+    """Argument of `get_queue`; with ids, only these prompts are returned."""
 
     message_id: MessageId | None = None
     message_ids: list[MessageId] | None = Field(None, max_length=1_000)

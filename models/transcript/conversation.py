@@ -4,6 +4,7 @@ A turn is one `ConversationMessage`, the request with its whole response. It is 
 replaced while it runs, and never changed after it has ended. Only the newest turn can still be running.
 """
 
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field, computed_field
@@ -23,6 +24,14 @@ SessionStatus = Literal[
 
 FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
 """Statuses after which a session never changes."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks, wherever a single message is shown; a turn has both sides (SES-1)."""
+
+    USER = "user"
+    AGENT = "agent"
+    SYSTEM = "system"
 
 
 class TurnStop(Frozen):

@@ -202,8 +202,7 @@ class ModelCall(Compact):
     model: str
     digest: str
     message_id: str = ""
-    """The turn's id, with which partial output is tagged (AGT-5). Calls of earlier releases have none, and no
-    output."""
+    """The turn's id, with which partial output is tagged (AGT-5); without one, none is published."""
     silences: int = 0
     """How many of the waits counted by `round` were for the session itself: the vendor was not asked."""
     round: int = 0
@@ -235,7 +234,7 @@ class ModelCallOutcome(Compact):
     wait_seconds: float | None = None
     """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""
     wait_reason: str = ""
-    """Why: a sentence for people that names the vendor; empty in outcomes of earlier releases."""
+    """Why: a sentence for people that names the vendor."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
     """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged."""
     spent: CompactUsage = None
@@ -303,7 +302,7 @@ class ToolInvocation(Compact):
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
     `args` is empty and the store has it as JSON. The tool must be the one that the session knows: a `built_in` one, or
-    the `server`'s with this `tool_digest`. Sessions of earlier releases set neither; then any tool of that name runs.
+    the `server`'s with this `tool_digest`.
     `file_sha256` is that of the file whose change was approved, empty if there was none: a call that finds another file
     writes nothing. `None`: no change was shown, so none is checked (AGT-8).
     """

@@ -51,7 +51,7 @@ class TaskTools:
         self._allowance = allowance
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; in sessions under earlier rules it may be another tool."""
+        """Return whether `name` is one of these tools; a foreign tool may have its name."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
