@@ -86,6 +86,7 @@ def task_input(
     check_text(prepared.prompt, limits=start.limits, field="description")
     context = TaskInput(
         context=prepared.context,
+        report=prepared.report,
         parent=task.parent,
         open_seconds=None,
         attachments=prepared.attachments,

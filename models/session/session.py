@@ -292,6 +292,7 @@ class Session:
             percent=state.percent,
             message=state.message,
             findings=state.findings,
+            context=start.report,
             condensed=state.condensed,
         )
 

@@ -1,6 +1,7 @@
 """Runs the tool calls of a step (AGT-1, AGT-7)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -39,17 +40,17 @@ class ToolCalls:
         self.reads: dict[str, ToolResult] = {}
         """Results of quick reads by call id; the model call's activity ran them (OPS-8)."""
 
-    def check(self, step: ModelStep) -> None:
-        """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
+    async def check(self, step: ModelStep, reserve: Callable[[int], Awaitable[None]]) -> None:
+        """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`.
+
+        `reserve` makes as much room for their results as it can.
+        """
         turn = self._scope.turn
         turn.budgets.check_calls(turn.calls)
-        asking = list(filter(self._needs_approval, step.tool_calls))
-        turn.check_room_for_results(
-            len(step.tool_calls),
-            asks=bool(asking),
-            shows_changes=any(map(self._writes_a_file, asking)),
-            cap=self._session.room.turn_cap,
-        )
+        asking, calls = list(filter(self._needs_approval, step.tool_calls)), len(step.tool_calls)
+        kinds = {"asks": bool(asking), "shows_changes": any(map(self._writes_a_file, asking))}
+        await reserve(turn.results_bytes(calls, **kinds))
+        self._scope.turn.check_room_for_results(calls, **kinds, cap=self._session.room.turn_cap)
 
     async def run(self) -> None:
         """Run the pending calls of the newest step, `max_parallel_tools` at a time (AGT-1).
