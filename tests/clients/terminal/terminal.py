@@ -29,6 +29,7 @@ KEYS = {
     "enter": "\r",
     "c-c": "\x03",
     "c-d": "\x04",
+    "c-u": "\x15",
     "escape": "\x1b",
     "up": "\x1b[A",
     "alt-enter": "\x1b\r",

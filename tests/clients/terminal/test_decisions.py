@@ -128,7 +128,8 @@ async def test_agt_8_a_long_call_is_approved_only_after_all_of_it(chat: Chat, en
             terminal.type("/show")
             await terminal.until(part)
         assert env.tools.calls == []
-        assert all(f"| {line}" in terminal.text for line in lines)
+        text = terminal.text
+        assert all(f"| {line}" in text for line in lines)
         terminal.type("y")
         await terminal.until("Sent.")
 
