@@ -86,6 +86,12 @@ class Terminal:
 
     # ---- what a person sees
 
+    def starts_in_bold(self, start: str) -> list[bool]:
+        """Of each line that starts so, also of those that have scrolled away, whether that start is bold."""
+        rows = [*self.screen.history.top, *(self.screen.buffer[row] for row in range(self.screen.lines))]
+        starts = [[row[column] for column in range(len(start))] for row in rows]
+        return [all(cell.bold for cell in cells) for cells in starts if "".join(cell.data for cell in cells) == start]
+
     @property
     def lines(self) -> list[str]:
         """All lines, those that have scrolled away too, without the blanks at their ends."""
