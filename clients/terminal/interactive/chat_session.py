@@ -40,7 +40,7 @@ class ChatSession:
         self._screen = screen
         self._style = style
         self._ends_with_note = False
-        self.questions = ApprovalQuestions(self._print_exactly)
+        self.questions = ApprovalQuestions(self._print_approval)
 
     # ---- events
 
@@ -94,8 +94,8 @@ class ChatSession:
             self._screen.print(self._style.render(*parts))
             self._ends_with_note = False
 
-    def _print_exactly(self, text: str) -> None:
-        self._screen.print(f"{self._style.exact(text)}\n")
+    def _print_approval(self, text: str) -> None:
+        self._screen.print(f"{self._style.approval(text)}\n")
         self._ends_with_note = False
 
     def note(self, text: str) -> None:
