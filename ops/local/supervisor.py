@@ -303,9 +303,12 @@ async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None
             is_stopping = True
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP for us
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+    # SIGINT stops us even if it is ignored, as it is for what a script starts with `&`; SIGHUP does not under `nohup`.
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await task
     except asyncio.CancelledError:
