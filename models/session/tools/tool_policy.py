@@ -45,7 +45,7 @@ def decide(
     it, the strictest counts, whatever their order.
 
     A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
-    nobody can be asked, so the default is `deny`.
+    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
@@ -58,8 +58,9 @@ def decide(
     'ask'
     >>> decide({"send_*": "allow", "s*": "deny", "*": "allow"}, ToolSpec(name="send_it", server="mail"))
     'deny'
-    >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
-    ('deny', 'allow')
+    >>> pay = ToolSpec(name="pay")
+    >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
+    ('deny', 'ask', 'allow')
     """
     decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
     for pattern, listed in policy.items():
