@@ -273,8 +273,7 @@ async def _print_missing_key(settings: Settings, print_line: Print) -> None:
 
 
 def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
-    if web_ui_origin(settings) is not None:
-        temporal = f"{gateway.url}{WEB_UI_PATH}"
+    web_ui = [f"  Web UI      {gateway.url}{WEB_UI_PATH}"] if web_ui_origin(settings) is not None else []
     return "\n".join(
         [
             "",
@@ -282,6 +281,7 @@ def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
             f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {temporal}",
+            *web_ui,
             f"  Workspace   {settings.workspace_root.resolve()}   (change it with TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
