@@ -12,6 +12,7 @@ import base64
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -101,10 +102,12 @@ class WebUi:
         origin = web_ui_origin(self._settings)
         if origin is None:
             raise problems.no_web_ui()
+        content = await request.body()
         if self._client is None:
             timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-            self._client = httpx2.AsyncClient(timeout=timeout, trust_env=False)
-        self._client.cookies.clear()  # it remembers those of every caller
+            # Callers share it, so it stores no cookies.
+            cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+            self._client = httpx2.AsyncClient(timeout=timeout, trust_env=False, cookies=cookies)
         path, query = request.scope["raw_path"], request.scope["query_string"]
         if request.url.path == _RENDERED:
             path = WEB_UI_PATH.encode() + path
@@ -112,7 +115,7 @@ class WebUi:
             request.method,
             httpx2.URL(origin).copy_with(raw_path=path + (b"?" + query if query else b"")),
             headers=_request_headers(request),
-            content=await request.body(),
+            content=content,
         )
         try:
             answer = await self._client.send(outgoing, stream=True)

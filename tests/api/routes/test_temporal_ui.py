@@ -82,6 +82,24 @@ async def test_ops_2_the_web_ui_gets_neither_keys_nor_cookies_of_the_gateway(tmp
     assert "_csrf=new; Path=/temporal" in answer.headers["set-cookie"]
 
 
+async def test_ops_2_a_callers_csrf_token_is_sent_with_no_other_request(tmp_path: Path) -> None:
+    async with (
+        web_ui() as origin,
+        client_of(create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin))) as http,
+    ):
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"{"
+            # Meanwhile, the answer to another caller sets that one's token.
+            assert "_csrf=new" in (await http.get(PATH)).headers["set-cookie"]
+            http.cookies.clear()
+            yield b"}"
+
+        answer = await http.post(PATH, content=body(), headers={"Content-Type": "application/json"})
+    assert answer.json()["body"] == "{}"
+    assert "cookie" not in answer.json()["headers"]
+
+
 @pytest.mark.parametrize(
     ("column", "status"),
     [
