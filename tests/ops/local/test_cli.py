@@ -153,7 +153,8 @@ def test_ops_2_a_stack_in_the_background_of_a_script_stops_at_sigint():
 
     async def work() -> str:
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(BOUND)
+        async with asyncio.timeout(BOUND):
+            await asyncio.Event().wait()
         return "finished"
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
