@@ -36,8 +36,8 @@ async def hang(receive: Receive) -> None:
     """Wait until the gateway gives the request up."""
     Polls.pending += 1
     try:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
     finally:
         Polls.pending -= 1
 
