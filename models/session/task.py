@@ -143,7 +143,8 @@ class CreateTask(TaskRequest):
 
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
-    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied (AGT-8)."""
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
+    unless they are read-only (AGT-8)."""
     idempotency_key: Id | None = None
     parent: Id | None = None
 

@@ -273,8 +273,7 @@ async def _print_missing_key(settings: Settings, print_line: Print) -> None:
 
 
 def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
-    if web_ui_origin(settings) is not None:
-        temporal = f"{gateway.url}{WEB_UI_PATH}"
+    web_ui = [f"  Web UI      {gateway.url}{WEB_UI_PATH}"] if web_ui_origin(settings) is not None else []
     return "\n".join(
         [
             "",
@@ -282,6 +281,7 @@ def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
             f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {temporal}",
+            *web_ui,
             f"  Workspace   {settings.workspace_root.resolve()}   (change it with TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
@@ -303,9 +303,12 @@ async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None
             is_stopping = True
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP for us
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+    # SIGINT stops us even if it is ignored, as it is for what a script starts with `&`; SIGHUP does not under `nohup`.
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await task
     except asyncio.CancelledError:

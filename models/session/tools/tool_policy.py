@@ -27,7 +27,8 @@ ToolPolicy = Annotated[
 """Patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence.
 
 `server__tool` has a pattern for the server and one for its tool; any other pattern is for built-in tools. For foreign
-tools, one without a server is only ever a restriction, except `*`, which is for every tool."""
+tools, one without a server is only ever a restriction, except `*`, which is for every tool; of several, the strictest
+counts."""
 
 
 def decide(
@@ -40,10 +41,11 @@ def decide(
     """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
 
     A foreign server chooses the names of its tools, but not its own, which is in the operator's configuration. So a
-    pattern makes a foreign tool's decision milder only if it names the server, or no name at all.
+    pattern makes a foreign tool's decision milder only if it names the server, or no name at all. Of the others before
+    it, the strictest counts, whatever their order.
 
     A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
-    nobody can be asked, so the default is `deny`.
+    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
@@ -54,19 +56,20 @@ def decide(
     'deny'
     >>> decide({"mail__*": "allow", "send": "allow"}, ToolSpec(name="mail__send", server="evil"))
     'ask'
-    >>> decide({"send": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
+    >>> decide({"send_*": "allow", "s*": "deny", "*": "allow"}, ToolSpec(name="send_it", server="mail"))
     'deny'
-    >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
-    ('deny', 'allow')
+    >>> pay = ToolSpec(name="pay")
+    >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
+    ('deny', 'ask', 'allow')
     """
-    decision, restriction = _default(tool, unattended=unattended), None
+    decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
     for pattern, listed in policy.items():
         if _is_for(pattern, tool):
             decision = listed
             break
-        if restriction is None and fnmatchcase(_own_name(tool), pattern):
-            restriction = listed
-    decision = max(decision, restriction or "allow", key=_STRICTNESS.index)
+        if fnmatchcase(_own_name(tool), pattern):
+            restrictions.append(listed)
+    decision = max([decision, *restrictions], key=_STRICTNESS.index)
     return "allow" if decision == "ask" and tool.name in allowed else decision
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWor
 
 from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
-from tests.api.conftest import SessionRequests, served
+from tests.api.conftest import SessionRequests, gateway, served
 from tests.api.mcp.client import mcp_client
 from tests.harness import TASK_SECONDS, Environment, Gate
 from tests.waiting import BOUND, until
@@ -30,6 +31,7 @@ from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.logins import TOKEN_BYTES, Logins
 from turnkeeper.stores.stores import Stores
 
 ADMIN = Column("Ann", "admin")
@@ -122,6 +124,38 @@ async def test_api_4_a_cookie_has_no_key_and_is_of_no_use_after_the_logout(
         # Neither is a key a cookie, nor the cookie's token a key.
         assert (await thief.get("/workflow", headers={"Cookie": f"{cookie.key}={key}"})).status_code == 401
         assert (await thief.get("/workflow", headers={"Authorization": f"Bearer {cookie.value}"})).status_code == 401
+
+
+async def test_api_4_a_logout_removes_the_cookie_while_the_store_is_down(
+    browser: httpx.AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await browser.post("/login", json={"key": await key_of(settings, READER)})).status_code == 200
+
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("The store is down.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Logins, "delete", fail)
+        answer = await browser.post("/logout")
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:turnkeeper:problem:archive-unavailable")
+    assert "This browser is logged out" in answer.json()["detail"]
+    assert not browser.cookies
+    assert (await browser.get("/workflow")).status_code == 401
+
+
+async def test_api_4_a_logout_asks_no_store_where_no_credential_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("The store is down.")
+
+    monkeypatch.setattr(Logins, "delete", fail)
+    cookie = {"Cookie": f"turnkeeper_8080={secrets.token_urlsafe(TOKEN_BYTES)}"}
+    async with gateway(None, "none", tmp_path) as http:
+        answer = await http.post("/logout", headers={**cookie, "Host": "127.0.0.1:8080"})
+    assert answer.status_code == 204
+    assert all("Max-Age=0" in one for one in answer.headers.get_list("set-cookie"))
+    assert len(answer.headers.get_list("set-cookie")) == 2
 
 
 async def test_api_4_a_login_ends_with_its_key_within_a_second(
