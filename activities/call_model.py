@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import MAX_ATTEMPTS, MAX_RETRY_DELAY, judge, with_details
+from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.model_request.index_notes import IndexNotes
@@ -33,6 +33,9 @@ ATTEMPTS_PER_WAIT = 1_000_000
 
 SILENCE_SECONDS = 1.0
 """Pause after the session did not answer a query."""
+
+STORE_WAIT_SECONDS = 5.0
+"""Pause after the store of large texts could not be read."""
 
 SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
 
@@ -81,7 +84,7 @@ class ModelActivities:
         """
         # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
         answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
-        spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
+        spending = self._model_client.spending(call.model, lasting_failures=call.lasting_failures)
         outcome: ModelCallOutcome | None = None
         try:
             outcome = await self._complete_outcome(call, answer_so_far, spending)
@@ -100,8 +103,9 @@ class ModelActivities:
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
                 outcome = await self._outcome(call, answer_so_far, spending)
-                spent, unclear_answers = spending.total, spending.unclear_answers
-                return outcome.model_copy(update={"spent": spent, "unclear_answers": unclear_answers})
+                return outcome.model_copy(
+                    update={"spent": spending.total, "lasting_failures": spending.lasting_failures}
+                )
             except asyncio.CancelledError:
                 cancellation = activity.cancellation_details()
                 # Any other cause, such as this worker's shutdown, is worth another attempt, which Temporal makes.
@@ -127,7 +131,9 @@ class ModelActivities:
             request = await self._texts.with_attachments(current_session_id(), request)
         except StoreUnavailableError as error:
             # As for a silent session: nothing was asked, and the turn goes on as soon as the store answers.
-            return ModelCallOutcome(wait_seconds=MAX_RETRY_DELAY, wait_reason=ATTACHMENTS_REASON.format(reason=error))
+            return ModelCallOutcome(
+                wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
+            )
         self._index_notes.note_begin(call)
         response: ModelResponse | None = None
         try:
@@ -144,18 +150,9 @@ class ModelActivities:
             spending.add(response.usage if response else None)
             raise await self._with_details(error, answer_so_far, call, spending) from None
         try:
-            outcome = judge(
-                failure,
-                attempt=activity.info().attempt,
-                vendor_waits=call.round - call.silences,
-                unclear=spending.unclear_answers,
-            )
-        except ApplicationError as failure_to_raise:
-            is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
-            if failure_to_raise.non_retryable or not is_over:
-                raise await self._with_details(failure_to_raise, answer_so_far, call, spending) from None
-            # No further attempt: the workflow checks the turn's budget first.
-            outcome = ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS)
+            outcome = judge(failure, failures=call.round - call.silences, same=spending.times_failed(failure))
+        except ApplicationError as end:
+            raise await self._with_details(end, answer_so_far, call, spending) from None
         if outcome.wait_seconds is None:
             return outcome
         return outcome.model_copy(

@@ -19,6 +19,9 @@ MAX_QUOTE_CHARS = 300
 MAX_READ_CHARS = 4_000
 """Maximum characters of a message that are read."""
 
+MAX_COMPARED_CHARS = 1_000
+"""Maximum characters of a message that are compared with the request before its meaning is known."""
+
 ECHO_WORDS = 4
 """This many words in a row that are also in the request count as an echo; fewer can be a coincidence."""
 
@@ -54,6 +57,22 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     line = _SECRET.sub("[secret]", _without_echo(line[: 2 * max_chars], _request_text(request_body or {})))
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
+
+
+def own_words(words: str, request_body: Mapping[str, object] | None) -> str:
+    """Return the beginning of a vendor's words without passages of the request, for comparison with wordings.
+
+    If it begins with such a passage, it is unchanged: then the conversation quotes an error like this one.
+
+    >>> body = {"messages": [{"content": "My prompt is too long to read"}]}
+    >>> own_words("invalid text: My prompt is too long to read", body)
+    'invalid text: […]'
+    >>> own_words("prompt is too long to read: 9 tokens", body)
+    'prompt is too long to read: 9 tokens'
+    """
+    text = words[:MAX_COMPARED_CHARS]
+    own = _without_echo(text, _request_text(request_body or {}))
+    return words if own.startswith(OMISSION) else own + words[MAX_COMPARED_CHARS:]
 
 
 _KEYS = r"input|prompt|messages|content|text|body|request|received|got"

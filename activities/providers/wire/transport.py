@@ -4,10 +4,10 @@ The SDK provides credentials, addresses, HTTP and event streams. Its types, retr
 `post(…, cast_to=object, stream=True)` sends the body unchanged and yields events as plain dicts. Both vendors' SDKs are
 generated alike, so one class serves both.
 
-This module handles what an SDK doesn't. Its own retries are switched off, since Temporal retries. An HTML page with
-status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
-`UnicodeDecodeError` and the exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but
-before its last event is an error: the provider, which knows the last event, raises it.
+This module handles what an SDK doesn't. Its own retries are switched off, since the workflow retries. An HTML page with
+status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError` and the
+exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but before its last event is an
+error: the provider, which knows the last event, raises it.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must continue.
 """
@@ -30,9 +30,6 @@ from turnkeeper.activities.providers.wire.event_stream import stream_class
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""
-
-MAX_PAGE_ATTEMPTS = 3
-"""Attempts if an address that has answered before sends a page instead of an answer, such as a proxy's."""
 
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
@@ -161,7 +158,7 @@ class Transport:
 
     def _compressed_error(self) -> ModelError:
         """Return the error of an unrequested compression, which a retry would have too."""
-        return self.unreadable_error("it is compressed, which was not asked for", max_attempts=1)
+        return self.unreadable_error("it is compressed, which was not asked for", should_retry=False)
 
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
@@ -171,11 +168,11 @@ class Transport:
         name = self.vendor.name
         return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
 
-    def unreadable_error(self, reason: str, *, max_attempts: int | None = None) -> ModelError:
-        """Return the error of an unreadable answer. A retry may succeed."""
+    def unreadable_error(self, reason: str, *, should_retry: bool | None = None) -> ModelError:
+        """Return the error of an unreadable answer. A few retries may succeed, unless it says that none will."""
         name = self.vendor.name
         message = f"{name}'s answer could not be read: {reason}"
-        return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
+        return ModelError("provider_error", message, vendor=name, lasting=message, should_retry=should_retry)
 
     def not_a_stream_error(self, kind: str) -> ModelError:
         """Return the error of a page, or something else that is not an answer, with a good status.
@@ -183,7 +180,7 @@ class Transport:
         An address that has answered before may do so again. Otherwise it is the wrong one.
         """
         reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
-        return self.unreadable_error(reason, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+        return self.unreadable_error(reason, should_retry=None if self._has_answered else False)
 
     def mark_answered(self) -> None:
         """Note that there is an API at the vendor's address."""
@@ -226,7 +223,9 @@ class VendorStream:
                         received = self._event_in(event)
                         self.transport.mark_answered()
                         yield received
-            self._is_done = stream.is_done
+            if stream.progress.is_foreign:
+                raise self.transport.unreadable_error("it is not a stream of events")
+            self._is_done = stream.progress.is_done
         finally:
             await stream.response.aclose()
 
@@ -254,7 +253,7 @@ class VendorStream:
         """Convert what the SDK raises for bytes that are not events to a `ModelError`."""
         try:
             yield
-        except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
+        except (ValueError, RecursionError):  # not JSON, or nested too deeply
             raise self.transport.unreadable_error("it is not a stream of events") from None
 
     async def _reject_other_than_events(self, response: Any) -> None:
