@@ -55,9 +55,6 @@ HEARTBEAT_SECONDS = 0.5
 STORE_SECONDS = 0.5
 """How long storing an unfinished answer's large texts may take; after that the answer is cut."""
 
-RETRIED_FAILURE_BYTES = 2_048
-"""JSON bytes of an unfinished answer in a failure that is retried: Temporal drops the details of one over 4 KB."""
-
 
 class ModelActivities:
     """The activity that calls a model for a turn's next step."""
@@ -183,10 +180,8 @@ class ModelActivities:
     async def _with_details(
         self, failure: ApplicationError, answer_so_far: GrowingAnswer, call: ModelCall, spending: Spending
     ) -> ApplicationError:
-        """Return the failure with the unfinished answer and the usage as details, since it may end the turn (SES-9)."""
-        is_final = failure.non_retryable or activity.info().attempt >= MAX_ATTEMPTS
-        max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
-        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=max_bytes)
+        """Return the failure with the unfinished answer and the usage as details, since it ends the turn (SES-9)."""
+        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
         details = spending.heartbeat_details(() if unfinished is None else (unfinished,))
         return with_details(failure, details)
 

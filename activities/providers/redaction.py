@@ -19,9 +19,6 @@ MAX_QUOTE_CHARS = 300
 MAX_READ_CHARS = 4_000
 """Maximum characters of a message that are read."""
 
-MAX_COMPARED_CHARS = 1_000
-"""Maximum characters of a message that are compared with the request before its meaning is known."""
-
 ECHO_WORDS = 4
 """This many words in a row that are also in the request count as an echo; fewer can be a coincidence."""
 
@@ -59,20 +56,27 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
 
 
-def own_words(words: str, request_body: Mapping[str, object] | None) -> str:
-    """Return the beginning of a vendor's words without passages of the request, for comparison with wordings.
+def is_repeated(words: str, passage: re.Match[str], request_body: Mapping[str, object] | None) -> bool:
+    """Return whether a `passage` of a vendor's words is part of a longer one that the vendor repeats of the request.
 
-    If it begins with such a passage, it is unchanged: then the conversation quotes an error like this one.
+    A message that begins with that one is the vendor's own: then the conversation quotes an error like it.
 
-    >>> body = {"messages": [{"content": "My prompt is too long to read"}]}
-    >>> own_words("invalid text: My prompt is too long to read", body)
-    'invalid text: […]'
-    >>> own_words("prompt is too long to read: 9 tokens", body)
-    'prompt is too long to read: 9 tokens'
+    >>> body, wording = {"messages": [{"content": "I think my plan has expired"}]}, re.compile("plan has expired")
+    >>> quoted, own = "invalid text: I think my plan has expired", "Sorry, your plan has expired"
+    >>> [is_repeated(words, wording.search(words), body) for words in (quoted, own)]
+    [True, False]
     """
-    text = words[:MAX_COMPARED_CHARS]
-    own = _without_echo(text, _request_text(request_body or {}))
-    return words if own.startswith(OMISSION) else own + words[MAX_COMPARED_CHARS:]
+    start = max(0, passage.start() - MAX_AROUND)
+    around = list(_WORD.finditer(words[start : passage.end() + MAX_AROUND]))
+    for first, last in _echoes([word[0] for word in around], _request_text(request_body or {})):
+        if around[first].start() <= passage.start() - start and passage.end() - start <= around[last].end():
+            begins_the_message = start == first == 0
+            return not begins_the_message and last - first > len(_WORD.findall(passage[0]))
+    return False
+
+
+MAX_AROUND = 300
+"""Characters on both sides of a passage that are compared with the request."""
 
 
 _KEYS = r"input|prompt|messages|content|text|body|request|received|got"

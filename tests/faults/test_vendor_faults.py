@@ -64,9 +64,9 @@ def cut_in_last_event(whole: Reply) -> Reply:
     return Reply.stream([whole.chunks[0][:-10]])
 
 
-def repeated(name: str, make: Callable[[VendorWire, Reply], Reply]) -> Trouble:
+def repeated(name: str, make: Callable[[VendorWire, Reply], Reply], *, end: str = "provider_error") -> Trouble:
     """A failure that is the same each time."""
-    return Trouble(f"{name}, three times", lambda wire, whole: [make(wire, whole)] * 3, 3, "provider_error")
+    return Trouble(f"{name}, three times", lambda wire, whole: [make(wire, whole)] * 3, 3, end)
 
 
 TROUBLES = [
@@ -112,6 +112,8 @@ TROUBLES = [
     Trouble("an error without end", endless(TOO_LONG, 400), 1, "context_too_long"),
     repeated("an error in words of its own", lambda wire, whole: Reply.error(500, {"error": {"message": JINJA}})),
     repeated("JSON lines that are no events", lambda wire, whole: Reply.stream([b'{"id": "a"}\n', b'{"id": "b"}\n'])),
+    repeated("a JSON line with an error", lambda wire, whole: Reply.stream([b'{"error": "Failed to parse input"}\n'])),
+    repeated("a clean end in the middle", lambda wire, whole: whole.ending_after(MIDDLE), end="connection"),
     repeated("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b'data: {"a\n\n'])),
     repeated("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
     Trouble("a last event without its blank line", lambda wire, whole: [without_last_line(whole)], 1),

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
 from turnkeeper.activities.providers.errors.vendor_words import (
@@ -35,10 +36,13 @@ from turnkeeper.activities.providers.errors.vendor_words import (
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.redaction import MAX_COMPARED_CHARS, own_words, redact, vendor_words
+from turnkeeper.activities.providers.redaction import is_repeated, redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
 """Maximum characters of a parameter's name."""
+
+MAX_PASSAGES = 3
+"""Passages of one meaning that are compared with the request."""
 
 MAX_FIELD_ERRORS = 20
 """Maximum number of a server's validation errors that are read."""
@@ -126,8 +130,11 @@ def _lasting(status: int, parsed: "_ErrorBody", kind: Kind) -> str:
     is_server_error = kind == "provider_error" and (status == 500 or (status < 400 and parsed.status in (0, 500)))
     if not is_server_error or not parsed.message or PASSING.search(parsed.message):
         return ""
-    return f"{status} {_VARYING.sub('#', parsed.message[:MAX_COMPARED_CHARS])}"
+    return f"{status} {_VARYING.sub('#', parsed.message[:MAX_IDENTITY_CHARS])}"
 
+
+MAX_IDENTITY_CHARS = 1_000
+"""The beginning of a message by which two failures are the same."""
 
 _VARYING = re.compile(r"[\w.:-]*\d[\w.:-]*")
 """Ids, times and counts in a message."""
@@ -334,8 +341,8 @@ def _explicit_kind(status: int, parsed: _ErrorBody, request_body: Mapping[str, o
     for kind in kinds:
         codes, wording = MEANINGS[kind]
         # The request is compared only where it matters: it may be large.
-        is_meant = wording.search(parsed.message) and wording.search(own_words(parsed.message, request_body))
-        if parsed.codes & codes or is_meant:
+        passages = islice(wording.finditer(parsed.message), MAX_PASSAGES)
+        if parsed.codes & codes or not all(is_repeated(parsed.message, one, request_body) for one in passages):
             # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
     if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):

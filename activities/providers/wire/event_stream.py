@@ -2,7 +2,8 @@
 
 import codecs
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -47,21 +48,23 @@ def stream_class(sdk: ModuleType) -> Any:
 
         async def _iter_events(self) -> AsyncIterator[Any]:
             progress = self.progress
-            async for event in self._decoder.aiter_bytes(self._bytes()):
-                if not event.data:
-                    continue  # a comment or an id, which OpenAI's SDK would parse as JSON
-                if progress.has_ended and not _is_whole(event.data):
-                    continue
-                progress.has_events = True
-                progress.is_done = progress.is_done or event.data.startswith("[DONE]")
-                yield event
+            async with aclosing(self._bytes()) as body, aclosing(self._decoder.aiter_bytes(body)) as events:
+                async for event in events:
+                    if not event.data:
+                        continue  # a comment or an id, which OpenAI's SDK would parse as JSON
+                    if progress.has_ended and not _is_whole(event.data):
+                        continue
+                    progress.has_events = True
+                    progress.is_done = progress.is_done or event.data.startswith("[DONE]")
+                    yield event
 
-        async def _bytes(self) -> AsyncIterator[bytes]:
+        async def _bytes(self) -> AsyncGenerator[bytes, None]:
             progress, decode = self.progress, codecs.getincrementaldecoder("utf-8")("replace").decode
-            async for piece in self.response.aiter_bytes():
-                if not progress.has_events:
-                    progress.beginning = (progress.beginning + piece)[:BEGINNING_BYTES]
-                yield decode(piece).encode()
+            async with aclosing(self.response.aiter_bytes()) as pieces:
+                async for piece in pieces:
+                    if not progress.has_events:
+                        progress.beginning = (progress.beginning + piece)[:BEGINNING_BYTES]
+                    yield decode(piece).encode()
             progress.has_ended = True
             yield decode(b"", final=True).encode() + b"\n\n"
 

@@ -14,8 +14,9 @@ SDKs are imported at the first request, in a thread: that takes a second or two,
 
 import asyncio
 import importlib
+import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from types import ModuleType
@@ -163,10 +164,10 @@ class Transport:
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
-    def broken_off_error(self) -> ModelError:
+    def broken_off_error(self, *, lasting: str = "") -> ModelError:
         """Return the error of an answer that broke off (AGT-3)."""
         name = self.vendor.name
-        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
+        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name, lasting=lasting)
 
     def unreadable_error(self, reason: str, *, should_retry: bool | None = None) -> ModelError:
         """Return the error of an unreadable answer. A few retries may succeed, unless it says that none will."""
@@ -224,7 +225,7 @@ class VendorStream:
                         self.transport.mark_answered()
                         yield received
             if stream.progress.is_foreign:
-                raise self.transport.unreadable_error("it is not a stream of events")
+                raise self._foreign_error(stream.progress.beginning)
             self._is_done = stream.progress.is_done
         finally:
             await stream.response.aclose()
@@ -238,7 +239,7 @@ class VendorStream:
         """Return the error of a stream that has ended before the answer was complete (AGT-3)."""
         transport = self.transport
         if not self._is_done:
-            return transport.broken_off_error()
+            return transport.broken_off_error(lasting="early end")  # the connection was not lost
         name = transport.vendor.name
         return unclear_answer_error(
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
@@ -247,6 +248,14 @@ class VendorStream:
     def failure_error(self, failure: Event) -> ModelError:
         """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
+
+    def _foreign_error(self, beginning: bytes) -> ModelError:
+        """Return the error of a stream without events: the vendor's own, if its first line is one as JSON."""
+        with suppress(ValueError, RecursionError):
+            first = json.loads(beginning.strip().splitlines()[0])
+            if isinstance(first, dict) and first.get("error"):
+                return self.failure_error(first)
+        return self.transport.unreadable_error("it is not a stream of events")
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

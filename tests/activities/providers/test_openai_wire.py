@@ -799,7 +799,7 @@ async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half
     done, cut = await failure(provider), await failure(provider)
     assert (done.error_type, done.lasting) == ("provider_error", UNCLEAR_ANSWER)
     assert "without a reason to stop" in done.message
-    assert (cut.error_type, cut.lasting) == ("connection", "")
+    assert (cut.error_type, cut.lasting) == ("connection", "early end")
 
 
 LM_STUDIO = (

@@ -309,10 +309,14 @@ def test_agt_9_the_conversations_own_words_mean_nothing(words: str) -> None:
     assert judged(400, refused, request_body=body).error_type == "bad_request"
 
 
-def test_agt_9_an_error_that_the_conversation_quotes_is_still_known() -> None:
-    status, error = TOO_LONG["Anthropic"]
-    body = {"messages": [{"role": "user", "content": f"It said: {error['error']['message']}. Why?"}]}
-    assert judged(status, error, request_body=body).error_type == "context_too_long"
+@pytest.mark.parametrize("before", ["", "litellm.BadRequestError: AnthropicException - "])
+@pytest.mark.parametrize(
+    "quoted", ["prompt is too long", "prompt is too long: 215000 tokens > 200000 maximum", "is too long", "nothing"]
+)
+def test_agt_9_an_error_that_the_conversation_quotes_is_still_known(before: str, quoted: str) -> None:
+    error = openai(f"{before}prompt is too long: 230000 tokens > 200000 maximum")
+    body = {"messages": [{"role": "user", "content": f"It said: {before}{quoted}. Why?"}]}
+    assert judged(400, error, request_body=body).error_type == "context_too_long"
 
 
 @pytest.mark.parametrize(
