@@ -185,6 +185,7 @@ class _ErrorBody:
         details, message = error.get("details"), error.get("message")
         # Mistral's is within the message.
         detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
+        detail = detail.get("message") if isinstance(detail, dict) else detail
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
         message = vendor_words(_first_text(message, detail, *_field_errors(detail), *map(error.get, _MESSAGE_FIELDS)))
         return cls(
@@ -232,12 +233,18 @@ def _parsed(raw: object) -> object:
 
 
 def _error_in(body: object) -> object:
-    """Return the error in a body: its `error`, the first of its `errors` (watsonx), or itself."""
+    """Return the error in a body: its `error`, the first of its `errors` (watsonx), or itself.
+
+    An `error` that is a text may have a `message` (Spring) or a `code` (xAI) beside it.
+    """
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, dict):
         return body
     errors = body.get("errors")
-    return body.get("error") or (errors[0] if isinstance(errors, list) and errors else None) or body
+    error = body.get("error") or (errors[0] if isinstance(errors, list) and errors else None) or body
+    if not isinstance(error, str) or _is_page(error):
+        return error
+    return {**body, "message": ": ".join(filter(None, [error, _first_text(body.get("message"))]))}
 
 
 def _code(value: object) -> str:

@@ -55,7 +55,8 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "exceeded_current_quota_error",  # Moonshot
                 "arrearage",  # DashScope
                 "1113",  # Zhipu
-                "1309",
+                "1309",  # z.ai, as the next
+                "1310",
                 "budget_exceeded",  # LiteLLM
             }
         ),
@@ -70,7 +71,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             r"used all (?:available|(?:of )?your) credits|(?:not|n't) have (?:any|enough) credits",  # xAI
             r"\bkey limit exceeded|can only afford",  # OpenRouter
             r"budget has been exceeded|exceeded ?budget\b|\bover budget\b",  # LiteLLM
-            r"\b(?:plan|package|subscription) (?:has |is )?expired",  # z.ai
+            r"\b(?:plan|package|subscription) (?:has |is )?expired|(?:weekly|monthly)\b.{0,20} limit exhausted",  # z.ai
         ),
     ),
     "stale_reasoning": (

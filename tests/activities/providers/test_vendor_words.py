@@ -250,6 +250,7 @@ NO_QUOTA: dict[str, Case] = {
     ),
     "z.ai, a plan": (429, {"error": {"code": "1309", "message": "Your GLM Coding Plan package has expired"}}),
     "z.ai, a plan without its number": (429, {"error": {"message": "Your plan has expired, please renew it."}}),
+    "z.ai, a week": (429, {"error": {"message": "Weekly/Monthly Limit Exhausted. Your limit will reset at …"}}),
     "Ollama, a week": (429, {"error": "you (me) have reached your weekly usage limit, upgrade for higher limits"}),
 }  # fmt: skip
 
