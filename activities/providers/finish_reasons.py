@@ -98,5 +98,8 @@ def unclear_answer_error(message: str, *, vendor: str) -> ModelError:
     return ModelError("provider_error", message, vendor=vendor, lasting=UNCLEAR_ANSWER)
 
 
+EARLY_END = "early end"
+"""Marks answers that end before they are complete, although the connection was not lost."""
+
 UNCLEAR_ANSWER = "unclear answer"
 """Marks all answers that may be incomplete as the same failure: each is billed, and the next may end like it."""

@@ -200,7 +200,7 @@ PASSING = words(
     r"^\W{0,9}(?:an? )?(?:internal |unknown |unexpected )?(?:server )?error(?: encountered| occurred)?\W{0,9}$",
     r"\b(?:please|again|can) (?:re)?try\b|\b(?:try|retry)(?:ing)? (?:again|your|the request|later)|\btemporar",
     r"server (?:had|encountered) an? \w* ?error|something went wrong|an? (?:\w+ )?error (?:has )?occurred",
-    r"\bunavailable\b|overloaded|\bbusy\b|capacity|time[ds]?[ -]?out|connection|upstream|bad gateway|network",
+    r"\b(?:unavailable|busy|capacity|connection|upstream|network)\b|overloaded|time[ds]?[ -]?out|bad gateway",
     r"provider returned error\W*$|\bis (?:still )?(?:loading|starting|warming)",
 )
 """Words of an error that passes: of the server, not of the request."""

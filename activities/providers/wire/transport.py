@@ -24,7 +24,7 @@ from typing import Any
 
 from turnkeeper.activities.providers.answer_fields import is_storable
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
-from turnkeeper.activities.providers.finish_reasons import unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
 from turnkeeper.activities.providers.wire.event_stream import stream_class
@@ -196,7 +196,7 @@ class Transport:
             error.vendor = error.vendor or self.vendor.name
             raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise self.unreadable_error(type(error).__name__) from None
+            raise self.unreadable_error(f"an event has an unexpected shape ({type(error).__name__})") from None
 
 
 class VendorStream:
@@ -239,7 +239,7 @@ class VendorStream:
         """Return the error of a stream that has ended before the answer was complete (AGT-3)."""
         transport = self.transport
         if not self._is_done:
-            return transport.broken_off_error(lasting="early end")  # the connection was not lost
+            return transport.broken_off_error(lasting=EARLY_END)
         name = transport.vendor.name
         return unclear_answer_error(
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name

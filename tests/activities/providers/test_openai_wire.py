@@ -17,7 +17,7 @@ from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
-from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
@@ -799,7 +799,7 @@ async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half
     done, cut = await failure(provider), await failure(provider)
     assert (done.error_type, done.lasting) == ("provider_error", UNCLEAR_ANSWER)
     assert "without a reason to stop" in done.message
-    assert (cut.error_type, cut.lasting) == ("connection", "early end")
+    assert (cut.error_type, cut.lasting) == ("connection", EARLY_END)
 
 
 LM_STUDIO = (

@@ -408,6 +408,7 @@ JINJA = "Jinja Exception: Conversation roles must alternate (slot 7, request 4f2
         (500, openai(JINJA), {}, True),
         (500, openai("model requires more system memory (8.0 GiB) than is available (4.2 GiB)"), {}, True),
         (500, {"error": "Failed to parse input at pos 0"}, {}, True),
+        (500, openai(f"litellm.APIConnectionError: OllamaException - {JINJA}"), {}, True),
         (200, {"error": {"message": JINJA, "code": 500}}, {}, True),
         (200, anthropic("api_error", "Failed to parse input"), {}, True),
         # Whatever passes by its nature keeps its patience.
