@@ -10,7 +10,7 @@ of a vendor that they hid would have no reason to show.
 How long a failure is waited out depends on its nature:
 
 passes         overload, rate limit, connection, silence, a page or an error in     `MAX_FAILURES` in a row: about
-               general words (`vendor_errors.py` has the table)                     48 minutes
+               general words (`vendor_errors.py` has the table)                     55 minutes
 may last       an error in words of its own, an unreadable or unclear answer, no    `MAX_SAME_FAILURES` that are the
                answer within `limits.model_timeout`: `ModelError.lasting` is set    same, whatever fails in between
 lasts          a key, a quota, a refused request                                    none
@@ -29,7 +29,8 @@ from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
 FIRST_DELAY = 0.5
-"""Seconds after the first failure; each further one doubles them, up to `MAX_WAIT`."""
+DELAY_GROWTH = 1.5
+"""Seconds after the first failure of a request, and their factor for each further one, up to `MAX_WAIT`."""
 
 MAX_WAIT = 600.0
 """The maximum of a vendor's `retry-after`, in seconds."""
@@ -37,7 +38,7 @@ MAX_WAIT = 600.0
 QUICK_FAILURES = 4
 """After this many failures it is an outage: the delay grows however soon the vendor says to retry."""
 
-MAX_FAILURES = 14
+MAX_FAILURES = 21
 """How often the workflow waits before it retries one request, until the turn fails."""
 
 MAX_SAME_FAILURES = 3
@@ -90,7 +91,7 @@ def _may_be_retried(error: ModelError) -> bool:
 
 
 def _delay(error: ModelError, *, failures: int) -> float:
-    grown = FIRST_DELAY * 2.0**failures
+    grown = FIRST_DELAY * DELAY_GROWTH**failures
     requested = error.retry_after
     if requested is None:
         return min(grown, MAX_WAIT)

@@ -26,9 +26,10 @@ def test_agt_9_a_failure_that_passes_is_waited_out_with_growing_delays(error_typ
     error = ModelError(error_type, "later")
     waits = [judge(error, failures=failures) for failures in range(MAX_FAILURES)]
     seconds = [wait.wait_seconds or 0 for wait in waits]
-    assert seconds[:6] == [0.5, 1, 2, 4, 8, 16]
+    assert seconds[:3] == [0.5, 0.75, 1.125]
     assert seconds == sorted(seconds)
-    assert 2_700 < sum(seconds) < 3_000
+    assert 48 * 60 < sum(seconds) < 60 * 60, "patience for an outage of the usual kind"
+    assert sum(seconds[:10]) < 60, "a recovery within the first minute is noticed soon"
     assert seconds[-1] == MAX_WAIT
     assert {(wait.wait_type, bool(wait.wait_reason)) for wait in waits} == {(error_type, True)}
     with pytest.raises(ApplicationError) as raised:
@@ -50,11 +51,11 @@ def test_agt_9_a_retry_after_is_waited_out_by_the_workflow_capped(retry_after: f
     assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason, wait_type="rate_limited")
 
 
-@pytest.mark.parametrize("retry_after", [0, 2, 5, 30])
+@pytest.mark.parametrize("retry_after", [0, 3, 5, 30])
 def test_agt_9_an_outage_is_waited_out_whatever_short_time_the_vendor_names(retry_after: float) -> None:
     error = ModelError("rate_limited", "later", retry_after=retry_after)
-    waits = [judge(error, failures=failures).wait_seconds for failures in range(4, 7)]
-    assert waits == [max(8, retry_after), max(16, retry_after), max(32, retry_after)]
+    waits = [judge(error, failures=failures).wait_seconds for failures in (3, 4, 9)]
+    assert waits == [retry_after, max(2.53125, retry_after), pytest.approx(max(19.22, retry_after), abs=0.01)]
 
 
 def test_agt_9_temporal_retries_a_model_call_as_long_as_the_turn_has_time() -> None:
@@ -100,9 +101,9 @@ def test_agt_9_what_a_changed_request_may_survive_is_returned_as_a_value(kind: s
     ("error", "attempt", "same", "delay"),
     [
         (ModelError("overloaded", "busy"), 1, 0, 0.5),
-        (ModelError("overloaded", "busy"), 2, 0, 1),
+        (ModelError("overloaded", "busy"), 2, 0, 0.75),
         (ModelError("overloaded", "busy", retry_after=60), 1, 0, None),
-        (ModelError("provider_error", "odd", lasting="odd"), 2, 2, 1),
+        (ModelError("provider_error", "odd", lasting="odd"), 2, 2, 0.75),
         (ModelError("provider_error", "odd", lasting="odd"), 3, 3, None),
         (ModelError("auth", "no key"), 1, 0, None),
         (ModelError("context_too_long", "?"), 1, 0, None),
