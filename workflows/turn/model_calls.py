@@ -220,7 +220,7 @@ class ModelCalls:
         A model that does not answer is the cause, not the turn's time that it used up.
         """
         if previous.wait_type == "timeout":
-            fail("timeout", previous.wait_reason)
+            fail("timeout", f"{previous.wait_reason} The turn has no time left to ask again.")
         self._scope.turn.budgets.fail_out_of_time(wait=wait, reason=previous.wait_reason)
 
     def _quick_reads(self) -> QuickReads | None:

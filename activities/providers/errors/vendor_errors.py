@@ -99,8 +99,8 @@ def error_from(
     refusal = attachment_refusal(
         parsed.status if status < 400 else status, parsed.codes, parsed.message, parameter=parsed.parameter
     )
-    if refusal and kind == "provider_error":
-        kind = "bad_request"  # llama.cpp's 500 for an image
+    if refusal and status == 500 and kind == "provider_error":
+        kind = "bad_request"  # llama.cpp, for an image
     retry_after, should_retry = _retry_after(status, headers, parsed, kind, now=now), should_retry_of(headers)
     lasting = "" if retry_after is not None or should_retry else _lasting(status, parsed, kind)
     return ModelError(
@@ -225,7 +225,7 @@ _MESSAGE_FIELDS = ("Message", "msg", "error_message", "error_description", "titl
 
 
 def _parsed(raw: object) -> object:
-    """Return the error that a router wraps as JSON, as text, or as an object."""
+    """Return what a router wraps, parsed if it is JSON."""
     if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
         with suppress(ValueError, RecursionError):
             return json.loads(raw)
