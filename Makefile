@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+# With the tools of those who change the code. It depends on the first one, so that pip never runs twice at once.
+DEVELOPER := $(VENV)/installed-for-developers
 
 # A test run starts dozens of Python processes, which would each compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,13 +34,13 @@ FAST_TESTS := tests/architecture tests/models turnkeeper/models
 
 test: fast-tests slow-tests ## run every test
 
-fast-tests: $(INSTALLED)
+fast-tests: $(DEVELOPER)
 	$(BIN)/pytest --numprocesses=auto $(FAST_TESTS)
 
-slow-tests: $(INSTALLED)
+slow-tests: $(DEVELOPER)
 	$(BIN)/pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(addprefix --ignore=,$(FAST_TESTS))
 
-test-live: $(INSTALLED) ## call the real vendors whose key is set; costs a few cents
+test-live: $(DEVELOPER) ## call the real vendors whose key is set; costs a few cents
 	$(BIN)/pytest -rs tests/live
 
 # Also SESSIONS, SEED, REPORT=<file>, and BUSY=1, which keeps all cores busy with another program.
@@ -47,43 +49,49 @@ SESSIONS ?= 10
 PEOPLE ?= 10
 SEED ?= 1
 
-soak: $(INSTALLED) ## kill, freeze and disconnect a stack under load, then check it; MINUTES=20 SEED=1 BUSY=1
+soak: $(DEVELOPER) ## kill, freeze and disconnect a stack under load, then check it; MINUTES=20 SEED=1 BUSY=1
 	@$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --sessions $(SESSIONS) --seed $(SEED) \
 		$(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
 
-team-day: $(INSTALLED) ## let three tenants work with keys while services are killed; MINUTES=30 PEOPLE=10
+team-day: $(DEVELOPER) ## let three tenants work with keys while services are killed; MINUTES=30 PEOPLE=10
 	@$(BIN)/python -m tests.faults.team_day --minutes $(MINUTES) --people $(PEOPLE) --seed $(SEED) \
 		$(if $(REPORT),--report $(REPORT))
 
 # Also FUZZ_SEED. FUZZ_PHASES=fuzzing omits the fixed cases that follow from the OpenAPI document.
 CASES ?= 20000
 
-fuzz: $(INSTALLED) ## send generated requests and check every response; CASES=20000
+fuzz: $(DEVELOPER) ## send generated requests and check every response; CASES=20000
 	FUZZ_CASES=$(CASES) $(BIN)/pytest -s tests/fuzz
 
 check: lint fast-tests ## format, lint, types, import contracts and the fast tests: under a minute
 
-lint: $(INSTALLED)
+lint: $(DEVELOPER)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## run the benchmarks; results in benchmarks/RESULTS.md
+bench: $(DEVELOPER) ## run the benchmarks; results in benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
 
 # ARGUMENTS='--turns 20 --conversations 1 --print' for a short trial.
-bench-peers: $(INSTALLED) ## run the same work through other libraries, which it installs; results in the same file
+bench-peers: $(DEVELOPER) ## run the same work through other libraries, which it installs; results in the same file
 	@$(BIN)/python -m benchmarks.peers $(ARGUMENTS)
 
-pictures: $(INSTALLED) ## take the README's pictures again; needs Chromium
+pictures: $(DEVELOPER) ## take the README's pictures again; needs Chromium
 	$(BIN)/python docs/pictures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv --upgrade-deps $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-		--editable '.[dev]'
+		--editable '.[anthropic,openai,postgres,prices,redis]'
 # pip compiles on one core, which takes as long as all else. A file that is no valid module is nobody's concern.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@touch $@
+
+$(DEVELOPER): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+		--editable '.[dev]'
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@

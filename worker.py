@@ -83,7 +83,7 @@ def build_worker(
     summaries = SummaryActivities(model_client)
     tooling = ToolActivities(tools, texts)
     task_texts = TaskTextActivities(texts)
-    hand_off = HandOffActivities(model_client, texts, stores.blobs, client)
+    hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
@@ -99,6 +99,7 @@ def build_worker(
             summaries.summarise,
             tooling.list_tools,
             tooling.call_tool,
+            tooling.preview_changes,
             task_texts.read_large_text,
             task_texts.keep_large_result,
             hand_off.condense_history,

@@ -85,7 +85,7 @@ class ArchiveActivities:
     async def _ask_workflow(self, order: ArchiveOrder) -> ArchiveMove:
         try:
             query = ArchiveMoveQuery(move=order.move)
-            move = await query_own_workflow(self._client, "get_archive_move", query, ArchiveMove)
+            move = await query_own_workflow(self._client, "internal_archive_move", query, ArchiveMove)
         except WorkflowSilentError as error:
             raise ApplicationError(str(error), type=ARCHIVE_UNAVAILABLE) from error
         if move.digest != order.digest:

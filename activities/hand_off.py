@@ -26,12 +26,19 @@ from turnkeeper.models.session.tasks.hand_off_messages import (
 from turnkeeper.models.session.tasks.task_arguments import read_run_task
 from turnkeeper.models.tasks.condensing import LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.models.transcript.trajectory import Usage
+from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.ranking.bm25 import rank
 from turnkeeper.stores.tasks.hand_off import store_hand_off
+
+PAGE_BYTES = 1_000_000
+"""Maximum of a page of the archive, as JSON."""
+
+ARCHIVE_IS_DOWN = "Earlier turns are in the archive, which could not be read."
 
 OVER_BUDGET = "The turn's budget is used up."
 
@@ -39,10 +46,13 @@ OVER_BUDGET = "The turn's budget is used up."
 class HandOffActivities:
     """The activities that hand off a conversation, where that needs more than the session's own state."""
 
-    def __init__(self, model_client: ModelClient, texts: LargeTexts, blobs: Blobs, client: Client) -> None:
+    def __init__(
+        self, model_client: ModelClient, texts: LargeTexts, blobs: Blobs, archive: Archive, client: Client
+    ) -> None:
         self._model_client = model_client
         self._texts = texts
         self._blobs = blobs
+        self._archive = archive
         self._client = client
 
     @activity.defn
@@ -108,7 +118,9 @@ class HandOffActivities:
         """
         request, presets = read_run_task(call.args), call.presets or HandOffPresets()
         try:
-            inherited = await self._inheritance(request, presets) if request.inherits_history else None
+            inherited, trouble = None, list[str]()
+            if request.inherits_history:
+                inherited, trouble = await self._inheritance(request, presets)
             prepared = prepare_task(request, now=call.now, inherited=inherited, presets=presets, rank=rank)
         except TaskValidationError as error:
             return PreparedSubTask(error=f"{error} (got {error.value})")
@@ -117,15 +129,47 @@ class HandOffActivities:
         session_id = current_session_id()
         task_id = sibling_id(call.task_id, of=session_id)
         prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
-        notes = [warning.message for warning in prepared.warnings]
         return PreparedSubTask(
-            context=prepared.context, to_condense=to_condense, attachments=prepared.attachments, notes=notes
+            context=prepared.context,
+            report=prepared.report,
+            to_condense=to_condense,
+            attachments=prepared.attachments,
+            notes=[*prepared.notes, *trouble],
         )
 
-    async def _inheritance(self, request: TaskRequest, presets: HandOffPresets) -> Inheritance:
-        policy = policy_of(request, presets, inherits=True)
-        state = await query_own_workflow(
-            self._client, "get_conversation_state", StateRequest(limit=policy.max_read), ConversationState
-        )
-        turns = await self._texts.resolve_answers(current_session_id(), state.messages)
-        return Inheritance(policy).with_older(turns, has_older=state.has_more)
+    async def _inheritance(self, request: TaskRequest, presets: HandOffPresets) -> tuple[Inheritance, list[str]]:
+        """Return what the task inherits, from session and archive, and a note if the archive could not be read."""
+        inherited = Inheritance(policy_of(request, presets, inherits=True))
+        before: str | None = None
+        number = 0
+        for _ in range(MAX_PAGES):
+            page = StateRequest(before=before, limit=inherited.policy.max_read)
+            state = await query_own_workflow(self._client, "get_conversation_state", page, ConversationState)
+            turns = await self._texts.resolve_answers(current_session_id(), state.messages)
+            inherited = inherited.with_older(turns, has_older=state.has_more)
+            number = state.first_number or state.archived_count + 1
+            if inherited.is_enough:
+                return inherited, []
+            if number <= state.archived_count + 1:
+                break
+            before = state.messages[0].id
+        return await self._with_archived(inherited, before=number)
+
+    async def _with_archived(self, inherited: Inheritance, *, before: int) -> tuple[Inheritance, list[str]]:
+        """Add archived turns with numbers below `before`, the newest first."""
+        session_id = current_session_id()
+        for _ in range(MAX_PAGES):
+            try:
+                rows = await self._archive.page(
+                    session_id, before=before, limit=inherited.policy.max_read, max_bytes=PAGE_BYTES
+                )
+            except StoreUnavailableError:
+                return inherited, [ARCHIVE_IS_DOWN]
+            if [row.number for row in rows] != list(range(before - len(rows), before)) or not rows:
+                return inherited, [ARCHIVE_IS_DOWN]
+            turns = await self._texts.resolve_answers(session_id, [row.turn for row in rows])
+            before = rows[0].number
+            inherited = inherited.with_older(turns, has_older=before > 1)
+            if inherited.is_enough:
+                break
+        return inherited, []

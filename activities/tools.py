@@ -1,4 +1,4 @@
-"""Listing tools and calling one: the activities `list_tools` and `call_tool`."""
+"""Listing tools, calling one, and what a call would change: `list_tools`, `call_tool` and `preview_changes`."""
 
 import logging
 from typing import Protocol
@@ -11,10 +11,19 @@ from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
+from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.tools.tool_list import carried_bytes, digest_of
-from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolListCall, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.model_call import (
+    ChangePreviews,
+    PreviewCall,
+    ToolInvocation,
+    ToolList,
+    ToolListCall,
+    ToolSpec,
+)
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +45,10 @@ class ToolSource(Protocol):
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call. Failures are results. Raises `ServerLostError` if a second attempt may help."""
+        ...
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        """Return what a call of a built-in tool would change in a file, with `max_bytes` of difference as JSON."""
         ...
 
 
@@ -73,6 +86,24 @@ class ToolActivities:
                 return ToolResult(outcome=f"{invocation.name} was not called: {_UNREADABLE}", status="error")
             result = await self._call_or_raise(invocation_with_args.model_copy(update={"session_id": session_id}))
             return await self._texts.keep_result(session_id, result, invocation.inline_bytes)
+
+    @activity.defn
+    async def preview_changes(self, call: PreviewCall) -> ChangePreviews:
+        """Return what calls would change in files, each on its own. Nothing is written.
+
+        A second attempt looks at the files as they are then.
+        """
+        session_id = current_session_id()
+        async with heartbeating():
+            changes = {one.call_id: await self._preview(session_id, one, call.max_bytes) for one in call.calls}
+        return ChangePreviews(changes=changes)
+
+    async def _preview(self, session_id: WorkflowId, invocation: ToolInvocation, max_bytes: int) -> FileChange:
+        with_args = await self._texts.resolve_call(session_id, invocation)
+        if with_args is None:
+            return FileChange(note=NO_DIFFERENCE)
+        invocation = with_args.model_copy(update={"session_id": session_id})
+        return await self._toolbox.preview(invocation, max_bytes=max_bytes)
 
     async def _call_or_raise(self, invocation: ToolInvocation) -> ToolResult:
         """Call the tool. A lost server fails the attempt; on the last attempt it is the result."""

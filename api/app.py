@@ -20,6 +20,7 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
+from turnkeeper.api.http.problem_page import ProblemPageMiddleware
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
@@ -41,6 +42,7 @@ from turnkeeper.api.routes import (
     tasks,
 )
 from turnkeeper.api.routes.contents import attachments, blobs
+from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -84,7 +86,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     process. The caller closes it.
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates, closing = Authenticator(settings.auth, stores.api_keys), RequestRates(settings), Closing()
+    authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
+    closing, web_ui = Closing(), WebUi(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -96,6 +99,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
             services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
+            await web_ui.close()
             await services.close()
 
     app = _Gateway(
@@ -104,7 +108,6 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         summary="Durable AI-agent sessions on Temporal.",
         lifespan=lifespan,
         routes=list(ROUTES.routes),
-        dependencies=[Depends(reject_unknown_parameters)],
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "This gateway."}],
         docs_url=None,
@@ -115,6 +118,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
+    web_ui.install(app)
     app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
@@ -123,6 +127,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
+    app.add_middleware(ProblemPageMiddleware)
     app.add_middleware(ClosingMiddleware, closing=closing)
     app.add_middleware(ResponseHeadersMiddleware)
     return app

@@ -23,7 +23,10 @@ async def get_services(request: Request) -> Services:
 
 
 async def reject_unknown_parameters(request: Request) -> None:
-    """Reject query parameters that the route doesn't have, so that no option is silently ignored (API-2)."""
+    """Reject query parameters that the route doesn't have, so that no option is silently ignored (API-2).
+
+    A page ignores them: mail filters, chats and analytics add their own to every link.
+    """
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or not request.query_params:
         return

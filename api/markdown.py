@@ -20,12 +20,14 @@ import nh3
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock
+from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from turnkeeper.api import problems
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.texts.formulas import leave_formulas
 from turnkeeper.stores.recent_texts import RecentTexts
 
 MAX_TEXTS = 64
@@ -53,8 +55,19 @@ _ELEMENTS = {
     *("a", "p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ol", "ul", "li"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
-_ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}, "th": {"align"}, "td": {"align"}}
+_ATTRIBUTES = {
+    "a": {"href", "title"},
+    "code": {"class"},
+    "li": {"class"},
+    "ol": {"start"},
+    "th": {"align"},
+    "td": {"align"},
+}
 _MAX_LANGUAGE_CHARS = len("language-") + 40
+
+_LINKED = {"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False}
+_TASK_BOXES = {"[ ] ": "☐ ", "[x] ": "☑ ", "[X] ": "☑ "}
+_TASK_CLASS = "task"
 
 
 class UnrenderableError(TurnkeeperError):
@@ -137,8 +150,18 @@ def as_written(text: str) -> str:
 # ---- the parser
 
 
+class _Parser(MarkdownIt):
+    def normalizeLinkText(self, link: str) -> str:  # noqa: N802
+        """Return a bare address as it is written. The parser's own function decodes it, and drops a long one."""
+        return link
+
+
 def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("js-default", {"html": False, "breaks": True})
+    parser = leave_formulas(_Parser("js-default", {"html": False, "breaks": True, "linkify": True}))
+    # Only addresses with a scheme: README.md and e.g are no hosts.
+    assert parser.linkify is not None  # noqa: S101  # a dependency
+    parser.linkify.set(_LINKED).add("ftp:", None).add("//", None)
+    parser.core.ruler.push("tasks", _mark_tasks)
     parser.inline.ruler.before("text", "in_time", _inline_in_time)
     parser.block.ruler.before(
         "table", "in_time", _block_in_time, {"alt": ["paragraph", "reference", "blockquote", "list"]}
@@ -147,6 +170,16 @@ def _build_parser() -> MarkdownIt:
     for cell in ("th_open", "td_open"):
         parser.add_render_rule(cell, _cell_without_style)
     return parser
+
+
+def _mark_tasks(state: StateCore) -> None:
+    """Show the box of a task in a list, `[ ]` or `[x]`, as a sign."""
+    for item, _, inline in zip(state.tokens, state.tokens[1:], state.tokens[2:], strict=False):
+        box = inline.content[:4]
+        if item.type == "list_item_open" and inline.children and box in _TASK_BOXES:
+            first = inline.children[0]
+            first.content = _TASK_BOXES[box] + first.content[len(box) :]
+            item.attrSet("class", _TASK_CLASS)
 
 
 def _check_time(env: EnvType) -> bool:
@@ -188,7 +221,9 @@ def _cell_without_style(
 
 
 def _filter_attribute(element: str, attribute: str, value: str) -> str | None:
-    """Allow a code block the class that names its language, and no other class."""
+    """Allow code the class that names its language, the item of a task list its own, and no other class."""
+    if attribute == "class" and element == "li":
+        return value if value == _TASK_CLASS else None
     if attribute == "class":
         return value if value.startswith("language-") and len(value) <= _MAX_LANGUAGE_CHARS else None
     return value

@@ -11,6 +11,7 @@ ProblemName = Literal[
     "forbidden",
     "foreign-host",
     "foreign-origin",
+    "proxied",
     "unknown-session",
     "unknown-task",
     "unknown-prompt",
@@ -52,6 +53,7 @@ TITLES: dict[ProblemName, str] = {
     "forbidden": "Not allowed",
     "foreign-host": "Unknown host",
     "foreign-origin": "Request from another site",
+    "proxied": "Request through a proxy",
     "unknown-session": "Session not found",
     "unknown-task": "Task not found",
     "unknown-prompt": "Prompt not found",
@@ -92,6 +94,7 @@ MEANINGS: dict[ProblemName, tuple[int, str]] = {
     "forbidden": (403, "the caller's role may not do this; the text names the role that may"),
     "foreign-host": (403, "the `Host` is not one of the gateway's names"),
     "foreign-origin": (403, "a web page of another site sent the request"),
+    "proxied": (403, "the request came through a proxy, and the gateway asks nobody for a key"),
     "unknown-session": (404, "there is no such session"),
     "unknown-task": (404, "there is no such task"),
     "unknown-prompt": (404, "the session never had this prompt"),
@@ -135,6 +138,11 @@ FOREIGN_ORIGIN = (
     "{page} sent this request, and only the gateway's own page may. If people open the gateway at that address, set "
     "public_url to it."
 )
+PROXIED = (
+    "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone at "
+    "the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys create`, "
+    "or set auth.oidc.issuer."
+)
 PAGE_OF_ORIGIN = "A web page of {origin}"
 PAGE_OF_ANOTHER_SITE = "A web page of another site"
 
@@ -157,6 +165,7 @@ TOO_MANY_CONNECTIONS = (
     "The gateway already has {limit:,} connections. Try again, or set api_max_connections to allow more."
 )
 METHOD_NOT_ALLOWED = "{path} doesn't support {method}. Supported: {allowed}."
+NOTHING_THERE = "There is nothing at {path}."
 OTHER_HTTP_ERROR = "{method} {path}: {phrase}."
 INTERNAL = "Internal error. The gateway's log has the details."
 
@@ -250,11 +259,13 @@ DELETION_NOT_PERMITTED = (
 
 # ---- page
 
+NO_WEB_UI = "This gateway serves no Temporal Web UI."
 RENDERER_BUSY = "Too many texts are being rendered. Try again in a moment."
 
 # ---- AI SDK
 
 SILENT_WORKER_NOTICE = "Your message is safe. It is answered as soon as a worker is available."
+DECISION_AWAITED_NOTICE = "An earlier message needs a decision on a tool call first. Then this one is answered."
 ANSWER_RESTARTED = "The answer is being written again. The turn continues: resume the stream to see it."
 SESSION_CLOSED = "The session is {status}; this turn has no answer."
 STREAM_BROKEN = "The connection ended before the turn did. The turn continues: resume the stream to see the rest."

@@ -34,10 +34,17 @@ from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.http.methods import allowed_methods, original_method
 from turnkeeper.api.http.response_headers import HEADERS
 from turnkeeper.api.problem_texts import ProblemName
-from turnkeeper.models.errors import RejectedError, RejectionReason, TaskValidationError, TurnkeeperError, preview
+from turnkeeper.models.errors import (
+    RejectedError,
+    RejectionReason,
+    TaskErrorType,
+    TaskValidationError,
+    TurnkeeperError,
+    preview,
+)
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import error_type_of, reason_of
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -46,10 +53,12 @@ LimitName = Literal["rate_limit", "prompt_rate_limit", "max_streams_per_key", "m
 
 
 class FieldError(BaseModel):
-    """An invalid field: its path, what is allowed, and for tasks the shortened value."""
+    """An invalid field: its path, what is allowed, what kind of error it is, and for tasks the shortened value."""
 
     field: str
     reason: str
+    error_type: TaskErrorType | None = None
+    """For programs; absent where only the session knows the field."""
     value: str | None = None
 
 
@@ -161,6 +170,11 @@ def foreign_origin(origin: str | None) -> ProblemError:
     return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
 
 
+def proxied(header: str) -> ProblemError:
+    """403: without keys, a request came through a proxy, which has added `header`."""
+    return ProblemError(403, "proxied", texts.PROXIED.format(header=header))
+
+
 def unknown_session(workflow_id: WorkflowId) -> ProblemError:
     """404: it never existed, was deleted, or is another tenant's."""
     return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id_of(workflow_id)))
@@ -225,6 +239,11 @@ def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
 def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
     """409: a copy of something else was begun with the id."""
     return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
+
+
+def no_web_ui() -> ProblemError:
+    """404: the gateway serves no Web UI of Temporal, or not to this caller."""
+    return ProblemError(404, "not-found", texts.NO_WEB_UI)
 
 
 def temporal_unreachable() -> ProblemError:
@@ -371,7 +390,8 @@ def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
         case RejectedError():
             return rejected(error.reason, error.message, field=error.field)
         case TaskValidationError():
-            return _invalid(str(error), [FieldError(field=error.field, reason=error.reason, value=error.value)])
+            field = FieldError(field=error.field, reason=error.reason, error_type=error.error_type, value=error.value)
+            return _invalid(str(error), [field])
         case StoreUnavailableError():
             return archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error))
         case RequestValidationError():
@@ -387,7 +407,9 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
     # The path begins with the part of the request. For JSON that can't be parsed, a character position follows.
     path = [] if error["type"] == "json_invalid" else error["loc"][1:]
     value = preview(error["input"]) if is_of_task else None
-    return FieldError(field=field_path(path) or "body", reason=reason_of(error), value=value)
+    return FieldError(
+        field=field_path(path) or "body", reason=reason_of(error), error_type=error_type_of(error), value=value
+    )
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -399,7 +421,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     if status == 405:
         return await _on_other_method(request)
     name: ProblemName = "not-found" if status == 404 else "invalid"
-    detail = texts.OTHER_HTTP_ERROR.format(
+    template = texts.NOTHING_THERE if status == 404 else texts.OTHER_HTTP_ERROR
+    detail = template.format(
         method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
     )
     headers = getattr(error, "headers", None) or {}

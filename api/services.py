@@ -104,7 +104,7 @@ class Services:
         )
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
-        approvals = TaskApprovals(reader)
+        approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
         forgotten_tasks = ForgottenTasks(client, stores.index)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)

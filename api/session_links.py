@@ -9,7 +9,7 @@ from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, web_ui_origin
 
 
 def session_path(workflow_id: WorkflowId) -> str:
@@ -71,8 +71,9 @@ def requested_input(options: StartSession, settings: Settings, workflow_id: Work
 
 
 def session_links(settings: Settings, workflow_id: WorkflowId, *, namespace: str) -> SessionLinks:
-    embedded = EmbeddedServer.recorded(settings.state_dir)
-    ui_url = settings.temporal_ui_url or (embedded.ui_url if embedded else None)
+    ui_url = settings.temporal_ui_url
+    if ui_url is None and web_ui_origin(settings) is not None:
+        ui_url = f"{settings.gateway_url}{WEB_UI_PATH}"
     path = f"/namespaces/{namespace}/workflows/{workflow_id}"
     return SessionLinks(
         conversation=f"{session_path(workflow_id)}/conversation",

@@ -85,7 +85,6 @@ def _summarise(session: Session, history: ConversationHistoryConfig) -> None:
     session.context.insert_summary(
         SummaryOutcome(text=answer(request).text),
         of=evicted,
-        first_n=history.preserve_first_n,
         view_bytes=session.config.limits.view_bytes,
     )
 

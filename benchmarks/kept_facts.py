@@ -3,8 +3,8 @@
 The cases are in `kept_facts.json`: conversations of 500 messages, of which the policies keep 50. Each has one fact that
 the task asks for: said long ago, in the middle of a long text, both, or (as a control) a moment ago. The rest is other
 talk, some of it `near`: it has the task's words too, and not the fact. A fact is kept if it is in the task's first
-prompt. Threads can keep what was said long ago, and condensing what stands in a long text. Texts are condensed by the
-offline model: how well another one condenses is not measured.
+prompt. Threads keep what was said long ago, with its whole text as far as there is room; condensing keeps what stands
+in a long text. Texts are condensed by the offline model: how well another one condenses is not measured.
 """
 
 import json
@@ -21,6 +21,7 @@ from turnkeeper.models.tasks.condensing import batches, condensed_prompt, read_a
 from turnkeeper.stores.ranking.bm25 import rank
 
 CASES = Path(__file__).with_name("kept_facts.json")
+THREADS = Path(__file__).with_name("written_threads.json")
 NOW = "2027-01-01T12:00:00Z"
 MAX_MS = 50
 RUNS = 10
@@ -37,7 +38,7 @@ KINDS = {"old": "said long ago", "long": "in a long text", "old and long": "both
 
 KEPT_KINDS: Mapping[str, frozenset[str]] = {
     "truncation": frozenset({"recent"}),
-    "relevant threads": frozenset({"old", "recent"}),
+    "relevant threads": frozenset(KINDS),
     "semantic compression": frozenset({"long", "recent"}),
     "both": frozenset(KINDS),
 }
@@ -76,6 +77,27 @@ def read_cases() -> list[dict[str, Any]]:
     return [{**case, "history": _history(case, stored)} for case in stored["cases"]]
 
 
+def read_threads(exchanges: int) -> list[dict[str, Any]]:
+    """Return cases of ten threads that people could have written, in conversations of n exchanges.
+
+    Each conversation has all ten threads, at different places, and is filled up with other talk. Only one of them has
+    the fact that the case's task needs: in most, far into a long answer.
+    """
+    threads, filler = json.loads(THREADS.read_text()), json.loads(CASES.read_text())["filler"]
+    return [{**thread, "history": _around(thread, threads, exchanges, filler)} for thread in threads]
+
+
+def _around(
+    thread: Mapping[str, Any], threads: Sequence[Mapping[str, Any]], count: int, filler: list[list[str]]
+) -> list[dict[str, str]]:
+    exchanges = [_filler(number, filler) for number in range(count)]
+    places = {(number * 7 + 3) % count: other for number, other in enumerate(threads) if other is not thread}
+    for place, one in {**places, count * 2 // 5: thread}.items():
+        user, assistant = one["exchange"]
+        exchanges[place] = {"user": user, "assistant": assistant}
+    return _messages(exchanges)
+
+
 def keeps(case: Mapping[str, Any], policy: Mapping[str, object]) -> bool:
     """Return whether the fact is in the first prompt of the case's task, beyond the description."""
     request = CreateTask.model_validate(
@@ -104,6 +126,10 @@ def _history(case: Mapping[str, Any], stored: Mapping[str, Any]) -> list[dict[st
         exchanges[number * count // (len(near) + 2)] = {"user": user, "assistant": assistant}
     fact = {name: _padded(case, name, stored["padding"]) for name in ("user", "assistant")}
     exchanges[min(round(case["at"] * count), count - 2)] = fact
+    return _messages(exchanges)
+
+
+def _messages(exchanges: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
     return [
         {"role": role, "content": exchange[role], "timestamp": NOW}
         for exchange in exchanges

@@ -17,7 +17,6 @@ from uuid import uuid4
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowHandle
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 
 from benchmarks.environment import BOUND
@@ -27,6 +26,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationUpdate
 from turnkeeper.ops.demo.environment import demo_environment
 from turnkeeper.ops.local.supervisor import keep_running
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 KILLS = 10
 BUSY, IDLE = 3, 2
@@ -87,7 +87,7 @@ async def _supervised() -> AsyncIterator[tuple[Client, Any]]:
             scripts.mkdir(parents=True)
             for name, script in SCRIPTS.items():
                 (scripts / f"{name}.json").write_text(json.dumps(script))
-            client = await Client.connect(environment.server.address, data_converter=pydantic_data_converter)
+            client = await Client.connect(environment.server.address, data_converter=DATA_CONVERTER)
             async with keep_running("The worker", environment.worker, lambda line: None, stop_seconds=BOUND):
                 yield client, environment.worker
 

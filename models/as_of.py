@@ -30,6 +30,8 @@ class AsOf(Frozen):
     """The workflow tasks that a state depends on, beyond what the worker has replayed from the history."""
 
     run_id: str
+    first_run_id: str = ""
+    """The run that the session began with: another session can have the same id later."""
     task: WorkflowTaskStart
     """The last one that changed the session."""
     earlier_tasks: tuple[WorkflowTaskStart, ...] = ()

@@ -17,6 +17,8 @@ TurnExitError
 """
 
 import json
+from collections.abc import Mapping
+from itertools import islice
 from typing import Literal, NoReturn
 
 ErrorType = Literal[
@@ -136,17 +138,32 @@ def preview(value: object) -> str:
     ("'system'", 'null', 'an array of 2', "xx' ... 5,000 characters")
     >>> preview(True), preview(17), preview(10**5_000)
     ('true', '17', 'a huge number')
+    >>> preview({"contnet": "x", "metadata": {}}), preview({})
+    ("an object with the keys 'contnet', 'metadata'", 'an object without keys')
     """
     if isinstance(value, str):
         return ascii(value) if len(value) <= 60 else f"{value[:60]!a} ... {len(value):,} characters"
     if isinstance(value, list | tuple):
         return f"an array of {len(value)}"
-    if isinstance(value, dict):
-        return f"an object of {len(value)} keys"
+    if isinstance(value, Mapping):
+        return _preview_of_keys(value)
     if isinstance(value, int) and abs(value) >= _HUGE:
         return "a huge number"
     return json.dumps(value) if isinstance(value, int | float | None) else "no JSON value"
 
+
+def _preview_of_keys(value: Mapping[object, object]) -> str:
+    """Return the first keys, so that a misspelt one is seen."""
+    if not value:
+        return "an object without keys"
+    keys = ", ".join(ascii(str(key)[:MAX_KEY_CHARS]) for key in islice(value, MAX_KEYS))
+    more = f" and {len(value) - MAX_KEYS:,} more" if len(value) > MAX_KEYS else ""
+    return f"an object with the keys {keys}{more}"
+
+
+MAX_KEYS = 8
+MAX_KEY_CHARS = 32
+"""Of an object in an error message."""
 
 _HUGE = 2**63
 """Python itself raises for numbers of some thousand digits."""

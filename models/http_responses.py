@@ -143,6 +143,8 @@ class SessionDescription(Frozen):
     turn_count: int | None = None
     queue_length: int | None = None
     usage: Usage | None = None
+    tasks_usage: Usage | None = None
+    """What its tasks have used of it, as far as they have ended."""
     archived_count: int | None = None
     """How many of the oldest turns are in the archive only."""
     archive: ArchiveReport | None = None
@@ -242,7 +244,7 @@ class Task(Frozen):
     workflow_id: PublicId
     title: str | None = None
     description: str | None = None
-    """The beginning of what the task was asked to do; null of a task that a session has started itself."""
+    """The beginning of what the task was asked to do."""
     status: TaskStatus
     status_message: str | None = None
     """One line: what the agent has reported last, or what is waited for."""
@@ -254,6 +256,8 @@ class Task(Frozen):
     """When its newest turn began or ended."""
     url: str
     temporal_url: str | None = None
+    context: HandOffReport | None = None
+    """What was handed over of the conversation that led to it; null if that is unknown."""
     approvals: int = 0
     """How many tool calls wait for a person, those of tasks below it included."""
     condensed: CondensedTexts | None = None

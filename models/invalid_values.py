@@ -7,6 +7,7 @@ repeats the value.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from turnkeeper.models.errors import TaskErrorType
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, ID_RULE
 
 CALL_ID_RULE = "a call's id, as turn.step.index"
@@ -60,6 +61,18 @@ def reason_of(error: Mapping[str, Any]) -> str:
     return message[:1].lower() + message[1:] if message.startswith("Input") else message
 
 
+def error_type_of(error: Mapping[str, Any]) -> TaskErrorType:
+    """Return the kind of one item of `ValidationError.errors()`, for programs (TSK-1).
+
+    >>> [error_type_of({"type": kind}) for kind in ("missing", "int_parsing", "bool_type", "string_too_long")]
+    ['missing_field', 'type_error', 'type_error', 'invalid_value']
+    """
+    kind = str(error["type"])
+    if kind in ("missing", "union_tag_not_found"):
+        return "missing_field"
+    return "type_error" if kind.endswith(("_type", "_parsing")) else "invalid_value"
+
+
 def unknown_name(allowed: str) -> str:
     """Return the reason for an unknown field; `allowed` lists the known ones."""
     return f"unknown field (allowed: {allowed or 'none'})"
@@ -72,7 +85,12 @@ def _pattern(context: Context) -> str:
     return f"must be {_PATTERNS[pattern]}" if pattern in _PATTERNS else f"must match {pattern}"
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed.
+
+    >>> counted(1, "prompt"), counted(1_200, "character")
+    ('1 prompt', '1,200 characters')
+    """
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
@@ -100,11 +118,11 @@ _REASONS: dict[str, Callable[[Context], str]] = {
     "missing": lambda context: "is required",
     "extra_forbidden": lambda context: unknown_name(context["allowed"]) if "allowed" in context else "unknown field",
     "string_pattern_mismatch": _pattern,
-    "string_too_short": lambda context: f"must have at least {_counted(context['min_length'], 'character')}",
-    "string_too_long": lambda context: f"may have at most {_counted(context['max_length'], 'character')}",
+    "string_too_short": lambda context: f"must have at least {counted(context['min_length'], 'character')}",
+    "string_too_long": lambda context: f"may have at most {counted(context['max_length'], 'character')}",
     "string_unicode": lambda context: "must be valid Unicode",
-    "too_short": lambda context: f"must have at least {_counted(context['min_length'], 'item')}",
-    "too_long": lambda context: f"may have at most {_counted(context['max_length'], 'item')}",
+    "too_short": lambda context: f"must have at least {counted(context['min_length'], 'item')}",
+    "too_long": lambda context: f"may have at most {counted(context['max_length'], 'item')}",
     "greater_than": lambda context: f"must be over {_number(context['gt'])}",
     "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
     "less_than": lambda context: f"must be under {_number(context['lt'])}",

@@ -5,6 +5,7 @@ months, so their JSON leaves out fields with default values. Only `Strict` model
 keys; the others ignore them, since older and newer code reads the data of running sessions (SES-19).
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from operator import eq
@@ -27,6 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, PydanticKnownError
 
 from turnkeeper.models.bounds import count_unencodable
+from turnkeeper.models.errors import preview
 from turnkeeper.models.invalid_values import unknown_name
 
 MAX_KEYS = 200
@@ -72,15 +74,17 @@ def _storable(text: str) -> str:
     return text
 
 
+StorableText = Annotated[str, AfterValidator(_storable)]
+"""A text that every database can store and search for."""
+
 Reason = Annotated[
-    str,
+    StorableText,
     Field(max_length=REASON_CHARS),
-    AfterValidator(_storable),
     WithJsonSchema({"type": "string", "maxLength": REASON_CHARS, "pattern": NO_NUL_PATTERN}),
 ]
 """Why a person did something, in their own words."""
 
-Person = Annotated[str, Field(max_length=PERSON_CHARS), AfterValidator(_storable)]
+Person = Annotated[StorableText, Field(max_length=PERSON_CHARS)]
 """The name of the person of a key or token."""
 
 
@@ -183,3 +187,18 @@ class Compact(Frozen):
             if not field.is_required():
                 fields["fields"][name]["serialization_exclude_if"] = partial(eq, field.get_default())
         return schema
+
+
+@dataclass(frozen=True)
+class UndecodablePayload:
+    """A payload with an unknown encoding, or whose data is not what its encoding says. Never valid as a value.
+
+    >>> str(UndecodablePayload(encoding="json/plain", size=7))
+    "7 bytes that can't be decoded as 'json/plain'"
+    """
+
+    encoding: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes that can't be decoded as {preview(self.encoding)}"

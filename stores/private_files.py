@@ -12,7 +12,7 @@ UMASK = 0o077
 _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _OURS = (
-    *("temporal.db*", "temporal.json", "temporal.new", "temporal.program"),
+    *("temporal.db*", "temporal.json", "temporal.new", "temporal.program", "temporal.loopback"),
     *("archive.db*", "gateway.json", "worker.json", "logs", "logs/*.log*"),
 )
 """Our files in a state directory. Others are not touched: the folder may have more in it."""

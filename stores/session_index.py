@@ -18,6 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, or_, select, tuple_, update
 
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
@@ -188,7 +189,7 @@ def _conditions(query: IndexQuery) -> list[ColumnElement[bool]]:
     if query.is_task:
         conditions.append(SESSIONS.c.parent.is_not(None))
     if query.text is not None:
-        conditions.append(SESSIONS.c.searched_text.contains(query.text.casefold(), autoescape=True))
+        conditions.append(SESSIONS.c.searched_text.contains(searchable(query.text), autoescape=True))
     if query.ids is not None:
         conditions.append(SESSIONS.c.session_id.in_(query.ids))
     return conditions
@@ -268,7 +269,7 @@ def _row(session: IndexedSession) -> dict[str, object]:
 
 
 def _searched_text(session_id: WorkflowId, title: str | None, preview: str | None) -> str:
-    return "\n".join((title or "", preview or "", session_id_of(session_id))).casefold()
+    return searchable("\n".join((title or "", preview or "", session_id_of(session_id))))
 
 
 _FIELDS = [field.name for field in fields(IndexedSession)]

@@ -13,6 +13,7 @@ from turnkeeper.stores.copies.row_copies import RowCopies
 from turnkeeper.stores.copies.unfinished import UnfinishedCopies
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.index_writer import IndexWriter
+from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.prompts import Prompts
 from turnkeeper.stores.session_index import SessionIndex
 from turnkeeper.stores.tasks.task_handles import TaskHandles
@@ -31,6 +32,7 @@ class Stores:
     prompts: Prompts
     task_handles: TaskHandles
     api_keys: ApiKeys
+    logins: Logins
     index: SessionIndex
     index_writer: IndexWriter
     audit: Audit
@@ -57,6 +59,7 @@ class Stores:
             Prompts(database),
             TaskHandles(database),
             ApiKeys(database),
+            Logins(database),
             index,
             IndexWriter(index),
             Audit(database),

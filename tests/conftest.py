@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression
 from temporalio.testing import WorkflowEnvironment
 
@@ -25,6 +24,7 @@ from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 settings.register_profile(
     "turnkeeper",
@@ -224,13 +224,13 @@ async def server_with(config: dict[str, str]) -> AsyncIterator[Client]:
     binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=binary,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         search_attributes=search_attributes.ALL,
         dev_server_log_level="error",
         dev_server_extra_args=dynamic_config(config),
     ) as server:
         yield await Client.connect(
             server.client.service_client.config.target_host,
-            data_converter=pydantic_data_converter,
+            data_converter=DATA_CONVERTER,
             grpc_compression=GrpcCompression.NONE,
         )

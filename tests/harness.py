@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
@@ -40,12 +39,13 @@ from turnkeeper.models.transcript.model_call import (
     ToolList,
     ToolSpec,
 )
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.worker import build_worker
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Answer = TypeVar("Answer")
 
@@ -100,7 +100,7 @@ def replayer() -> Replayer:
     return Replayer(
         workflows=[AgenticAIWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         build_id="tests",  # without one the SDK computes it of the code of every module, which takes a second
     )
 
@@ -220,6 +220,9 @@ class Tools:
         if self.run:
             return await self.run(invocation)
         return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        return FileChange(note=f"{invocation.args.get('path')} is a new file.", sha256="")
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})

@@ -43,6 +43,11 @@ REPEATABLE_TOOL_RETRIES = RetryPolicy(
 AT_MOST_ONCE = RetryPolicy(maximum_attempts=1)
 """For every other tool: if the worker dies during the call, the outcome stays unknown."""
 
+PREVIEW_TIMEOUT = timedelta(seconds=10)
+PREVIEW_PATIENCE = timedelta(seconds=25)
+PREVIEW_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=3)
+"""For the changes of files: without them, people are asked all the same (AGT-8)."""
+
 ARCHIVE_TIMEOUT = timedelta(seconds=10)
 ARCHIVE_PATIENCE = timedelta(seconds=25)
 ARCHIVE_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)

@@ -48,6 +48,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_prompt import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
@@ -59,7 +60,7 @@ with workflow.unsafe.imports_passed_through():
         state_of,
         updates_of,
     )
-    from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate
+    from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
@@ -67,6 +68,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
+    from turnkeeper.workflows.tasks.allowance_mail import AllowanceMail
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
     from turnkeeper.workflows.tasks.task_texts import with_whole_answer
@@ -95,7 +97,10 @@ class AgenticAIWorkflow:
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
-        self._new_run = NewRun(session, growth, self._archiving, self._parking, self._reporter)
+        self._allowance_mail = AllowanceMail(session)
+        self._new_run = NewRun(
+            session, growth, self._archiving, self._parking, is_signalling=lambda: self._is_signalling()
+        )
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
@@ -129,6 +134,7 @@ class AgenticAIWorkflow:
         self._web_ui.begin_run()
         self._parking.begin()
         self._reporter.begin()
+        self._allowance_mail.begin()
         if self._turn:
             self._archiving.begin_if_due()
             await self._run_to_end(self._turn)
@@ -140,7 +146,9 @@ class AgenticAIWorkflow:
             if session.queue.waiting and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.wait_for_room()
-            session.reject_waiting_if_full(now=workflow.now())
+                session.shrink_view_if_full()
+            if self._new_run.is_impossible():
+                session.reject_waiting(now=workflow.now())
             if session.queue.waiting:
                 await self._run_turn()
             elif self._can_close():
@@ -176,6 +184,10 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
+    def _is_signalling(self) -> bool:
+        """Return whether a signal to another session is pending."""
+        return self._reporter.is_sending or self._allowance_mail.is_sending
+
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(
             self._session,
@@ -207,6 +219,7 @@ class AgenticAIWorkflow:
         self._web_ui.update()
         await self._sub_tasks.cancel_all()
         await self._reporter.send()
+        await self._allowance_mail.flush()
         outcome = self._session.task_outcome
         if outcome and status == "ended":
             outcome = await with_whole_answer(outcome)
@@ -215,12 +228,14 @@ class AgenticAIWorkflow:
 
     # ---- signals and updates
 
-    @workflow.signal(description="Send a prompt: a JSON string, or {id?, text, attachments?, sent_at?, mode?}.")
+    @workflow.signal(
+        description="Send a prompt: a JSON string, or {id?, text, attachments?, sent_at?, mode?, retries?}."
+    )
     def prompt(self, p: Any = None, *rest: Any) -> None:
         """Queue a prompt; any input gets a fate (SES-5)."""
         accepted = self._receive(p, extra_arguments=len(rest))
         if accepted and accepted.mode == "interrupt" and self._turn:
-            self._turn.stop("Interrupted by a new prompt.")
+            self._turn.stop(TurnStop(cause="prompt"))
         self._web_ui.update()
 
     def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
@@ -245,6 +260,20 @@ class AgenticAIWorkflow:
             self._receive(prompt, extra_arguments=0)
         self._web_ui.update()
 
+    @workflow.signal(description="A task of this tree asks for what it may use. For our own sub-tasks.")
+    def request_allowance(self, request: Any = None, *rest: Any) -> None:
+        """Decide on the request; the answer is sent by signal (TSK-5)."""
+        with suppress(RejectedError):
+            self._session.answer_allowance_request(parse(AllowanceRequest, request))
+
+    @workflow.signal(description="What this task may use, from the root of its tree. For our own sub-tasks.")
+    def grant_allowance(self, answer: Any = None, *rest: Any) -> None:
+        """Record the root's answer to a request of this task (TSK-5)."""
+        if self._session.allowance is None:
+            return
+        with suppress(RejectedError):
+            self._session.allowance.receive(parse(AllowanceAnswer, answer))
+
     @workflow.signal(
         description="End the session after its queued prompts: nothing, a reason, or {reason?, discard_queue?}."
     )
@@ -268,14 +297,14 @@ class AgenticAIWorkflow:
         with report_rejections():
             self._session.queue.check_waiting(parse(WithdrawPrompt, request).id)
 
-    @workflow.update(description="Stop the running turn: {message_id, reason?}.")
+    @workflow.update(description="Stop the running turn: {message_id, reason?, stopped_by?}.")
     def cancel_turn(self, request: Any = None, *rest: Any) -> CancelReceipt:
         """Stop this turn if it is still running; a late call has no effect on the next turn (SES-8)."""
         cancel = parse(CancelTurn, request)
         running = self._session.turn
         if self._turn is None or running is None or running.message.id != cancel.message_id:
             return CancelReceipt(cancelling=False)
-        self._turn.stop(cancel.reason or "Stopped by the user.")
+        self._turn.stop(TurnStop(by=cancel.stopped_by, reason=cancel.reason))
         return CancelReceipt(cancelling=True)
 
     @cancel_turn.validator
@@ -384,14 +413,14 @@ class AgenticAIWorkflow:
         return turns.text(max_history, max_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="The turns that the replay text is made of: {max_history?}. For our own gateway.")
-    def get_replay_turns(self, request: Any = None) -> ReplayTurns:
+    def internal_replay_turns(self, request: Any = None) -> ReplayTurns:
         """Return the turns in the session; the gateway adds those in the archive (CTX-13)."""
         with self._answering_query():
             max_history = parse_replay_request(request).max_history
         return self._last_change.stamp(replay_turns_of(self._session, max_history))
 
     @workflow.query(description="What a copy of the session is made of, about 1 MB at most. For our own gateway.")
-    def get_session_snapshot(self, request: Any = None) -> SessionSnapshot:
+    def internal_session_snapshot(self, request: Any = None) -> SessionSnapshot:
         """Return the configuration, the turns in the session and the model's context (SES-18)."""
         with self._answering_query():
             parse(NoArgument, request)
@@ -408,7 +437,7 @@ class AgenticAIWorkflow:
         return pending.page(page.offset, page_bytes=self._session.config.limits.page_bytes)
 
     @workflow.query(description="Turns on their way to the archive: {move}. For our own activities.")
-    def get_archive_move(self, request: Any = None) -> ArchiveMove:
+    def internal_archive_move(self, request: Any = None) -> ArchiveMove:
         """Return the content of a pending move to the archive (AGT-2, SES-15)."""
         with self._answering_query():
             number = parse(ArchiveMoveQuery, request).move

@@ -49,7 +49,6 @@ class Archiving:
 
     def begin_if_due(self) -> None:
         """Start moving turns in the background, if there are too many."""
-        # Runs of releases without an archive never move anything; their next run does.
         if self._is_at_rest() and next_move(self._session):
             self._task = asyncio.create_task(run_in_background(self._move_while_due))
 

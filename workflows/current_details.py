@@ -1,11 +1,19 @@
 """A session's details in the Temporal Web UI (SES-17): Markdown, rendered with every change, never stored."""
 
+import re
+from datetime import datetime
+
+from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.task_view import SubTask
-from turnkeeper.models.transcript.trajectory import Usage, dollars
+from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
+
+MAX_TEXT_CHARS = 8_000
+"""Maximum characters of what all waiting calls show."""
 
 
 def render_current_details(session: Session) -> str:
@@ -21,10 +29,11 @@ def _facts(session: Session) -> list[str]:
     tools = ", ".join(tool.name for tool in session.offered_tools) if is_loaded else "loaded at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
+        *_last_turn(session),
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
         f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
-        f"- **Usage:** {_used(session.facts.usage)}",
+        f"- **Usage:** {_used(session.facts.usage, session.facts.tasks_usage)}",
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
     ]
@@ -36,15 +45,17 @@ def _facts(session: Session) -> list[str]:
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 
 
-def _used(usage: Usage) -> str:
+def _used(usage: Usage, of_tasks: Usage) -> str:
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    return tokens if usage.cost is None else f"{tokens}, {dollars(usage.cost)}"
+    used = tokens if usage.cost is None else f"{tokens}, {dollars(usage.cost)}"
+    return f"{used} ({of_tasks.tokens:,} tokens by tasks)" if of_tasks.tokens else used
 
 
 def _context(session: Session) -> str:
     """Return the size of the model view, its summary, and problems with either."""
     context = session.context
-    parts = [f"{context.view.message_count} messages (~{context.view.estimated_tokens} tokens) in the model's context"]
+    messages = counted(context.view.message_count, "message")
+    parts = [f"{messages} (~{counted(context.view.estimated_tokens, 'token')}) in the model's context"]
     if context.view.summary:
         turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
@@ -62,12 +73,12 @@ def _archive(session: Session) -> list[str]:
     lines = []
     if report.failing_since:
         lines.append(
-            f"- **Archive:** has stored no turns since {report.failing_since:%Y-%m-%d %H:%M:%S} UTC "
+            f"- **Archive:** has stored no turns since {_time(report.failing_since)} "
             f"({report.attempts_failed} attempts): {_plain(report.last_error or '')}. The session continues."
         )
     elif report.recovered_at:
         lines.append(
-            f"- **Archive:** recovered at {report.recovered_at:%Y-%m-%d %H:%M:%S} UTC, after "
+            f"- **Archive:** recovered at {_time(report.recovered_at)}, after "
             f"{report.attempts_failed} failed attempts: {_plain(report.last_error or '')}"
         )
     if report.results_cut:
@@ -78,44 +89,69 @@ def _archive(session: Session) -> list[str]:
 def _status(session: Session) -> str:
     slot = session.turn_slot
     if slot.waiting_until:
-        until = f"{session.status} until {slot.waiting_until:%Y-%m-%d %H:%M:%S} UTC"
+        until = f"{session.status} until {_time(slot.waiting_until)}"
         return f"{until}: {_plain(slot.waiting_reason)}" if slot.waiting_reason else until
     if session.facts.ending is not None:
         return f"{session.status} ({_plain(session.facts.ending)})"
-    if session.archive.is_failing and session.room.is_full:
-        return f"{session.status}; full, accepts no further prompts"
+    if session.status == "idle":
+        newest = session.transcript.newest
+        ended_at = newest.agent_timestamp if newest else None
+        return f"idle since {_time(ended_at or session.facts.created_at)}"
     return session.status
+
+
+def _last_turn(session: Session) -> list[str]:
+    """Return how the newest turn ended, and why; nothing while it runs."""
+    turn = session.transcript.newest
+    if turn is None or not turn.is_complete or turn.agent_timestamp is None:
+        return []
+    outcome = "stopped" if turn.status == "cancelled" else turn.status
+    if turn.error is None:
+        return [f"- **Last turn:** {outcome} at {_time(turn.agent_timestamp)}"]
+    kind = "" if turn.error_type in (None, "cancelled") else f" ({turn.error_type})"
+    return [f"- **Last turn:** {outcome} at {_time(turn.agent_timestamp)}{kind}: {_plain(turn.error)}"]
 
 
 def _running(session: Session) -> list[str]:
     if session.turn is None:
         return []
     turn = session.turn.message
-    lines = [
+    newest = turn.steps[-1] if turn.steps else None
+    calls = newest.tool_calls if newest and newest.kind == "model" else []
+    done = turn.steps_omitted + len(turn.steps)
+    step = done if any(call.result is None for call in calls) else done + 1
+    prompt = _plain(turn.user_message or with_names("", turn.attachments))
+    return [
         "",
-        f"**Turn {session.turn_count}** · step {turn.steps_omitted + len(turn.steps) + 1}: "
-        + _plain(turn.user_message or with_names("", turn.attachments)),
+        f"**Turn {session.turn_count}** · step {step}: {prompt}",
+        *(f"- `{call.name}`: {_state(call)}" for call in calls),
     ]
-    for step in turn.steps[-1:]:
-        if step.kind == "model":
-            lines += [
-                f"- `{call.name}`: {call.result.status if call.result else 'running'}" for call in step.tool_calls
-            ]
-    return lines
+
+
+def _state(call: ToolCall) -> str:
+    if call.result:
+        return call.result.status
+    return "awaiting approval" if call.awaits_approval else "running"
 
 
 def _approvals(session: Session) -> list[str]:
-    waiting = approvals_of(session)
+    waiting = approvals_of(session, max_bytes=4 * MAX_TEXT_CHARS)
     if not waiting.approvals:
         return []
-    lines = [
-        f"- `{pending.tool}` (call {pending.call_id}), until {pending.expires_at:%Y-%m-%d %H:%M:%S} UTC: "
-        f"{_plain(str(pending.args) if pending.args else 'no arguments that fit here')}"
-        for pending in waiting.approvals[:10]
-    ]
-    left_out = len(waiting.approvals) - len(lines) + waiting.omitted
-    more = [f"… and {left_out} more"] if left_out else []
+    first = waiting.approvals[:10]
+    lines = [line for pending in first for line in _approval(pending, max_chars=MAX_TEXT_CHARS // len(first))]
+    left_out = len(waiting.approvals) - len(first) + waiting.omitted
+    more = ["", f"… and {left_out} more"] if left_out else []
     return ["", "**Waits for approval**", *lines, *more]
+
+
+def _approval(pending: PendingApproval, *, max_chars: int) -> list[str]:
+    """Return the text that people decide on, as it is: a fence that is longer than any in it prevents Markdown."""
+    cut = len(pending.text) - max_chars
+    fence = "`" * (max(map(len, re.findall("`+", pending.text)), default=0) + 3)
+    more = [f"({cut:,} more characters are not shown here)"] if cut > 0 else []
+    heading = f"Call {pending.call_id}, until {_time(pending.expires_at)}:"
+    return ["", heading, "", f"{fence}text", pending.text[:max_chars], fence, *more]
 
 
 def _tasks(session: Session) -> list[str]:
@@ -145,6 +181,10 @@ def _queue(session: Session) -> list[str]:
     ]
     more = [f"… and {length - len(lines)} more"] if length > len(lines) else []
     return ["", f"**Queue** ({length})", *lines, *more]
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _plain(text: str) -> str:

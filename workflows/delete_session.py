@@ -11,11 +11,16 @@ heartbeat, or has a short timeout. So the stores are cleared at once, and again 
 was running.
 """
 
+from typing import Any
+
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
+    from turnkeeper.models.errors import RejectedError
+    from turnkeeper.models.session.messages import parse
     from turnkeeper.workflows.activity_options import DELETION, DELETION_PAUSE, DELETION_QUIET
 
 
@@ -27,8 +32,12 @@ class DeleteSession:
         self._progress = DeletionProgress()
 
     @workflow.run
-    async def run(self, order: DeletionOrder) -> DeletionProgress:
-        """Stop the session, clear the stores and delete its runs; return the receipt."""
+    async def run(self, order: Any = None, *rest: Any) -> DeletionProgress:
+        """Stop the session, clear the stores and delete its runs; return the receipt. `order` is a `DeletionOrder`.
+
+        It is parsed here, since input that Temporal can't parse would fail the workflow task for ever (SES-5).
+        """
+        order = _read_order(order, extra_arguments=len(rest))
         session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **DELETION)
         runs = len(session.runs)
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
@@ -58,3 +67,13 @@ class DeleteSession:
                 return
             # Growing pauses: the history has room for months of this.
             await workflow.sleep(max(DELETION_PAUSE, (workflow.now() - started_at) / 8))
+
+
+def _read_order(raw: Any, *, extra_arguments: int) -> DeletionOrder:
+    """Return the order. Raises `ApplicationError` if it is none, which fails the workflow: nothing is deleted."""
+    if raw is None or extra_arguments:
+        raise ApplicationError("A deletion is started with one JSON object.", type="invalid", non_retryable=True)
+    try:
+        return parse(DeletionOrder, raw)
+    except RejectedError as rejection:
+        raise ApplicationError(rejection.message, type=rejection.reason, non_retryable=True) from None

@@ -55,7 +55,13 @@ class LastChange:
     def stamp(self, answer: Answer) -> Answer:
         """Add the workflow tasks that the answer depends on: the gateway waits until they are committed (SES-12)."""
         earlier = tuple(_task_start(*task) for task in self._earlier)
-        as_of = AsOf(run_id=workflow.info().run_id, task=_task_start(*self._last), earlier_tasks=earlier)
+        info = workflow.info()
+        as_of = AsOf(
+            run_id=info.run_id,
+            first_run_id=info.first_execution_run_id,
+            task=_task_start(*self._last),
+            earlier_tasks=earlier,
+        )
         return answer.model_copy(update={"as_of": as_of})
 
 

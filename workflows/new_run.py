@@ -1,14 +1,15 @@
 """Continue-as-new: when a session does it, and how (SES-14)."""
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.limits import LAST_HISTORY_BYTES, LAST_HISTORY_EVENTS
     from turnkeeper.models.session.session import Session
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.parking import Parking
-    from turnkeeper.workflows.tasks.task_reporter import TaskReporter
 
 
 class HistoryGrowth:
@@ -32,6 +33,12 @@ class HistoryGrowth:
         limits, (events, size) = self._session.config.limits, self._since_start()
         return events >= limits.last_history_events or size >= limits.last_history_bytes
 
+    def is_at_end(self) -> bool:
+        """Return whether Temporal would soon terminate the run."""
+        info = workflow.info()
+        events, size = info.get_current_history_length(), info.get_current_history_size()
+        return events >= LAST_HISTORY_EVENTS or size >= LAST_HISTORY_BYTES
+
     def _since_start(self) -> tuple[int, int]:
         info = workflow.info()
         events = info.get_current_history_length() - self._events_at_start
@@ -42,20 +49,37 @@ class NewRun:
     """The session's next run."""
 
     def __init__(
-        self, session: Session, growth: HistoryGrowth, archiving: Archiving, parking: Parking, reporter: TaskReporter
+        self,
+        session: Session,
+        growth: HistoryGrowth,
+        archiving: Archiving,
+        parking: Parking,
+        *,
+        is_signalling: Callable[[], bool],
     ) -> None:
+        """`is_signalling`: a signal to another session is pending, which Temporal would drop."""
         self._session = session
         self._growth = growth
         self._archiving = archiving
         self._parking = parking
-        self._reporter = reporter
+        self._is_signalling = is_signalling
 
     def is_due(self) -> bool:
-        """Return whether to continue as new now: no activity or report is pending, and everything can be carried."""
-        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._reporter.is_sending
+        """Return whether to continue as new now: no activity or signal is pending, and everything can be carried.
+
+        What the archive does not take lets the run continue instead: every turn makes the queue shorter.
+        """
+        is_busy = self._archiving.is_storing or self._parking.is_fetching or self._is_signalling()
         if not self._growth.is_due() or is_busy:
             return False
-        return self._session.room.is_queue_carriable or self._growth.is_overdue()
+        room = self._session.room
+        if self._growth.is_at_end():
+            return room.is_carriable_at_last
+        return room.is_carriable or (self._growth.is_overdue() and room.is_carriable_by_temporal)
+
+    def is_impossible(self) -> bool:
+        """Return whether Temporal leaves no room for another turn, neither in this run nor in the next one."""
+        return self._growth.is_at_end() and not self._session.room.is_carriable_at_last
 
     def continue_as_new(self) -> NoReturn:
         """End this run and continue in a new one with the whole state; never returns."""

@@ -26,7 +26,7 @@ class WebUi:
             self._details_are_due = True
             asyncio.get_running_loop().call_soon(self._render)
         published = workflow.info().typed_search_attributes.get(search_attributes.SESSION_STATUS)
-        if self._session.awaits_approval != (published == "awaiting_approval"):
+        if self._session.waits_for_person != (published == "awaiting_approval"):
             self.publish_open()
 
     def begin_run(self) -> None:
@@ -34,7 +34,7 @@ class WebUi:
         self.publish_open(counts_turns=True)
 
     def publish_open(self, *, counts_turns: bool = False) -> None:
-        self.publish("awaiting_approval" if self._session.awaits_approval else "open", counts_turns=counts_turns)
+        self.publish("awaiting_approval" if self._session.waits_for_person else "open", counts_turns=counts_turns)
 
     def publish(self, status: search_attributes.CoarseStatus, *, counts_turns: bool = False) -> None:
         """Update the search attributes and the memo that have changed.

@@ -7,7 +7,7 @@ conversation is always encoded the same.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pydantic import JsonValue
 
@@ -19,10 +19,21 @@ Block = dict[str, JsonValue]
 """One of a vendor's own blocks."""
 
 OPENING = "(The conversation began earlier.)"
-"""A user's message for conversations that begin with the assistant, such as with a summary."""
+"""A user's message for conversations that begin with the assistant: with a summary, or a note of what is left out."""
 
 _NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def opened(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
+    """Return the messages, with `OPENING` before them unless a user speaks first, as some vendors demand.
+
+    >>> [message.role for message in opened([ModelMessage(role="assistant", content="[3 earlier turns ...]")])]
+    ['user', 'assistant']
+    """
+    if not messages or messages[0].role == "user":
+        return messages
+    return [ModelMessage(role="user", content=OPENING), *messages]
 
 
 def own_items(message: ModelMessage, api: str, *, call_id_of: Callable[[Block], str | None]) -> list[Block] | None:

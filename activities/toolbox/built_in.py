@@ -19,6 +19,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from itertools import accumulate, islice
 from operator import or_
 from pathlib import Path, PurePosixPath
@@ -28,9 +29,18 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, Field, JsonValue, ValidationError, create_model
 
 from turnkeeper.activities.toolbox.tool_server import ToolHints, ToolServer
-from turnkeeper.activities.toolbox.workspace import Entry, Workspace, WorkspaceError
+from turnkeeper.activities.toolbox.workspace import (
+    MAX_WRITE_BYTES,
+    Entry,
+    MissingError,
+    Workspace,
+    WorkspaceError,
+    check_size,
+)
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.session.approvals import NO_DIFFERENCE
+from turnkeeper.models.session.file_changes import unified_diff
 from turnkeeper.models.transcript.attachment_rules import image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
@@ -40,7 +50,7 @@ from turnkeeper.models.transcript.attachments import (
     ImageAttachment,
 )
 from turnkeeper.models.transcript.model_call import ToolInvocation
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 MAX_THREADS = 40
 """Calls that run at once; others wait. A call that hangs on a dead disk keeps its thread."""
@@ -74,10 +84,20 @@ class BuiltInTool:
     annotations: ToolHints
     function: Callable[..., ToolResult]
     arguments: type[BaseModel]
+    preview_function: Callable[..., FileChange] | None = None
 
     @classmethod
-    def of(cls, function: Callable[..., ToolResult], annotations: ToolHints) -> "BuiltInTool":
-        """Return the tool of a function, whose first parameter is the call and whose docstring the model reads."""
+    def of(
+        cls,
+        function: Callable[..., ToolResult],
+        annotations: ToolHints,
+        *,
+        preview: Callable[..., FileChange] | None = None,
+    ) -> "BuiltInTool":
+        """Return the tool of a function, whose first parameter is the call and whose docstring the model reads.
+
+        `preview` has the same parameters, and `max_bytes`.
+        """
         name, (_, *parameters) = function.__name__, inspect.signature(function).parameters.values()
         fields: dict[str, Any] = {
             parameter.name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
@@ -89,7 +109,7 @@ class BuiltInTool:
         properties = {name: _drop_title(schema) for name, schema in schema["properties"].items()}
         # In this order: sessions hold these schemas as they are, and so do the vendors' caches.
         schema = {"type": "object", **_drop_title(schema), "properties": properties, "additionalProperties": False}
-        return cls(name, inspect.getdoc(function) or "", schema, annotations, function, arguments)
+        return cls(name, inspect.getdoc(function) or "", schema, annotations, function, arguments, preview)
 
     def run(self, invocation: ToolInvocation) -> ToolResult:
         """Run a call, in this thread, and return its result. Every failure is one."""
@@ -103,6 +123,20 @@ class BuiltInTool:
         except Exception:  # noqa: BLE001  # whatever it is, the model reads a result
             _log.exception("the built-in tool %r failed", self.name)
             return ToolResult(outcome=f"Error executing tool {self.name}", status="error")
+
+    def preview(self, invocation: ToolInvocation, max_bytes: int) -> FileChange:
+        """Return what a call would change in its file, in this thread. Every failure is a note."""
+        assert self.preview_function is not None  # noqa: S101  # as `FILE_WRITERS` says
+        try:
+            arguments = self.arguments.model_validate(invocation.args)
+            return self.preview_function(invocation, **dict(arguments), max_bytes=max_bytes)
+        except WorkspaceError as error:
+            return FileChange(note=f"Nothing can be written: {error}")
+        except ValidationError:
+            return FileChange(note="Nothing can be written: the arguments don't fit the tool.")
+        except Exception:  # noqa: BLE001  # the person is asked all the same
+            _log.exception("the preview of the built-in tool %r failed", self.name)
+            return FileChange(note=NO_DIFFERENCE)
 
 
 def built_in_tools(
@@ -119,7 +153,7 @@ def built_in_tools(
         BuiltInTool.of(files.file_read, reads),
         BuiltInTool.of(files.file_list, reads),
         BuiltInTool.of(files.file_search, reads),
-        BuiltInTool.of(files.file_write, replaces),
+        BuiltInTool.of(files.file_write, replaces, preview=files.preview_write),
         BuiltInTool.of(_Clock(now).now, reads),
     ]
 
@@ -145,6 +179,11 @@ class BuiltInConnection:
         """Run the tool `name` in a thread. If the caller is cancelled, it does not wait for the thread."""
         run = copy_context().run
         return await asyncio.get_running_loop().run_in_executor(self._threads, run, self._by_name[name].run, invocation)
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        """Return what a call of a tool in `FILE_WRITERS` would change; in a thread, as `call`."""
+        run, tool = copy_context().run, self._by_name[invocation.name]
+        return await asyncio.get_running_loop().run_in_executor(self._threads, run, tool.preview, invocation, max_bytes)
 
     async def aclose(self) -> None:
         """End the threads that have nothing to do, and the others after their calls."""
@@ -245,8 +284,29 @@ class _FileTools:
         A second run with the same arguments has no further effect.
         """
         encoded = content.encode()
-        self._workspace(call).write(path, encoded)
+        self._workspace(call).write(path, encoded, instead_of=call.file_sha256)
         return _result(f"Wrote {path} ({_count(len(encoded), 'byte')})")
+
+    def preview_write(self, call: ToolInvocation, path: str, content: str, *, max_bytes: int) -> FileChange:
+        """Return the difference that `file_write` would make now."""
+        encoded, workspace = content.encode(), self._workspace(call)
+        check_size(path, encoded)
+        try:
+            size = workspace.entry(path).size
+        except MissingError:
+            return FileChange(note=f"{path} is a new file ({_count(len(encoded), 'byte')}).", sha256="")
+        replaced = f"{path} exists, and all of its content is replaced"
+        if size > MAX_WRITE_BYTES:
+            note = f"{replaced}. It is too large to compare ({_count(size, 'byte')})."
+            return FileChange(note=note, sha256=workspace.digest(path))
+        before = workspace.read(path)
+        digest, text = sha256(before).hexdigest(), _text_in(before)
+        if before == encoded:
+            return FileChange(note=f"{path} has exactly this content already.", sha256=digest)
+        if text is None:
+            return FileChange(note=f"{replaced}. It is binary ({_count(size, 'byte')}).", sha256=digest)
+        diff, omitted = unified_diff(text, content, max_bytes=max_bytes)
+        return FileChange(note=f"{replaced}:", diff=diff, omitted_lines=omitted, sha256=digest)
 
     def _workspace(self, call: ToolInvocation) -> Workspace:
         # By the activity's own workflow id: no input of a session decides whose files it reads.

@@ -156,9 +156,10 @@ class ServerConnection:
     async def _check_still_offered(self, tool: Tool, link: "Link") -> None:
         """Check that this very link has recently listed the tool unchanged, since a server may have been updated.
 
-        Raises `ToolChangedError` or `UnreachableError` otherwise.
+        Raises `ToolChangedError` or `UnreachableError` otherwise. If the link has ended meanwhile, since its server was
+        restarted, the call may go over the next one.
         """
-        if not link.list_counts and not await self._is_listed_anew(link):
+        if not link.list_counts and not await self._is_listed_anew(link) and link.is_usable:
             raise UnreachableError("it does not list its tools")
         if tool not in self.tools:
             raise ToolChangedError

@@ -21,8 +21,9 @@ from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error
 from turnkeeper.activities.toolbox.tool_server import ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
+from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 if TYPE_CHECKING:
     from mcp_types import RequestParamsMeta, Tool
@@ -83,6 +84,14 @@ class Toolbox:
         except ServerLostError as error:
             raise ServerLostError(self._bounded(error.result, invocation, started_at)) from error
         return self._bounded(result, invocation, started_at)
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        """Return what a call of a built-in tool would change in a file; a note where nobody can know."""
+        built_in = (one for one in self._connections.values() if isinstance(one, BuiltInConnection))
+        connection = next(built_in, None)
+        if connection is None:
+            return FileChange(note=NO_DIFFERENCE)
+        return await connection.preview(invocation, max_bytes=max_bytes)
 
     def _bounded(self, result: ToolResult, invocation: ToolInvocation, started_at: float) -> ToolResult:
         return result.model_copy(

@@ -13,6 +13,7 @@ The checks before a name is opened (`_require`) only make the messages clear; th
 """
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -20,6 +21,8 @@ import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from io import BufferedReader
 from pathlib import Path
 
 from turnkeeper.models.errors import TurnkeeperError
@@ -112,34 +115,49 @@ class Workspace:
     def read(self, path: str, *, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the content of a regular file. Raises `WorkspaceError`, also if it has more than `max_bytes`."""
         names = _names_of_file(path)
-        with _os_errors_explained(path), self._open(path, names[:-1]) as folder:
-            self._require(path, names[-1], folder, stat.S_IFREG)
-            with open(os.open(names[-1], _READ, dir_fd=folder), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise _error(path, "was swapped for something that is no regular file.")
-                # One more than allowed: the file may grow while it is read.
-                content = file.read(max_bytes + 1)
+        with self._open(path, names[:-1]) as folder, self._open_file(path, names[-1], folder) as file:
+            # One more than allowed: the file may grow while it is read.
+            content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise _error(path, f"is too large: files of up to {max_bytes:,} bytes can be read.")
         return content
 
-    def write(self, path: str, content: bytes) -> None:
+    def digest(self, path: str) -> str:
+        """Return the SHA-256 of a regular file of any size, in hex; empty if there is none. Raises `WorkspaceError`."""
+        names = _names_of_file(path)
+        try:
+            with self._open(path, names[:-1]) as folder:
+                return self._digest(path, names[-1], folder)
+        except MissingError:
+            return ""
+
+    def write(self, path: str, content: bytes, *, instead_of: str | None = None) -> None:
         """Create or replace a regular file atomically.
 
         Missing folders are created, and a replaced file keeps its permissions. A second attempt has no further effect.
-        Raises `WorkspaceError`.
+        `instead_of` is the SHA-256 of the file that is replaced, empty if it is created; `None`: whatever is there.
+        Raises `WorkspaceError`, also if there is another file.
         """
-        if len(content) > MAX_WRITE_BYTES:
-            raise _error(path, f"was not written: {len(content):,} bytes given, {MAX_WRITE_BYTES:,} are allowed.")
+        check_size(path, content)
         names = _names_of_file(path)
-        with _os_errors_explained(path), self._open(path, names[:-1], create=True) as folder:
-            _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
+        try:
+            with self._open(path, names[:-1], create=not instead_of) as folder:
+                if instead_of is not None:
+                    _lock(folder)
+                    # A second attempt finds what the first one wrote.
+                    if self._digest(path, names[-1], folder) not in (instead_of, sha256(content).hexdigest()):
+                        raise _changed(path)
+                _replace(names[-1], content, folder, mode=self._mode_to_keep(path, names[-1], folder))
+        except MissingError:
+            if not instead_of:
+                raise
+            raise _changed(path) from None
 
     def entries(self, path: str = ".") -> list[Entry]:
         """Return the entries of a folder, sorted by name. Raises `WorkspaceError`."""
         names = _names_in(path)
         try:
-            with _os_errors_explained(path), self._open(path, names) as folder, os.scandir(folder) as scanned:
+            with self._open(path, names) as folder, os.scandir(folder) as scanned:
                 return sorted(self._entries(scanned, names, folder), key=lambda entry: entry.path)
         except MissingError:
             if names:
@@ -151,7 +169,7 @@ class Workspace:
         names = _names_in(path)
         if not names:
             return Entry("", is_folder=True, size=0)
-        with _os_errors_explained(path), self._open(path, names[:-1]) as folder:
+        with self._open(path, names[:-1]) as folder:
             return _entry(names, self._require(path, names[-1], folder, stat.S_IFREG, stat.S_IFDIR))
 
     def walk(self, path: str = ".") -> Iterator[Entry]:
@@ -170,19 +188,36 @@ class Workspace:
 
     @contextmanager
     def _open(self, path: str, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
-        """Yield the descriptor of a folder, reached name by name. `path` is for messages."""
-        if create:
-            self._root.mkdir(parents=True, exist_ok=True)
-        # The path of the root may contain links: the operator chose it.
-        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            for name in (*self._folder, *names):
-                inner = self._open_folder(path, name, descriptor, create=create)
+        """Yield the descriptor of a folder, reached name by name. `path` is for messages. Raises `WorkspaceError`."""
+        with _os_errors_explained(path):
+            if create:
+                self._root.mkdir(parents=True, exist_ok=True)
+            # The path of the root may contain links: the operator chose it.
+            descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                for name in (*self._folder, *names):
+                    inner = self._open_folder(path, name, descriptor, create=create)
+                    os.close(descriptor)
+                    descriptor = inner
+                yield descriptor
+            finally:
                 os.close(descriptor)
-                descriptor = inner
-            yield descriptor
-        finally:
-            os.close(descriptor)
+
+    @contextmanager
+    def _open_file(self, path: str, name: str, folder: int) -> Iterator[BufferedReader]:
+        """Yield a regular file, open for reading. Raises `WorkspaceError`."""
+        self._require(path, name, folder, stat.S_IFREG)
+        with open(os.open(name, _READ, dir_fd=folder), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _error(path, "was swapped for something that is no regular file.")
+            yield file
+
+    def _digest(self, path: str, name: str, folder: int) -> str:
+        try:
+            with self._open_file(path, name, folder) as file:
+                return file_digest(file, "sha256").hexdigest()
+        except (MissingError, FileNotFoundError):
+            return ""
 
     def _require(self, path: str, name: str, parent: int, *types: int) -> os.stat_result:
         """Return the `stat` result of `name`. Raises `WorkspaceError` if it is off limits or not of `types`."""
@@ -305,6 +340,18 @@ def _require(path: str, name: str, parent: int, *types: int) -> os.stat_result:
     raise _error(path, f"leads to {_display(name)}, a device, socket or pipe; files and folders are allowed.")
 
 
+def check_size(path: str, content: bytes) -> None:
+    """Raise `WorkspaceError` if a content is too large to be written."""
+    if len(content) > MAX_WRITE_BYTES:
+        raise _error(path, f"was not written: {len(content):,} bytes given, {MAX_WRITE_BYTES:,} are allowed.")
+
+
+def _lock(folder: int) -> None:
+    """Keep other guarded writes out of a folder until it is closed: of two at once, the second finds a change."""
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(folder, fcntl.LOCK_EX)
+
+
 def _replace(name: str, content: bytes, folder: int, *, mode: int | None) -> None:
     temporary = f".{secrets.token_hex(8)}.tmp"  # hidden, so never part of the workspace
     try:
@@ -342,6 +389,10 @@ def _os_errors_explained(path: str) -> Iterator[None]:
 
 def _missing(path: str) -> MissingError:
     return MissingError(f"{_display(path)} does not exist in the workspace.")
+
+
+def _changed(path: str) -> WorkspaceError:
+    return _error(path, "was not written: the file has changed since this was approved. Read it again first.")
 
 
 def _error(path: str, why: str) -> WorkspaceError:

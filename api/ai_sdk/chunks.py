@@ -74,20 +74,41 @@ class ToolInputStartChunk(TypedDict):
     dynamic: Literal[True]
 
 
+class InputNotes(TypedDict):
+    """What differs in `input` from the call's arguments: the paths of integers that stand in it as strings."""
+
+    integersAsText: list[str]
+
+
+class ToolMetadata(TypedDict):
+    """Becomes `callProviderMetadata` of the part."""
+
+    turnkeeper: InputNotes
+
+
 class ToolInputAvailableChunk(TypedDict):
-    """A tool call is complete. `input` is a string if the model's arguments are not a JSON object."""
+    """A tool call is complete. `input` is a string if the model's arguments are not a JSON object.
+
+    Integers that JavaScript would round are strings in it, and `providerMetadata` says which.
+    """
 
     type: Literal["tool-input-available"]
     toolCallId: str
     toolName: str
     input: Any
+    providerMetadata: NotRequired[ToolMetadata]
     dynamic: Literal[True]
 
 
 class ApprovalDescriptor(TypedDict):
-    """When the approval expires."""
+    """When the approval expires, and the text that people decide on, unless the call has been decided.
+
+    `isWhole`: the text has the arguments. If not, they can't be read now.
+    """
 
     expiresAt: str
+    text: NotRequired[str]
+    isWhole: NotRequired[bool]
 
 
 class ToolApprovalRequestChunk(TypedDict):

@@ -88,8 +88,16 @@ def _add(parts: list[dict[str, Any]], chunk: UIMessageChunk) -> None:
             parts.append({"type": "steering-message", "id": chunk["id"], "parts": chunk["parts"]})
         case "tool-input-available":
             name, call_id = chunk["toolName"], chunk["toolCallId"]
-            part = {"type": "dynamic-tool", "toolName": name, "toolCallId": call_id, "state": "input-available"}
-            parts.append({**part, "input": chunk["input"]})
+            part: dict[str, Any] = {
+                "type": "dynamic-tool",
+                "toolName": name,
+                "toolCallId": call_id,
+                "state": "input-available",
+            }
+            part |= {"input": chunk["input"]}
+            if "providerMetadata" in chunk:
+                part["callProviderMetadata"] = chunk["providerMetadata"]
+            parts.append(part)
         case "tool-approval-request":
             approval: dict[str, Any] = {"id": chunk["approvalId"]}
             if "approvalDescriptor" in chunk:

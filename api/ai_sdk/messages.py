@@ -1,15 +1,17 @@
 """Requests of the AI SDK's transport (API-1, API-2).
 
 The AI SDK's client stores the conversation and sends all of it each time. Here the session stores it, so only the last
-message is read: a prompt, or decisions on the tool calls of the last answer. A client may send that message alone
-(`message`). Fields that only a server without sessions could use must be empty.
+message is read: a prompt, or decisions on the tool calls of the last answer. Behind a prompt, decisions of the newest
+answer that has some are read too: the AI SDK sends none by itself once a newer message follows. A client may send that
+message alone (`message`). Fields that only a server without sessions could use must be empty.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.config import JsonDict
 
 from turnkeeper.api import problem_texts as texts
@@ -143,11 +145,21 @@ class AnswerMessage(BaseModel):
         steering = [part.id for part in self.parts if part.type == "steering-message" and part.id]
         return ClientState(step=max(steps, default=0), chunk_types=calls, steering=frozenset(steering))
 
+    def known_decisions(self) -> Iterator[ResolveApproval]:
+        """Yield the valid decisions that may not have been carried out yet."""
+        for _, call_id, approval in self._answered_parts():
+            with suppress(problems.ProblemError):
+                yield _decision(call_id, approval, field="")
+
     def decisions(self, *, field: str) -> Iterator[ResolveApproval]:
         """Yield the decisions that may not have been carried out yet. Raises `ProblemError` for invalid ones."""
+        for index, call_id, approval in self._answered_parts():
+            yield _decision(call_id, approval, field=f"{field}.parts[{index}].approval")
+
+    def _answered_parts(self) -> Iterator[tuple[int, str | None, AnswerApproval]]:
         for index, part in enumerate(self.parts):
             if part.state == "approval-responded" and part.approval and not part.approval.isAutomatic:
-                yield _decision(part.toolCallId, part.approval, field=f"{field}.parts[{index}].approval")
+                yield index, part.toolCallId, part.approval
 
 
 def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
@@ -179,11 +191,29 @@ _CALL_ID = re.compile(r"[0-9]{1,9}\.([0-9]{1,9})\.[0-9]{1,9}")
 LastMessage = Annotated[UserMessage | AnswerMessage, Field(discriminator="role")]
 
 
-def _only_last_message(messages: Any) -> Any:
-    """Replace all messages before the last one with `None`, so that they are not validated."""
+def _only_messages_to_read(messages: Any) -> Any:
+    """Replace all messages with `None`, so that they are not validated, but the last one and the newest decided one."""
     if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
         return messages
-    return [None] * (len(messages) - 1) + messages[-1:]
+    *earlier, last = messages or [None]
+    read: list[Any] = [None] * len(earlier)
+    decided = next((index for index in reversed(range(len(earlier))) if _is_decided(earlier[index])), None)
+    if decided is not None:
+        # What is wrong with an old message is no reason to reject a new one.
+        with suppress(ValidationError):
+            read[decided] = AnswerMessage.model_validate(earlier[decided])
+    return [*read, last] if messages else messages
+
+
+def _is_decided(message: Any) -> bool:
+    """Return whether a message looks like an answer of this server with decisions on its calls."""
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return False
+    parts = message.get("parts")
+    return any(
+        isinstance(part, Mapping) and part.get("state") == "approval-responded"
+        for part in (parts if isinstance(parts, list) else ())
+    )
 
 
 def _reject_value(value: Any) -> None:
@@ -211,8 +241,10 @@ class PostChat(Strict):
 
     id: Id
     message: LastMessage | None = None
-    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_last_message)] = Field(
-        None, max_length=MAX_MESSAGES, description="All messages of the chat; only the last one is read."
+    messages: Annotated[list[LastMessage | None] | None, BeforeValidator(_only_messages_to_read)] = Field(
+        None,
+        max_length=MAX_MESSAGES,
+        description="All messages of the chat; read are the last one, and decisions before it.",
     )
     trigger: Trigger = "submit-message"
     messageId: str | None = Field(None, max_length=200)  # noqa: N815  # the AI SDK's spelling
@@ -236,6 +268,13 @@ class PostChat(Strict):
     def last(self) -> UserMessage | AnswerMessage | None:
         """The newest message; `None` if a client without messages requests another answer."""
         return self.message or (self.messages[-1] if self.messages else None)
+
+    @property
+    def decided_before(self) -> AnswerMessage | None:
+        """The newest answer with decisions before the newest message; `None` if there is none of this server."""
+        earlier = (message for message in (self.messages or [])[:-1] if isinstance(message, AnswerMessage))
+        answer = next(earlier, None)
+        return answer if answer and answer.turn_id else None
 
     @property
     def last_field(self) -> str:

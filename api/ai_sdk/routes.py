@@ -19,14 +19,17 @@ from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
 from turnkeeper.api.ai_sdk.older_clients import ANSWER_RESTARTED, chunk_for_version_6
 from turnkeeper.api.ai_sdk.streams import TurnStream, turn_to_resume
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks, turn_of_answer
+from turnkeeper.api.audit.actions import DECISIONS
+from turnkeeper.api.audit.actions import decision as decision_change
 from turnkeeper.api.auth.roles import require
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
-from turnkeeper.api.request_audit import recording_of
+from turnkeeper.api.request_audit import recorded, recording_of
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
@@ -90,7 +93,8 @@ async def ai_sdk_chat(
 
     - A user's message is a prompt; the session starts if it does not exist. While another turn runs, the prompt and the
       stream wait. Sending the same `id` again makes no second prompt.
-    - An assistant's message with `approval-responded` tool calls decides on them, and the message continues.
+    - An assistant's message with `approval-responded` tool calls decides on them, and the message continues. Behind a
+      user's message, the newest such message counts too while its turn runs; then the user's message is sent.
     - `regenerate-message` sends the prompt of the newest turn again, if that turn failed or was stopped.
 
     The turn continues when the client disconnects. `POST /workflow/{id}/cancel` stops it.
@@ -173,6 +177,8 @@ async def _send(
     if body.messageId is not None:
         raise problems.invalid("messageId", texts.NO_EDITING)
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
+    if body.decided_before:
+        await _decide_before(services, workflow_id, body.decided_before, caller, request)
     field = f"{body.last_field}.parts"
     files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
     check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
@@ -206,6 +212,29 @@ async def _decide(
         await services.sessions.resolve_approval(workflow_id, decision, by=by)
         recording_of(request).finish_decision(decision.call_id, 200)
     return TurnChunks(session_id_of(workflow_id), answer.turn_id, answer.client_state)
+
+
+async def _decide_before(
+    services: Services, workflow_id: WorkflowId, answer: AnswerMessage, caller: Caller, request: Request
+) -> None:
+    """Send the decisions of an answer before the newest message, if its turn still runs. Raises `ProblemError`.
+
+    A client sends old decisions again with every message: once their turn is over, they are in nobody's way.
+    """
+    try:
+        state = await services.reader.state(workflow_id, StateRequest(limit=0))
+    except ProblemError as problem:
+        if problem.problem.status == 404:
+            return
+        raise
+    if state.current_message_id != answer.turn_id:
+        return
+    for decision in answer.known_decisions():
+        require(caller, "approver")
+        session_id = session_id_of(workflow_id)
+        change = decision_change(DECISIONS[decision.decision], session_id, decision.call_id)
+        async with recorded(services, caller, [change], operation="ai_sdk_chat", scope=request.scope):
+            await services.sessions.resolve_approval(workflow_id, decision, by=caller.user)
 
 
 async def _retry(

@@ -20,8 +20,9 @@ from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.trajectory import ModelStep
 
 TEMPORARY_STATUSES = (429, 503, 504)
@@ -91,18 +92,26 @@ class TurnStream:
         yield await self._on_turn(newest if is_newest else await self._ended_turn())
         if self._turn.is_over:
             return
+        yield self._note_decision(state.status)
         cursor = UpdatesRequest(last_seen_message_id=newest.id if newest else None, since_revision=state.revision)
         status = state.status
         async with aclosing(self._services.feed.events(self._workflow_id, cursor)) as events:
             async for event in events:
                 status = event.update.status if isinstance(event, UpdateEvent) else status
                 yield await self._on_event(event)
+                yield self._note_decision(status)
                 if self._turn.is_over:
                     return
         yield await self._on_turn(await self._ended_turn())
         if not self._turn.is_over:
             is_closed = status in FINAL_STATUSES
             yield self._turn.fail(texts.SESSION_CLOSED.format(status=status) if is_closed else texts.STREAM_BROKEN)
+
+    def _note_decision(self, status: SessionStatus) -> Chunks:
+        """Return a notice if an earlier turn, which this one waits for, needs a decision."""
+        if self._turn.has_begun or self._turn.is_over or status != "awaiting_approval":
+            return []
+        return self._turn.notice(texts.DECISION_AWAITED_NOTICE)
 
     async def _on_event(self, event: Event) -> Chunks:
         turn: ConversationMessage | None = None
@@ -137,7 +146,14 @@ class TurnStream:
         hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
         until = seconds_from_now(RESTORE_SECONDS)
         (whole,) = await self._services.texts.restore_texts(self._workflow_id, [turn], hashes, until=until)
-        return self._turn.on_turn(whole)
+        return self._turn.on_turn(whole, await self._pending_of(turn))
+
+    async def _pending_of(self, turn: ConversationMessage) -> dict[str, PendingApproval]:
+        """Return what people decide on in the turn, by call id. Raises `ProblemError`."""
+        if turn.status != "awaiting_approval":
+            return {}
+        pending = await self._services.approvals.pending(self._workflow_id)
+        return {approval.call_id: approval for approval in pending.approvals if approval.message_id == turn.id}
 
 
 def _text_hashes(step: ModelStep) -> set[str]:

@@ -38,6 +38,7 @@ from turnkeeper.api.ai_sdk.chunks import (
 from turnkeeper.api.ai_sdk.step_text import StepText, final_text, partial_text
 from turnkeeper.api.ai_sdk.tool_chunks import tool_chunks
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.partial_output import PartialGrowth, PartialOutput, with_growth
@@ -104,8 +105,8 @@ class TurnChunks:
 
     # ---- news
 
-    def on_turn(self, turn: ConversationMessage) -> Chunks:
-        """Return the next chunks for the turn as it is now."""
+    def on_turn(self, turn: ConversationMessage, pending: Mapping[str, PendingApproval] | None = None) -> Chunks:
+        """Return the next chunks for the turn as it is now; `pending`: what people decide on, by call id."""
         if self.is_over:
             return []
         self._has_given_notice = False
@@ -115,7 +116,7 @@ class TurnChunks:
             metadata = MessageMetadata(turnId=turn.id, createdAt=turn.timestamp.isoformat())
             chunks.append(StartChunk(type="start", messageId=answer_id(turn.id), messageMetadata=metadata))
         for step in turn.steps:
-            chunks += self._steer(step) if isinstance(step, UserStep) else self._add_step(step)
+            chunks += self._steer(step) if isinstance(step, UserStep) else self._add_step(step, pending or {})
         if turn.is_complete:
             return chunks + self._end(turn)
         if waits_for_people(turn):
@@ -166,7 +167,7 @@ class TurnChunks:
         # If the step that responds to it is already being shown, that step begins again after it.
         return [*self._close_step(), SteeringMessageChunk(type="steering-message", id=step.message_id, parts=parts)]
 
-    def _add_step(self, step: ModelStep) -> Chunks:
+    def _add_step(self, step: ModelStep, pending: Mapping[str, PendingApproval]) -> Chunks:
         chunks: Chunks = []
         if step.number > self.final_step:
             chunks += self._show(final_text(step), step=step.number, is_final=True)
@@ -174,7 +175,8 @@ class TurnChunks:
         if step.number >= self._first_step:
             for call in step.tool_calls:
                 client_has = self._chunk_types.setdefault(call.id, set())
-                new = [c for c in tool_chunks(call, session_id=self._session_id) if c["type"] not in client_has]
+                chunks_of_call = tool_chunks(call, session_id=self._session_id, pending=pending.get(call.id))
+                new = [chunk for chunk in chunks_of_call if chunk["type"] not in client_has]
                 client_has.update(chunk["type"] for chunk in new)
                 chunks += new
         return chunks

@@ -1,7 +1,7 @@
 """Credentials: what a request carries, and whose it is (API-4).
 
-Programs send `Authorization: Bearer` with a key or a token; the page has the same in a cookie that no script can read
-and that no other site's page makes a browser send.
+Programs send `Authorization: Bearer` with a key or a token. A browser that has logged in has a cookie, which no script
+can read and which no other site's page makes it send (`browser_logins.py`).
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
 
 from turnkeeper.api import problems
+from turnkeeper.api.auth.browser_logins import LoginVerifier, login_token
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.open_requests import OpenRequest
@@ -24,11 +24,10 @@ from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.logins import Logins
 
 if TYPE_CHECKING:
     from turnkeeper.api.auth.oidc import TokenVerifier
-
-COOKIE = "turnkeeper_key"
 
 RECHECK_SECONDS = 2.0
 """How often the credentials of open requests are checked. With `CACHE_SECONDS`, streams end within five seconds."""
@@ -37,23 +36,21 @@ _log = logging.getLogger(__name__)
 
 
 def credential_in(headers: Headers) -> str | None:
-    """Return the key or token of a request; `None` if it has none. Raises `ProblemError` 401 if it has several."""
+    """Return the key or token of a program; `None` if there is none. Raises `ProblemError` 401 if there are several."""
     values = headers.getlist("authorization")
     if len(values) > 1:
         raise problems.bad_credential()
     scheme, _, credential = (values[0] if values else "").partition(" ")
-    if scheme.lower() == "bearer":
-        return credential.strip() or None
-    cookies = [value for header in headers.getlist("cookie") if (value := cookie_parser(header).get(COOKIE))]
-    return cookies[0] if cookies else None
+    return credential.strip() or None if scheme.lower() == "bearer" else None
 
 
 class Authenticator:
     """Says who sends a request, and ends requests whose credential has ended."""
 
-    def __init__(self, settings: AuthSettings, keys: ApiKeys) -> None:
+    def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins) -> None:
         self._settings = settings
         self._keys = KeyVerifier(keys) if settings.keys else None
+        self.logins = LoginVerifier(logins, self._keys)
         self._tokens: TokenVerifier | None = None
         self._open: dict[Identity, set[OpenRequest]] = {}
 
@@ -69,10 +66,11 @@ class Authenticator:
         """
         if not self.is_on:
             return LOCAL_IDENTITY
-        credential = credential_in(headers)
-        if credential is None:
-            raise problems.no_credential()
-        return await self.verify(credential)
+        if credential := credential_in(headers):
+            return await self.verify(credential)
+        if token := login_token(headers):
+            return await self.logins.verify(token)
+        raise problems.no_credential()
 
     async def verify(self, credential: str) -> Identity:
         """Return whose credential it is. Raises as `identify` does."""
@@ -134,9 +132,11 @@ class Authenticator:
     async def _has_ended(self, identity: Identity) -> bool:
         if identity.expires_at is not None and time.time() >= identity.expires_at:
             return True
-        if identity.key_id is None or self._keys is None:
-            return False
         try:
+            if identity.login is not None and not await self.logins.is_valid(identity.login):
+                return True
+            if identity.key_id is None or self._keys is None:
+                return False
             return not await self._keys.is_valid(identity.key_id)
         except StoreUnavailableError:
             return False  # the key may be revoked, but a store that is down for a moment ends no streams

@@ -12,6 +12,8 @@ class Identity:
     caller: Caller
     key_id: str | None = None
     """The key, which can be revoked; None: a token, or no authentication."""
+    login: str | None = None
+    """The digest of the browser's login, which can be ended; None: the request has its credential itself."""
     expires_at: float | None = None
     """From when on the credential is refused, in seconds since 1970; None: it does not expire."""
 

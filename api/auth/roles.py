@@ -83,6 +83,8 @@ ROUTES: dict[str, Access] = {
     "GET /docs/assets": "reader",
     "GET /redoc": "reader",
     "GET /audit": "admin",
+    # Temporal's Web UI, which can do everything
+    **{f"{method} /temporal{{path:path}}": "admin" for method in ("GET", "POST", "PUT", "PATCH", "DELETE")},
 }
 """The access to each route. That of GET is that of HEAD; a mount has GET only."""
 

@@ -46,8 +46,12 @@ WRITTEN_BYTES = 1_000_000
 
 STEPS_AT_ONCE = 200
 
-MAX_IMPORTS = 2
+MAX_IMPORTS = 1
 """Documents that a gateway has in memory at once; more requests wait, with theirs in files."""
+
+BYTES_PER_VALUE = 64
+"""A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than
+text. Those of real sessions have one for some hundred bytes."""
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for earlier ones."""
@@ -130,7 +134,7 @@ def _prepare(
     """
     file.seek(0)
     body = file.read()
-    document = read_document(body)
+    document = read_document(body, max_values=settings.api_max_import_bytes // BYTES_PER_VALUE)
     check_document(document)
     config = _configuration(document, caller, workflow_id, settings)
     copied = CopiedTurns(config.history, max_bytes=max_session_bytes(config.limits))

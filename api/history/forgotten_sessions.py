@@ -111,6 +111,7 @@ def _session(
         created_at=began_at,
         revision=max([row.revision if row else 0, *(turn.revision for turn in turns)]),
         usage=_usage(row, turns),
+        tasks_usage=sum((turn.tasks_usage for turn in turns if turn.tasks_usage), Usage()),
         transcript=TranscriptState(turns=turns, archived=archived[0].number - 1 if archived else 0),
         queue=QueueState(fates=_last_fates(turns, fates)),
     )

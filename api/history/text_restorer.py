@@ -17,6 +17,7 @@ from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.texts.legible import with_legible_args
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.large_texts import resolve_answer, resolve_turn
 from turnkeeper.stores.blobs import Blobs
@@ -44,13 +45,13 @@ class TextRestorer:
     async def restore_answers(
         self, owner: WorkflowId, turns: Sequence[ConversationMessage], *, until: float
     ) -> list[ConversationMessage]:
-        """Return the turns with whole answers. Texts in steps stay excerpts."""
+        """Return the turns with whole answers and legible arguments (AGT-8). Texts in steps stay excerpts."""
         hashes = frozenset(turn.agent_message_blob.hash for turn in turns if turn.agent_message_blob)
         texts = self._cached_answers.find(owner, hashes)
         if missing := frozenset(hashes - texts.keys()):
             reading = self._reads.run((owner, missing), lambda: self._read_answers(owner, missing))
             texts |= await _texts_in_time(reading, until)
-        return [resolve_answer(turn, texts) for turn in turns]
+        return [with_legible_args(resolve_answer(turn, texts)) for turn in turns]
 
     async def restore_update(
         self, owner: WorkflowId, update: ConversationUpdate, *, until: float
@@ -63,8 +64,12 @@ class TextRestorer:
         self, owner: WorkflowId, turns: Sequence[ConversationMessage], hashes: Collection[str], *, until: float
     ) -> list[ConversationMessage]:
         """Return the turns with the texts of `hashes`, also in steps. Nothing is cached."""
-        texts = await _texts_in_time(self._blobs.get(owner, hashes), until) if hashes else {}
+        texts = await self.read_texts(owner, hashes, until=until)
         return [resolve_turn(turn, texts) for turn in turns]
+
+    async def read_texts(self, owner: WorkflowId, hashes: Collection[str], *, until: float) -> dict[str, str]:
+        """Return the texts of `hashes` that can be read. Nothing is cached."""
+        return await _texts_in_time(self._blobs.get(owner, hashes), until) if hashes else {}
 
     async def _read_answers(self, owner: WorkflowId, hashes: frozenset[str]) -> dict[str, str]:
         texts = await self._blobs.get(owner, hashes)

@@ -6,6 +6,10 @@ complete. So this extends its protocol with a timer that runs while the client h
 head, then the body. The timer doesn't run while a request is answered, since long polls and event streams may take as
 long as they like. Between two requests of a connection uvicorn's own timer runs.
 
+While there are as many connections as there may be, a new one replaces one that waits for its client: first those
+between two requests, then those with a part of a request, the oldest first. So only requests that are being answered
+keep others out, and strangers are answered at once.
+
 The timer limits the whole time and not the pause between two pieces: one byte now and then would hold a connection too.
 
 A response may be complete while the body of its request is still arriving (404, 403, 405: nobody reads it). The rest
@@ -51,34 +55,43 @@ class BoundedConfig(uvicorn.Config):
     def __init__(self, app: Any, bounds: ConnectionBounds, **options: Any) -> None:
         super().__init__(app, http=BoundedConnection, **options)
         self.bounds = bounds
+        self.idle: dict[BoundedConnection, None] = {}
+        """Connections between two requests, in the order in which they became so."""
+        self.receiving: dict[BoundedConnection, None] = {}
+        """Those whose client has sent a part of a request, in that order."""
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """One connection: closed when a request doesn't arrive in time, and at once when there are too many."""
+    """One connection: closed when a request doesn't arrive in time, or while it waits and there are too many."""
 
     def __init__(self, config: BoundedConfig, *arguments: Any, **options: Any) -> None:
         super().__init__(config, *arguments, **options)
         self._bounds = config.bounds
+        self._idle, self._receiving = self._waiting = (config.idle, config.receiving)
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._is_in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Wait for the first head, or close the connection if there are too many."""
+        """Wait for the first head. If there are too many connections, close one that waits for its client."""
         super().connection_made(transport)
         if len(self.connections) > self._bounds.max_connections:
-            self._reject(problems.too_many_connections(self._bounds.max_connections))
-        else:
+            waiting = next((connection for group in self._waiting for connection in group), self)
+            waiting._make_room()
+        if not transport.is_closing():
+            self._wait_in(self._idle)
             self._set_timer(self._bounds.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
+        self._wait_in(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read on. Data between two requests begins a head."""
         if self._is_between_requests:
             self._head_bytes += len(data)
+            self._wait_in(self._receiving)
             if self._timer is None:
                 self._set_timer(self._bounds.head_seconds)
         super().data_received(data)
@@ -98,12 +111,19 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_in_body = False
         self._set_timer(None)
         super().on_message_complete()
+        self._wait_in(self._idle if self._is_between_requests else None)
         if self._is_between_requests:
             # uvicorn's own timer started with the response, and was stopped by the rest of the body.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the rest of this one's body."""
+        super().on_response_complete()
+        if self._is_between_requests and not self.transport.is_closing():
+            self._wait_in(self._idle)
 
     def send_400_response(self, msg: str) -> None:
         """Reject what is not HTTP, and close the connection: where the next request begins is unknown."""
@@ -116,6 +136,24 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _is_between_requests(self) -> bool:
         return not self._is_in_body and (self.cycle is None or self.cycle.response_complete)
+
+    def _wait_in(self, group: "dict[BoundedConnection, None] | None") -> None:
+        """Note what is waited for, and since when, unless that was so before; `None`: for us."""
+        if group is not None and self in group:
+            return
+        for other in self._waiting:
+            other.pop(self, None)
+        if group is not None:
+            group[self] = None
+
+    def _make_room(self) -> None:
+        """Close this connection now, as another one needs its place."""
+        is_idle = self in self._idle
+        self._wait_in(None)
+        if not is_idle:
+            self._reject(problems.too_many_connections(self._bounds.max_connections))
+        if is_idle or self.transport.get_write_buffer_size():
+            self.transport.abort()  # a client that doesn't read would delay a proper close
 
     def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:

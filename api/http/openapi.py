@@ -33,7 +33,7 @@ TAGS: list[dict[str, Any]] = [
     {"name": "health", "description": "Liveness, readiness, and who works."},
 ]
 
-OPEN: tuple[ProblemName, ...] = ("foreign-host", "invalid", "stopping")
+OPEN: tuple[ProblemName, ...] = ("foreign-host", "proxied", "invalid", "stopping")
 """Problems of operations that need no key."""
 
 VERIFIED: tuple[ProblemName, ...] = ("unauthenticated", "archive-unavailable", "issuer-unavailable")

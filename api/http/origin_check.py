@@ -4,6 +4,9 @@ Everyone who can reach the gateway may use it, and a browser on the same machine
 open. But pages can't forge these headers. `Host` is the name in the page's own address, so a name that was made to
 resolve to this machine (DNS rebinding) is still a foreign one. `Origin` and `Sec-Fetch-Site` say which page sends the
 request: a browser needs no permission for a POST without a body. Programs send neither.
+
+Without keys, a request that came through a proxy is rejected too: it may be anybody's, and looks like one from this
+machine. A proxy that adds no header of its own can't be noticed.
 """
 
 from starlette.datastructures import Headers
@@ -19,6 +22,13 @@ EXEMPT_PATHS = frozenset({"/healthz", "/readyz"})
 
 POLICY_VIOLATION = 1008
 """The close code of a web socket. Before the socket is accepted, the server turns it into a 403."""
+
+PROXY_HEADERS = (
+    *("x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-host", "x-forwarded-proto"),
+    *("x-forwarded-server", "x-forwarded-port", "x-forwarded", "forwarded-for", "x-client-ip", "x-cluster-client-ip"),
+    *("true-client-ip", "cf-connecting-ip", "fastly-client-ip", "x-envoy-external-address", "x-original-host"),
+)
+"""Headers that only proxies add, in lower case."""
 
 _EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
@@ -41,6 +51,7 @@ class OriginCheckMiddleware:
         self._accepts_addresses = listens_on in _EVERY_ADDRESS
         # Origins that may send requests besides the one that a request is addressed to.
         self._trusted_origins = frozenset({public}) - {None}
+        self._accepts_proxies = settings.auth.is_on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or (problem := self._problem_with(scope)) is None:
@@ -54,6 +65,8 @@ class OriginCheckMiddleware:
         if scope["path"] in EXEMPT_PATHS:
             return None
         headers = Headers(scope=scope)
+        if not self._accepts_proxies and (header := next((name for name in PROXY_HEADERS if name in headers), None)):
+            return problems.proxied(header)
         scheme: str = scope["scheme"]
         hosts = headers.getlist("host")
         if len(hosts) != 1:

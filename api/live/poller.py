@@ -1,22 +1,26 @@
 """Answering polls, with reads that polling clients share with watchers (SES-12, API-3).
 
 Starting a watch costs as much as a few polls. So a session that is polled rarely is just queried; one that is polled
-often, or waited for, is watched, and then a current answer costs nothing. `delivered_forms.py` decides what a client
-has already seen.
+often, or waited for, is watched, and then a current answer costs nothing.
+
+A client that sends only `last_seen_message_id`, as in the original design (decision 34), doesn't say in which form it
+has seen that turn: running or ended. So it gets the turn again while it runs and for `REPEAT_SECONDS` after its end,
+and a `wait` for it lasts `UNCLEAR_SECONDS`. Every gateway decides that by the turn alone and remembers no clients.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from turnkeeper.api import problems
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.live.delivered_forms import DeliveredForms, Poll
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationUpdate
+from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 OFTEN_SECONDS = 10.0
@@ -24,6 +28,12 @@ OFTEN_SECONDS = 10.0
 
 REWATCH_SECONDS = 0.5
 """Before watching a session again after its watch has ended."""
+
+REPEAT_SECONDS = 5.0
+"""How long a turn is repeated after its end. The clocks of gateway and Temporal must differ by less."""
+
+UNCLEAR_SECONDS = 1.0
+"""How long to hold a client that may or may not have seen the answer."""
 
 MAX_POLLED = 10_000
 
@@ -36,7 +46,6 @@ class Poller:
         self._watches = watches
         self._closing = closing
         self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
-        self._delivered = DeliveredForms()
 
     async def poll(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now."""
@@ -50,9 +59,7 @@ class Poller:
                     event = await self._shared_reader.update(workflow_id, cursor, watch)
                 else:
                     event = await self._shared_reader.unshared_update(workflow_id, cursor)
-        now = asyncio.get_running_loop().time()
-        Poll(workflow_id, cursor, self._delivered).note_answer(event.update, now=now)
-        return event
+        return without_old_repeats(event, cursor, now=datetime.now(UTC))
 
     async def wait_for_news(
         self,
@@ -60,34 +67,33 @@ class Poller:
         cursor: UpdatesRequest,
         *,
         seconds: float,
-        matches_etag: Callable[[ConversationUpdate], bool] = lambda update: False,
+        is_known: Callable[[UpdateEvent], bool] = lambda event: False,
     ) -> UpdateEvent:
         """Return what is new as soon as there is something that the client has not seen, or after `seconds`.
 
-        `matches_etag`: whether the client has the response with an update's `ETag`. Raises 503 once Temporal can't be
-        reached.
+        `is_known`: whether the client has this answer, by its `ETag`. Raises 503 once Temporal can't be reached.
         """
         clock = asyncio.get_running_loop().time
-        until, poll = clock() + seconds, Poll(workflow_id, cursor, self._delivered, matches_etag=matches_etag)
+        until, news = clock() + seconds, _News(cursor, is_known)
         while True:
             async with self._watches.watching(workflow_id) as watch:
-                event = await self._next_unseen(workflow_id, cursor, watch, poll, until=until)
+                event = await self._next_unseen(workflow_id, watch, news, until=until)
             if event is not None:
-                poll.note_answer(event.update, now=clock())
                 return event
             await self._closing.sleep(until=min(until, clock() + REWATCH_SECONDS))
 
     async def _next_unseen(
-        self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch, poll: Poll, *, until: float
+        self, workflow_id: WorkflowId, watch: Watch, news: "_News", *, until: float
     ) -> UpdateEvent | None:
         """Return an update when it is due; `None` if `watch` is over before."""
         clock = asyncio.get_running_loop().time
         asked_at = clock()
         while True:
             version = watch.version
-            event = await self._shared_reader.update(workflow_id, cursor, watch)
+            event = await self._shared_reader.update(workflow_id, news.cursor, watch)
+            event = without_old_repeats(event, news.cursor, now=datetime.now(UTC))
             is_closed = event.update.status in FINAL_STATUSES
-            seconds = poll.hold_seconds(event.update, now=clock())
+            seconds = news.hold_seconds(event)
             due_at = until if seconds is None else min(until, asked_at + seconds)
             if seconds == 0 or self._closing.is_time_up(due_at):
                 return event
@@ -104,6 +110,55 @@ class Poller:
         polled_at = self._polled_at.get(workflow_id)
         is_often = polled_at is not None and polled_at > asyncio.get_running_loop().time() - OFTEN_SECONDS
         return is_often or workflow_id in self._watches
+
+
+@dataclass
+class _News:
+    """What one poll with `wait` waits for. `is_known`: whether the client has an answer, by its `ETag`."""
+
+    cursor: UpdatesRequest
+    is_known: Callable[[UpdateEvent], bool]
+    _first: UpdateEvent | None = None
+
+    def hold_seconds(self, event: UpdateEvent) -> float | None:
+        """Return how long to hold an answer: 0 for not at all, `None` if the client has seen all of it."""
+        self._first = first = self._first or event
+        if self.is_known(event):
+            return None
+        update, cursor = event.update, self.cursor
+        is_closed, has_new = update.status in FINAL_STATUSES, bool(update.new_messages)
+        if update.reset or (cursor.last_seen_message_id and has_new):
+            return 0
+        if cursor.since_revision is not None:
+            return 0 if update.revision > cursor.since_revision else None
+        if cursor.last_seen_message_id is None:
+            return 0 if has_new or is_closed else None
+        was_closed = first.update.status in FINAL_STATUSES
+        if is_closed > was_closed or _has_changed(update, first.update):
+            return 0
+        return UNCLEAR_SECONDS if is_closed or update.updated_messages else None
+
+
+def _has_changed(update: ConversationUpdate, before: ConversationUpdate) -> bool:
+    """Return whether the last seen turn has changed while the client waited."""
+    return bool(update.updated_messages) and update.updated_messages != before.updated_messages
+
+
+def without_old_repeats(event: UpdateEvent, cursor: UpdatesRequest, *, now: datetime) -> UpdateEvent:
+    """Return the event without the last seen turn, if the client sends no revision and that ended long ago.
+
+    With new messages it is repeated once more, for a client that comes back after a pause.
+    """
+    update = event.update
+    turns = [] if cursor.since_revision is not None or update.new_messages else update.updated_messages
+    if not turns or not all(_ended_before(turn, now) for turn in turns):
+        return event
+    return replace(event, update=update.model_copy(update={"updated_messages": []}))
+
+
+def _ended_before(turn: ConversationMessage, now: datetime) -> bool:
+    ended_at = turn.agent_timestamp if turn.is_complete else None
+    return ended_at is not None and ended_at < now - timedelta(seconds=REPEAT_SECONDS)
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:

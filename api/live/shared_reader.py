@@ -51,6 +51,8 @@ class UpdateEvent:
     """What is new in a session since a cursor, with whole answers."""
 
     update: ConversationUpdate
+    first_run_id: str = ""
+    """The first run of the session; empty if Temporal no longer has it."""
     resume_revision: int | None = None
     """Where a client resumes, if that is before the update: since then it has an excerpt of an answer."""
 
@@ -150,7 +152,8 @@ class SharedReader:
     async def unshared_update(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new since `cursor` with a query of its own, for a session that is not watched."""
         update, until = await self._reader.updates(workflow_id, cursor), seconds_from_now(RESTORE_SECONDS)
-        return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until))
+        first_run_id = await self._reader.first_run_id_in_temporal(workflow_id)  # of the answer: the query has noted it
+        return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
 
     async def with_whole_answer(self, workflow_id: WorkflowId, turn: ConversationMessage) -> ConversationMessage:
         """Return a turn with its whole answer, if that can be read now."""

@@ -22,8 +22,8 @@ from turnkeeper.models.wire import REASON_CHARS, Reason, Strict
 MAX_CALLS = 50
 """Maximum of calls in one response; the others follow once these are decided."""
 
-MAX_ARGUMENTS_CHARS = 4_000
-"""Maximum characters of arguments in a message."""
+MAX_TEXT_CHARS = 16_000
+"""Maximum characters of a call's text in a message."""
 
 FORM: dict[str, Any] = {
     "type": "object",
@@ -66,11 +66,10 @@ class AwaitingCall:
         return {"method": "elicitation/create", "params": params}
 
     def _message(self, url: str) -> str:
-        approval = self.approval
-        arguments = json.dumps(approval.args, ensure_ascii=False, indent=2)
-        if approval.args_blob or len(arguments) > MAX_ARGUMENTS_CHARS:
-            arguments = f"{arguments[:MAX_ARGUMENTS_CHARS]}\n… All of it: {url}"
-        return f"Run {approval.tool} (call {approval.call_id} of {session_id_of(self.workflow_id)})?\n{arguments}"
+        question = f"Approve call {self.approval.call_id} of {session_id_of(self.workflow_id)}?"
+        cut = len(self.approval.text) - MAX_TEXT_CHARS
+        rest = [f"({cut:,} more characters are not shown here. All of it: {url})"] if cut > 0 else []
+        return "\n".join([question, "", self.approval.text[:MAX_TEXT_CHARS], *rest])
 
 
 async def awaiting_calls(services: Services, workflow_id: WorkflowId) -> list[AwaitingCall]:

@@ -5,7 +5,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from pydantic import ValidationError
 
-from turnkeeper.api.problems import ProblemError, problem_of
+from turnkeeper.api.problems import FieldError, ProblemError, problem_of
 from turnkeeper.models.errors import RejectedError, TaskValidationError
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -25,8 +25,12 @@ def sentence_of(error: Exception) -> str:
     problem = problem_of(error, is_of_task=True).problem
     if not problem.errors:
         return problem.detail
-    fields = (f"{one.field}: {one.reason}" + (f" (given: {one.value})" if one.value else "") for one in problem.errors)
-    return "; ".join(fields)
+    return "; ".join(map(_sentence_of_field, problem.errors))
+
+
+def _sentence_of_field(error: FieldError) -> str:
+    notes = [*filter(None, [error.error_type]), *([f"given: {error.value}"] if error.value else [])]
+    return f"{error.field}: {error.reason}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def is_temporary(error: Exception) -> bool:
@@ -38,4 +42,5 @@ def rpc_error(error: Exception) -> MCPError:
     """Return the JSON-RPC error of a request of the Tasks extension."""
     problem = problem_of(error, is_of_task=True).problem
     code = INVALID_PARAMS if problem.status in (404, 422) else INTERNAL_ERROR
-    return MCPError(code, problem.detail)
+    errors = [one.model_dump(exclude_none=True) for one in problem.errors or []]
+    return MCPError(code, problem.detail, {"errors": errors} if errors else None)

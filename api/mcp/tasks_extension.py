@@ -175,15 +175,15 @@ class TasksExtension:
         try:
             action: AuditAction = "cancel_task" if handle.message_id is None else "cancel"
             changes = [Change(action, session_id_of(handle.session_id), handle.message_id)]
-            operation, scope = "mcp:tasks/cancel", scope_of_call(context)
-            async with recorded(self._services, caller_of_call(context), changes, operation=operation, scope=scope):
-                await self._stop(handle)
+            operation, scope, caller = "mcp:tasks/cancel", scope_of_call(context), caller_of_call(context)
+            async with recorded(self._services, caller, changes, operation=operation, scope=scope):
+                await self._stop(handle, by=caller.user)
         except EXPECTED as error:
             if not (isinstance(error, ProblemError) and error.problem.status == 409):  # it has ended
                 raise rpc_error(error) from error
         return {"resultType": "complete"}
 
-    async def _stop(self, handle: TaskHandle) -> None:
+    async def _stop(self, handle: TaskHandle, *, by: str | None) -> None:
         services, workflow_id = self._services, handle.session_id
         try:
             task = await read_prompt_task(services, workflow_id, handle.message_id)
@@ -199,7 +199,7 @@ class TasksExtension:
         if fate.turn_id is None:
             await services.sessions.withdraw(workflow_id, handle.message_id)
         else:
-            await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=fate.turn_id))
+            await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=fate.turn_id), by=by)
 
     async def _handle(self, context: Context, params: TaskParams) -> TaskHandle:
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:

@@ -27,7 +27,8 @@ def retry_prompt(workflow_id: WorkflowId, turn: ConversationMessage) -> PromptSi
     Its attachments are those of the turn: what is stored of them is there.
     """
     message_id = retry_prompt_id(workflow_id, turn.id)
-    return new_prompt(turn.user_message, message_id=message_id, mode="enqueue", attachments=turn.attachments)
+    prompt = new_prompt(turn.user_message, message_id=message_id, mode="enqueue", attachments=turn.attachments)
+    return prompt.model_copy(update={"retries": turn.id})
 
 
 def retry_prompt_id(workflow_id: WorkflowId, turn_id: str) -> str:

@@ -128,7 +128,7 @@ class PromptSender:
             result = None
         if result is None or estimate.reservations != reservations:  # another prompt may have overtaken this one
             return Receipt(message_id)
-        return early_receipt_of(result.view, prompt) or Receipt(message_id)
+        return early_receipt_of(result.view, message_id) or Receipt(message_id)
 
     async def _signal(
         self,
@@ -167,8 +167,14 @@ class PromptSender:
     # ---- is there room?
 
     async def _admit(self, workflow_id: WorkflowId, prompt: PromptSignal, *, is_new: bool) -> Receipt | None:
-        """Reserve room for a prompt; return the receipt if it was accepted before. Raises 429, 409."""
+        """Reserve room for a prompt; return the receipt if it was accepted before. Raises 422, 429, 409."""
         estimate, size = self._estimates.of(workflow_id), text_bytes(prompt)
+        if estimate.read is not None and len(prompt.text) > estimate.read.max_prompt_chars:
+            receipt = await self._earlier_receipt(workflow_id, estimate, prompt.id or "")
+            if receipt:
+                return receipt
+            if (too_long := estimate.length_rejection(prompt.text, now=_now())) is not None:
+                raise problems.rejected(too_long.reason, too_long.message, field="message")
         if estimate.is_tail_due(now=_now(), answered_at=self._estimates.answered_at):
             await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):

@@ -13,10 +13,10 @@ from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.etags import matches
+from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
-from turnkeeper.api.live.delivered_forms import poll_etag
+from turnkeeper.api.live.shared_reader import UpdateEvent
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
@@ -33,7 +33,7 @@ from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
 
 router = APIRouter(tags=["conversation"])
 
@@ -122,7 +122,8 @@ async def retry_turn(
     """Send the prompt of a failed turn again; 409 if the turn did not fail.
 
     With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
-    an earlier retry.
+    an earlier retry. The conversation has both turns; for the model the new one takes the place of the failed one,
+    unless another turn ran in between.
     """
     turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
     receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, turn), wants_receipt=not prefers_async)
@@ -192,23 +193,25 @@ async def get_conversation(
     """Return what is new since the last response; with `wait`, as soon as there is something new.
 
     New is what is neither covered by the cursor nor in the response that `If-None-Match` identifies. An `ETag` stands
-    for the session, its revision, the cursor and the limit.
+    for the session, its revision, the cursor and the limit. Without `since_revision`, the last seen turn is repeated
+    until 5 s after its end, and a `wait` for it ends after a second: the client may not have seen how it ended.
     """
     request = UpdatesRequest(
         last_seen_message_id=last_seen_message_id or None, since_revision=since_revision, limit=limit
     )
+
+    def etag_of(event: UpdateEvent) -> str:
+        return poll_etag(event.first_run_id, request, event.update.revision)
+
+    def is_known(event: UpdateEvent) -> bool:
+        return bool(if_none_match) and matches(etag_of(event), if_none_match or "")
+
     if wait:
-        run_id = await services.reader.first_run_id_in_temporal(workflow_id) if if_none_match else ""
-
-        def matches_etag(update: ConversationUpdate) -> bool:
-            return bool(if_none_match) and matches(poll_etag(run_id, request, update.revision), if_none_match or "")
-
-        event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, matches_etag=matches_etag)
+        event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, is_known=is_known)
     else:
         event = await services.poller.poll(workflow_id, request)
-    run_id = await services.reader.first_run_id_in_temporal(workflow_id)
-    etag = poll_etag(run_id, request, event.update.revision)
-    if if_none_match and matches(etag, if_none_match):
+    etag = etag_of(event)
+    if is_known(event):
         return Response(status_code=304, headers={"ETag": etag})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}

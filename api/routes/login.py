@@ -4,7 +4,8 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
 
-from turnkeeper.api.auth.credentials import COOKIE, Authenticator
+from turnkeeper.api.auth.browser_logins import LIFETIME, cookie_name, login_token
+from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.bodies import Login
 from turnkeeper.api.callers import Caller, caller_of
@@ -17,9 +18,6 @@ from turnkeeper.models.http_responses import CallerDescription, Me
 from turnkeeper.models.settings.origins import origin_at, origin_of
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
-
-COOKIE_SECONDS = 30 * 24 * 3600
-"""How long a browser stays logged in, unless the key ends before."""
 
 router = APIRouter(tags=["login"])
 
@@ -47,21 +45,22 @@ async def get_me(request: Request) -> Me:
     responses=errors(*OPEN, *VERIFIED, "foreign-origin", "too-large", "rate-limited"),
 )
 async def log_in(request: Request, response: Response, services: ServicesDep, body: Login) -> Me:
-    """Check a key or token, and set a cookie with it for the page."""
+    """Check a key or token, and set a cookie for the page, which ends with it, at the latest after 7 days."""
     authenticator: Authenticator = request.app.state.authenticator
     if not authenticator.is_on:
         return await get_me(request)
     credential = body.key.strip()
     identity = await _verified(request, credential, services)
     await services.audit.record_once(identity.caller, "log_in", status=200)
+    is_secure = _is_secure(request, services.settings)
     response.set_cookie(
-        COOKIE,
-        credential,
-        max_age=COOKIE_SECONDS,
+        cookie_name(request.headers, is_secure=is_secure),
+        await authenticator.logins.create(identity),
+        max_age=int(LIFETIME.total_seconds()),
         path="/",
         httponly=True,
         samesite="strict",
-        secure=_is_secure(request, services.settings),
+        secure=is_secure,
     )
     return _me(authenticator, identity)
 
@@ -70,7 +69,7 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
     "/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin", "rate-limited")
 )
 async def log_out(request: Request, response: Response, services: ServicesDep) -> None:
-    """Remove the cookie. The key stays valid."""
+    """End the login, and remove its cookie. The key stays valid."""
     authenticator: Authenticator = request.app.state.authenticator
     caller = None
     with suppress(ProblemError, StoreUnavailableError):  # a caller without a valid key can log out too
@@ -79,7 +78,11 @@ async def log_out(request: Request, response: Response, services: ServicesDep) -
     if caller and authenticator.is_on:
         with suppress(StoreUnavailableError):
             await services.audit.record_once(caller, "log_out", status=204)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    if token := login_token(request.headers):
+        await authenticator.logins.end(token)
+    for is_secure in (True, False):
+        name = cookie_name(request.headers, is_secure=is_secure)
+        response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=is_secure)
 
 
 async def _verified(request: Request, credential: str, services: Services) -> Identity:

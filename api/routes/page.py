@@ -54,7 +54,7 @@ _PAGE_HEADERS = page_headers(_POLICY)
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Add the page at `/` and its files below `/static/`. Any other unknown path is still a problem."""
+    """Add the page at `/` and its files below `/static/`. A query parameter that the page doesn't know is ignored."""
     # The model of new sessions, which the page shows before there is a session.
     first_model = html.escape(settings.first_model)
     template = (STATIC / "index.html").read_text()
@@ -62,8 +62,7 @@ def install(app: FastAPI, settings: Settings) -> None:
     headers = {**_PAGE_HEADERS, "ETag": content_etag(document)}
 
     @app.get("/", include_in_schema=False)
-    async def show_page(request: Request, session: str | None = None) -> Response:
-        # The page reads `session` from its own address.
+    async def show_page(request: Request) -> Response:
         if matches(headers["ETag"], request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=headers)
         return HTMLResponse(document, headers=headers)

@@ -35,6 +35,7 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
 
 router = APIRouter(tags=["sessions"])
 
@@ -79,7 +80,15 @@ async def get_sessions_list(
     caller: CallerDep,
     status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
-    q: Annotated[str | None, Query(min_length=1, max_length=200, description="Text in title, preview or id.")] = None,
+    q: Annotated[
+        StorableText | None,
+        Query(
+            min_length=1,
+            max_length=200,
+            description="Text in title, preview or id, in any case.",
+            json_schema_extra={"pattern": NO_NUL_PATTERN},
+        ),
+    ] = None,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, those with the latest activity first."""
@@ -120,13 +129,19 @@ async def configure_session(
     operation_id="cancel_turn",
     responses=errors(*WORKER, "too-large", "session-ended", "not-running"),
 )
-async def cancel_turn(services: ServicesDep, workflow_id: SessionId, body: Cancel | None = None) -> Cancelling:
-    """Stop a turn. With `message_id` a late request can't stop the next turn by mistake."""
+async def cancel_turn(
+    services: ServicesDep, caller: CallerDep, workflow_id: SessionId, body: Cancel | None = None
+) -> Cancelling:
+    """Stop a turn. With `message_id` a late request can't stop the next turn by mistake.
+
+    The model reads who stopped it, and the `reason`.
+    """
     options = body or Cancel()
     turn_id = options.message_id or (await services.reader.state(workflow_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
         raise problems.not_running()
-    receipt = await services.sessions.cancel_turn(workflow_id, CancelTurn(message_id=turn_id, reason=options.reason))
+    stop = CancelTurn(message_id=turn_id, reason=options.reason)
+    receipt = await services.sessions.cancel_turn(workflow_id, stop, by=caller.user)
     return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)
 
 
@@ -179,6 +194,7 @@ def _description_of(state: ConversationState, workflow_id: WorkflowId, links: Se
         turn_count=session.turn_count,
         queue_length=state.queue_length,
         usage=session.usage,
+        tasks_usage=session.tasks_usage,
         archived_count=state.archived_count,
         archive=session.archive,
         conversation_metrics=session.conversation_metrics,

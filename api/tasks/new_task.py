@@ -19,29 +19,15 @@ from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId, workflow_id
 from turnkeeper.models.session.messages import Configure, SessionInput, configured, title_of
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.task import CreateTask, HandOffReport, PreparedTask
+from turnkeeper.models.session.task import CreateTask, PreparedTask
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
+from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, MEMO_KEY, TaskNote
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
-from turnkeeper.models.wire import Compact
-
-MEMO_KEY = "task"
-
-DESCRIPTION_BYTES = 1_000
-"""How much of a description is in the memo."""
 
 WARNINGS_BYTES = 32_000
 """How many bytes of warnings are in the memo; a repeated request gets no more."""
-
-
-class TaskNote(Compact):
-    """The part of a task's memo that describes the request that created it."""
-
-    digest: str
-    description: str
-    context: HandOffReport
-    warnings: list[TaskValidationWarning] = []
 
 
 def new_task_id(task: CreateTask, *, tenant: str) -> WorkflowId:
@@ -73,8 +59,7 @@ def _digested_history(history: object) -> object:
 def _digested_message(message: object) -> list[object]:
     texts: list[object] = [_text(message, name) for name in ("role", "content", "timestamp")]
     attachments = message.get("attachments") if isinstance(message, Mapping) else None
-    # Without attachments as in earlier releases, whose digests are in memos.
-    return [*texts, attachments] if attachments else texts
+    return [*texts, attachments]
 
 
 def _text(message: object, name: str) -> str | None:
@@ -95,7 +80,7 @@ def task_input(
     """Return the input of a task's session. Raises `RejectedError` if its first prompt is too long."""
     base = default_input(settings, workflow_id, user=user)
     change = Configure(title=task.title or title_of(task.description), model=task.model, tool_policy=task.tool_policy)
-    start = configured(base, change)
+    start = configured(base, change).model_copy(update={"unattended": task.unattended})
     if task.timeout is not None:
         start = start.model_copy(update={"limits": start.limits.model_copy(update={"turn_timeout": task.timeout})})
     check_text(prepared.prompt, limits=start.limits, field="description")
@@ -125,7 +110,7 @@ def note_of(task: CreateTask, prepared: PreparedTask) -> TaskNote:
 
 
 async def read_note(execution: WorkflowExecution) -> TaskNote | None:
-    """Return the note in a task's memo; `None` if the task was started by a session."""
+    """Return the note in a task's memo; `None` if it has none."""
     try:
         return TaskNote.model_validate((await execution.memo()).get(MEMO_KEY))
     except ValidationError:

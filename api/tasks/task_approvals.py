@@ -2,7 +2,9 @@
 
 import asyncio
 
+from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -21,38 +23,51 @@ AT_ONCE = 8
 class TaskApprovals:
     """Reads the calls that wait for approval. Methods raise `ProblemError`."""
 
-    def __init__(self, reader: SessionReader) -> None:
+    def __init__(self, reader: SessionReader, texts: TextRestorer) -> None:
         self._reader = reader
+        self._texts = texts
 
     async def pending(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the waiting calls of a session, then those of its tasks, each with the id of its own session.
 
-        Only tasks with the status `input_required` are queried. A task that doesn't answer counts as omitted.
+        Their texts have all arguments that can be read; the first call is returned whatever its size. Only tasks with
+        the status `input_required` are queried. A task that doesn't answer counts as omitted.
         """
         own, blocked = await self._of_session(workflow_id)
-        approvals, omitted = _with_session(own.approvals, workflow_id), own.omitted
-        room = MAX_BYTES - sum(map(_size, approvals))
+        approvals, omitted, room = list[PendingApproval](), 0, MAX_BYTES
+        answers: list[tuple[WorkflowId, PendingApprovals | None]] = [(workflow_id, own)]
         queried_count = 0
-        while blocked:
-            batch, blocked = blocked[:AT_ONCE], blocked[AT_ONCE:]
-            if queried_count + len(batch) > MAX_TASKS:
-                omitted += len(batch) + len(blocked)
-                break
-            queried_count += len(batch)
-            for task, answer in zip(batch, await asyncio.gather(*map(self._of_task, batch)), strict=True):
-                if answer is None:
-                    omitted += 1
-                    continue
-                pending, below = answer
-                blocked += below
-                omitted += pending.omitted
-                for approval in _with_session(pending.approvals, task):
-                    room -= _size(approval)
-                    if room < 0:
+        while answers:
+            for session, pending in answers:
+                for approval in pending.approvals if pending else []:
+                    whole = await self._with_text(session, approval, room=None if not approvals else room)
+                    if whole is None:
                         omitted += 1
                     else:
-                        approvals.append(approval)
+                        approvals.append(whole)
+                        room -= _size(whole)
+                omitted += pending.omitted if pending else 1
+            batch, blocked = blocked[:AT_ONCE], blocked[AT_ONCE:]
+            queried_count += len(batch)
+            if queried_count > MAX_TASKS:
+                omitted += len(batch) + len(blocked)
+                break
+            blocked_tasks = await asyncio.gather(*map(self._of_task, batch))
+            answers = [(task, answer and answer[0]) for task, answer in zip(batch, blocked_tasks, strict=True)]
+            blocked += [task for answer in blocked_tasks if answer for task in answer[1]]
         return own.model_copy(update={"approvals": approvals, "omitted": omitted})
+
+    async def _with_text(
+        self, session: WorkflowId, approval: PendingApproval, *, room: int | None
+    ) -> PendingApproval | None:
+        """Return an approval with the text of all its arguments; `None` if it has over `room` bytes."""
+        if approval.args_blob and (room is None or approval.args_blob.bytes <= room):
+            hash_, until = approval.args_blob.hash, seconds_from_now(RESTORE_SECONDS)
+            texts = await self._texts.read_texts(session, [hash_], until=until)
+            # In a thread: a megabyte takes a while.
+            approval = await asyncio.to_thread(approval.with_text, texts.get(hash_))
+        approval = approval.model_copy(update={"workflow_id": session_id_of(session)})
+        return approval if room is None or _size(approval) <= room else None
 
     async def _of_task(self, workflow_id: WorkflowId) -> tuple[PendingApprovals, list[WorkflowId]] | None:
         try:
@@ -68,10 +83,6 @@ class TaskApprovals:
             return pending, []
         blocked = [task.task_id for task in state.session.tasks if task.status == "input_required"]
         return pending, [sibling_id(task_id, of=workflow_id) for task_id in blocked]
-
-
-def _with_session(approvals: list[PendingApproval], workflow_id: WorkflowId) -> list[PendingApproval]:
-    return [approval.model_copy(update={"workflow_id": session_id_of(workflow_id)}) for approval in approvals]
 
 
 def _size(approval: PendingApproval) -> int:

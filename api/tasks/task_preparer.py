@@ -11,16 +11,13 @@ from turnkeeper.models.session.task import CreateTask, PreparedTask, policy_of, 
 from turnkeeper.models.session.tasks.task_input import TextsToCondense
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
-from turnkeeper.models.tasks.inheritance import Inheritance
+from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.ranking.bm25 import rank
 from turnkeeper.stores.tasks.hand_off import store_hand_off
 
 MAX_TURNS = 200
 """Turns of the first page."""
-
-MAX_PAGES = 4
-"""About 4 MB of transcript. From a longer conversation a task inherits only the newest part, with a warning (TSK-2)."""
 
 
 class TaskPreparer:

@@ -18,7 +18,7 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
-from turnkeeper.api.tasks.new_task import MEMO_KEY
+from turnkeeper.api.tasks.new_task import read_note
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
@@ -85,7 +85,7 @@ class TaskReader:
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
         until = seconds_from_now(RESTORE_SECONDS)
         turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
-        facts = await self._facts(description, await description.memo())
+        facts = await self._facts(description)
         return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
 
     async def forgotten(self, workflow_id: WorkflowId) -> Task | None:
@@ -123,7 +123,7 @@ class TaskReader:
             async with asyncio.timeout_at(until):
                 state = await self._reader.state(WorkflowId(execution.id), StateRequest(limit=1))
                 newest = state.messages[-1] if state.messages else None
-                facts = await self._facts(execution, await execution.memo())
+                facts = await self._facts(execution)
                 return await self._task(WorkflowId(execution.id), facts, state, newest, with_answer=False)
         except TimeoutError:
             return await self.without_state(execution, SILENT)
@@ -163,7 +163,7 @@ class TaskReader:
         elif execution.status in FINAL_STATUS_OF:
             state = {"status": "cancelled"}
         return Task(
-            **await self._facts(execution, await execution.memo()),
+            **await self._facts(execution),
             **state,
             title=visible.title,
             created_at=visible.started_at,
@@ -226,16 +226,17 @@ class TaskReader:
             error_type=newest.error_type if newest and is_final else None,
         )
 
-    async def _facts(self, execution: WorkflowExecution, memo: Any) -> dict[str, Any]:
+    async def _facts(self, execution: WorkflowExecution) -> dict[str, Any]:
         """Return the fields that come from Temporal."""
         workflow_id, session_id = WorkflowId(execution.id), session_id_of(WorkflowId(execution.id))
         links = session_links(self._settings, workflow_id, namespace=execution.namespace)
         parent = execution.typed_search_attributes.get(search_attributes.TASK_PARENT)
-        note = memo.get(MEMO_KEY)
+        note = await read_note(execution)
         return {
             "task_id": session_id,
             "workflow_id": session_id,
-            "description": note.get("description") if isinstance(note, dict) else None,
+            "description": note and note.description,
+            "context": note and note.context,
             "parent": None if parent == NO_PARENT else parent,
             "url": chat_url(self._settings, workflow_id),
             "temporal_url": links.temporal,

@@ -18,8 +18,6 @@ from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
 from turnkeeper.api.tasks.new_task import (
-    MEMO_KEY,
-    TaskNote,
     new_task_id,
     note_of,
     read_note,
@@ -36,6 +34,7 @@ from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
+from turnkeeper.models.session.tasks.task_note import MEMO_KEY, TaskNote
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
 from turnkeeper.stores.database.database import StoreUnavailableError

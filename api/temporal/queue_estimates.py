@@ -7,8 +7,8 @@ gateway decides before the signal whether there is room, from three sources:
     own    the signals of this gateway since then; room is reserved before a signal, and released if it failed
     tail   the signals at the end of the history that no workflow task has processed yet, while no worker answers
 
-Signals that Temporal still buffers, and those of other gateways since the tail was read, are in none of them. That is
-why the session itself accepts more than its limit.
+Signals that Temporal still buffers, and those of other gateways since the tail was read, are in none of them. So the
+limit is a courtesy: the session itself accepts every prompt.
 
 Nothing here waits. Callers pass the time, in seconds on the event loop's clock.
 """
@@ -24,7 +24,7 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_row import text_bytes
-from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
+from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0
@@ -49,6 +49,7 @@ class QueueRead:
     bytes: int
     max_prompts: int
     max_bytes: int
+    max_prompt_chars: int = Limits().max_prompt_chars
     rejection: RejectedError | None = None
     """The rejection of any prompt, if the session rejects them all."""
 
@@ -61,6 +62,7 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
         bytes=view.bytes,
         max_prompts=view.max_prompts,
         max_bytes=view.max_bytes,
+        max_prompt_chars=view.max_prompt_chars,
         rejection=RejectedError(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
     )
 
@@ -74,6 +76,7 @@ def initial_queue_read(start: SessionInput, *, asked_at: float) -> QueueRead:
         bytes=text_bytes(first) if isinstance(first, PromptSignal) else len(to_json(first or "")),
         max_prompts=start.limits.max_queued_prompts,
         max_bytes=start.limits.queued_bytes,
+        max_prompt_chars=start.limits.max_prompt_chars,
     )
 
 
@@ -212,12 +215,25 @@ class QueueEstimate:
                 "queue_full",
                 f"{count} prompts are waiting already; limits.max_queued_prompts allows {max_prompts}.",
             )
-        if bytes_ + size > max_bytes:
+        if count and bytes_ + size > max_bytes:
             return RejectedError(
                 "queue_full",
                 f"The waiting prompts would hold {bytes_ + size:,} bytes; limits.max_queued_bytes and "
                 f"limits.max_state_bytes allow {max_bytes:,}.",
             )
+        return None
+
+    def length_rejection(self, text: str, *, now: float) -> RejectedError | None:
+        """Return the rejection of a text that is too long by a recent answer of the session; `None` without one.
+
+        The session itself accepts it: it may have been accepted by a gateway that knew other limits.
+        """
+        if self.read is None or self.read.asked_at < now - FRESH_SECONDS:
+            return None
+        try:
+            check_text(text, limits=Limits(max_prompt_chars=self.read.max_prompt_chars), may_be_blank=True)
+        except RejectedError as rejection:
+            return rejection
         return None
 
     def rejection_of_all(self, *, now: float) -> RejectedError | None:
@@ -231,7 +247,7 @@ class QueueEstimate:
         read = self.read
         if read is None or read.asked_at < now - FRESH_SECONDS or read.rejection or self.is_silent(now=now):
             return False
-        return read.length < read.max_prompts and read.bytes + size <= read.max_bytes
+        return read.length < read.max_prompts and (not read.length or read.bytes + size <= read.max_bytes)
 
     def is_in_tail(self, message_id: str, *, now: float) -> bool:
         """Return whether the prompt was recently at the end of the history, so that signalling it again is useless."""

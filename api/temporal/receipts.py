@@ -14,7 +14,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.models.session.queue.prompts import Fate, PromptSignal, QueueView
+from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 MAX_IDS = 100
 """Ids in one query."""
@@ -50,23 +50,21 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
     if position is not None:
         return Receipt(message_id, position=position)
     fate = next((fate for fate in view.fates if fate.id == message_id), None)
-    if fate and fate.fate == "rejected" and fate.refusal:
+    if fate and fate.refusal:
         raise problems.rejected(fate.refusal, fate.reason or texts.PROMPT_REJECTED, field="message")
     if fate and fate.turn_id is None:
         raise problems.prompt_not_waiting(message_id, fate.fate)
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 
-def early_receipt_of(view: QueueView, prompt: PromptSignal) -> Receipt | None:
+def early_receipt_of(view: QueueView, message_id: str) -> Receipt | None:
     """Return the receipt from a view that may be of the moment before the signal; `None` if only a later one has it.
 
     The prompt has mode `enqueue` and no attachments: of another one the view says nothing.
     Raises as `receipt_of` does. A rejection in the view may be an earlier one: the id may have been sent again.
     """
-    message_id = prompt.id or ""
     if view.next_position is not None and message_id not in view.positions:
-        is_certain = len(prompt.text) <= view.next_max_chars
-        return Receipt(message_id, position=view.next_position) if is_certain else None
+        return Receipt(message_id, position=view.next_position)
     if any(fate.id == message_id and fate.fate == "rejected" for fate in view.fates):
         return None
     receipt = receipt_of(view, message_id)

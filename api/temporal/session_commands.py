@@ -161,9 +161,10 @@ class SessionCommands:
     async def withdraw(self, workflow_id: WorkflowId, message_id: str) -> None:
         await self._update(workflow_id, "withdraw_prompt", WithdrawPrompt(id=message_id))
 
-    async def cancel_turn(self, workflow_id: WorkflowId, request: CancelTurn) -> CancelReceipt:
-        """Stop a running turn. No effect once it has ended."""
-        receipt: CancelReceipt = await self._update(workflow_id, "cancel_turn", request, result_type=CancelReceipt)
+    async def cancel_turn(self, workflow_id: WorkflowId, request: CancelTurn, *, by: str | None) -> CancelReceipt:
+        """Stop a running turn, as the person `by`; None: unknown. No effect once it has ended."""
+        stop = request.model_copy(update={"stopped_by": by})
+        receipt: CancelReceipt = await self._update(workflow_id, "cancel_turn", stop, result_type=CancelReceipt)
         return receipt
 
     async def resolve_approval(

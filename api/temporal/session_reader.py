@@ -129,6 +129,8 @@ class QueryResult(Generic[View]):
 
     view: View
     closed: Status | None
+    first_run_id: str = ""
+    """The first run of the session that answered; empty if no workflow did."""
 
 
 class ForgottenSource(Protocol):
@@ -198,7 +200,7 @@ class SessionReader:
     async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
         result = await self._ask(
             workflow_id,
-            "get_replay_turns",
+            "internal_replay_turns",
             request,
             ReplayTurns,
             partial(replay_turns_of, max_history=request.max_history),
@@ -212,7 +214,7 @@ class SessionReader:
     async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
         """Return what a copy of the session is made of (SES-18)."""
         result = await self._ask(
-            workflow_id, "get_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
+            workflow_id, "internal_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
         )
         return result.view
 
@@ -339,12 +341,15 @@ class SessionReader:
     ) -> QueryResult[View]:
         """Return the result of a query; `read` answers for a session that Temporal no longer has."""
         try:
-            return await self._queries.ask(workflow_id, query, argument, view_type, for_receipts=for_receipts)
+            result = await self._queries.ask(workflow_id, query, argument, view_type, for_receipts=for_receipts)
         except ProblemError as problem:
             session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
             if session is None:
                 raise
-        return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
+            return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
+        if result.first_run_id:  # another gateway may have deleted the session that had the id before
+            self._first_run_ids[workflow_id] = result.first_run_id
+        return result
 
     def forget(self, workflow_id: WorkflowId) -> None:
         self._first_run_ids.pop(workflow_id, None)
@@ -422,7 +427,8 @@ class SessionQueries:
                 or result.closed in _CLOSED_WITHOUT_TASK
                 or await self._commits.is_committed(workflow_id, as_of)
             ):
-                return replace(result, view=result.view.model_copy(update={"as_of": None}))
+                view = result.view.model_copy(update={"as_of": None})
+                return replace(result, view=view, first_run_id=as_of.first_run_id)
             await asyncio.sleep(next(pauses))
 
     async def _ask_open_or_closed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:

@@ -3,7 +3,7 @@
  *
  * @import {PromptFile} from "./conversation/attachments.js"
  * @import {Waiting} from "./conversation/conversation.js"
- * @import {Approval, Caller, ContextView, Seen, SessionState, SummaryInContext, ToolCall, Turn, TurnMetrics, Usage}
+ * @import {Approval, Caller, ContextView, PendingApproval, Seen, SessionState, SummaryInContext, Turn, TurnMetrics, Usage}
  *   from "./conversation/wire.js"
  */
 
@@ -54,6 +54,7 @@ export const TEXTS = {
   theText: "The text",
 
   arguments: "Arguments",
+  approvalText: "What you decide on",
   result: "Result",
   lostResult: "Part of this result was lost because its store was unavailable.",
 
@@ -122,11 +123,13 @@ export function usageWords(usage) {
   return usage.cost ? `${tokens(count)} · ${dollars(usage.cost)}` : tokens(count);
 }
 
-/** @param {Usage} usage @returns {string} */
-export function usageDetails(usage) {
+/** @param {Usage} usage @param {Usage | null | undefined} ofTasks the part that tasks used @returns {string} */
+export function usageDetails(usage, ofTasks) {
   const parts = [`${grouped(usage.input_tokens)} in`, `${grouped(usage.output_tokens)} out`];
   if (usage.cached_tokens) parts.push(`${grouped(usage.cached_tokens)} of them from the cache`);
   if (usage.reasoning_tokens) parts.push(`${grouped(usage.reasoning_tokens)} for thinking`);
+  const used = (ofTasks?.input_tokens ?? 0) + (ofTasks?.output_tokens ?? 0);
+  if (used) parts.push(`${grouped(used)} by tasks`);
   if (usage.estimated_tokens) parts.push(`${grouped(usage.estimated_tokens)} of them estimated`);
   return `Tokens: ${parts.join(", ")}${usage.cost ? `; $${usage.cost}` : ""}`;
 }
@@ -299,6 +302,7 @@ export const SEEN_WORDS = {
   truncated: "The model sees only part of this turn",
   summarised: "The model sees this turn only in a summary",
   refused: "The model's provider refused this turn, so it is no longer sent",
+  retried: "A retry has taken this turn's place for the model",
   not_at_all: "The model no longer sees this turn",
 };
 
@@ -349,17 +353,8 @@ export const taskApprovalWords = (questions) =>
 
 // ---- tool calls
 
-/** Characters that are invisible or reverse text, except the emoji variation selector. */
-const UNSEEN = /(?![\n\t\ufe0f])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
-
-/**
- * Escape invisible characters as JSON does, so that people see what they approve. Line breaks and tabs stay.
- * @param {string} text @returns {string}
- */
-export function legible(text) {
-  const escaped = (/** @type {string} */ unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
-  return text.replaceAll(UNSEEN, (char) => char.split("").map(escaped).join(""));
-}
+/** A text of several lines in one. @param {string} text @returns {string} */
+export const oneLine = (text) => text.slice(0, 500).replace(/\n[ |-]*/g, ", ").replaceAll(":, ", ": ");
 
 /** The state of a call, in one or two words. */
 export const CALL_STATES = {
@@ -387,11 +382,22 @@ export function decisionWords({ decision, reason, decided_by }) {
   return reason ? `${words}: ${reason}` : `${words}.`;
 }
 
-/** The question of an approval: a verb and its object. @param {ToolCall} call */
-export function question({ name, args }) {
-  const path = name === "file_write" && typeof args === "object" ? args.path : null;
-  return typeof path === "string" ? { verb: "Write", object: legible(path) } : { verb: "Run", object: legible(name) };
+/** The section of a text that people decide on, below its label. @param {string} text @param {string} label */
+const sectionOf = (text, label) => text.split(`\n${label}:\n`)[1]?.split(/\n(?! )/)[0]?.trim() ?? "";
+
+/** The question of an approval: a verb and its object. @param {PendingApproval} pending */
+export function question({ tool, text, change }) {
+  const path = change && /^ {2}path: "(.*)"$/m.exec(text)?.[1];
+  if (!path) return { verb: "Run", object: tool };
+  const isNew = change.sha256 === "";
+  return { verb: isNew ? "Create the file" : change.sha256 ? "Replace the file" : "Write the file", object: path };
 }
+
+/** @param {PendingApproval} pending @returns {string} what allowing the tool for the session means */
+export const allowWords = ({ tool }) => `Approves this call, and every later call of ${tool} in this session unasked`;
+
+/** @param {number} count @returns {string} how many lines of a text are out of sight */
+export const linesBelow = (count) => `${grouped(count)} more ${count === 1 ? "line" : "lines"} below ↓`;
 
 /** The rounded time left to decide. @param {string} iso @returns {string} */
 export function deadlineWords(iso) {
@@ -402,8 +408,9 @@ export function deadlineWords(iso) {
   return `Decision needed within ${Math.round(minutes / (24 * 60))} days.`;
 }
 
-/** @param {ToolCall} call @returns {string} */
-export const decideLabel = ({ name }) => `Decide on ${name}`;
+/** @param {PendingApproval} pending @returns {string} distinct for every call */
+export const decideLabel = ({ tool, call_id, text }) =>
+  `Decide on ${tool}, call ${call_id}: ${oneLine(sectionOf(text, TEXTS.arguments)).slice(0, 120)}`;
 
 /** @param {string} title @returns {string} */
 export const copyLabel = (title) => `Copy ${title.toLowerCase()}`;
@@ -422,6 +429,7 @@ export const SEEN = {
   truncated: "partly",
   summarised: "in the summary",
   refused: "left out",
+  retried: "retried",
   not_at_all: "no longer sent",
 };
 

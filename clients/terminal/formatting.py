@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections.abc import Mapping
 
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.transcript.conversation import TurnMetrics
 from turnkeeper.models.transcript.trajectory import Usage, dollars
 
@@ -103,15 +104,19 @@ def elapsed(seconds: float) -> str:
     return duration(whole * 1_000)
 
 
-def amount(usage: Usage | None) -> str:
-    """Return the used tokens, with their cost if it is known; empty without usage.
+def amount(usage: Usage | None, *, of_tasks: Usage | None = None) -> str:
+    """Return the used tokens, with their cost if it is known, and the part that tasks used; empty without usage.
 
     >>> amount(Usage(input_tokens=1_500, output_tokens=32)), amount(Usage(input_tokens=12_345, cost=0.05)), amount(None)
     ('1,532 tokens', '12.3k tokens · $0.05', '')
+    >>> amount(Usage(input_tokens=1_500), of_tasks=Usage(input_tokens=500))
+    '1,500 tokens (500 by tasks)'
     """
     if usage is None or not usage.tokens:
         return ""
-    return f"{_tokens(usage.tokens)} · {dollars(usage.cost)}" if usage.cost else _tokens(usage.tokens)
+    by_tasks = f" ({of_tasks.tokens:,} by tasks)" if of_tasks and of_tasks.tokens else ""
+    tokens = _tokens(usage.tokens) + by_tasks
+    return f"{tokens} · {dollars(usage.cost)}" if usage.cost else tokens
 
 
 def _tokens(count: int) -> str:
@@ -132,15 +137,6 @@ def context_size(metrics: TurnMetrics | None, *, max_messages: int) -> str:
     near = "! " if max_messages and count * 5 > max_messages * 4 else ""
     messages = f"{count} of {max_messages} messages" if max_messages else counted(count, "message")
     return f"{near}{messages}, ~{_tokens(metrics.estimated_tokens)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural if needed.
-
-    >>> counted(1, "prompt"), counted(1_200, "character")
-    ('1 prompt', '1,200 characters')
-    """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def attachment_problem(error: OSError | ValueError) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import computed_field
@@ -13,8 +13,8 @@ from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.events import Event, QueueEvent
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import signature
 from turnkeeper.clients.terminal.gateway_command import FAILED, NEEDS_DECISION
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.models.wire import Frozen
@@ -28,7 +28,8 @@ FinalStatus = Literal["answered", "failed", "needs_decision"]
 class Final(Frozen):
     """The result of a prompt; the last line of `--json`.
 
-    `unfinished`: the text of an answer that was stopped or interrupted (SES-9).
+    `unfinished`: the text of an answer that was stopped or interrupted (SES-9). `approvals`: the calls that need a
+    decision, each with the text of what is decided on.
     """
 
     workflow_id: str
@@ -37,6 +38,7 @@ class Final(Frozen):
     answer: str | None = None
     unfinished: str | None = None
     error: str | None = None
+    approvals: list[PendingApproval] = []
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -95,7 +97,7 @@ class OneShotPrompt:
             unfinished = last.text if isinstance(last, ModelStep) and last.interrupted else None
             return self._final("failed", error=turn.error, unfinished=unfinished)
         if self.conversation.awaiting_calls:
-            return self._final("needs_decision", error=self._approval_needed())
+            return await self._approval_needed()  # `None`: decided by now
         if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
             return self._final("needs_decision", error=texts.TASK_APPROVAL_NEEDED.format(tasks=", ".join(blocked)))
         if (
@@ -107,12 +109,15 @@ class OneShotPrompt:
             await self._send()
         return None
 
-    def _approval_needed(self) -> str:
+    async def _approval_needed(self) -> Final | None:
         turn = self.conversation.running_turn
         is_ours = turn is not None and turn.id == self.message_id
         sentence = texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER
-        calls = ", ".join(signature(call.name, call.args) for call in self.conversation.awaiting_calls)
-        return sentence.format(calls=calls)
+        approvals = (await self.gateway.approvals(self.session_id)).approvals
+        if not approvals:
+            return None
+        calls = "\n\n".join(approval.text for approval in approvals)
+        return self._final("needs_decision", error=sentence.format(calls=calls), approvals=approvals)
 
-    def _final(self, status: FinalStatus, **details: str | None) -> Final:
+    def _final(self, status: FinalStatus, **details: Any) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)

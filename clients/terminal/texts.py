@@ -1,6 +1,6 @@
 """All texts of the terminal client. `str.format` fills in `{names}`."""
 
-from turnkeeper.clients.terminal.formatting import counted
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 
@@ -10,8 +10,8 @@ BLANK_MESSAGE = "Nothing to send: the message is blank."
 NO_TERMINAL = "This is not a terminal. Pass a MESSAGE, or pipe one in."
 START_GATEWAY = "Start it with `{command}`."
 STOPPED = "Stopped."
-APPROVAL_NEEDED = "Approval needed: {calls}"
-APPROVAL_NEEDED_EARLIER = "Approval needed for an earlier prompt: {calls}"
+APPROVAL_NEEDED = "Approval needed:\n\n{calls}"
+APPROVAL_NEEDED_EARLIER = "Approval needed for an earlier prompt:\n\n{calls}"
 TASK_APPROVAL_NEEDED = "Approval needed in a task: {tasks}"
 DECIDE_WITH = "Your prompt is safe. Decide with: {command}"
 RESUME_WITH = "Resume with: {command}"
@@ -170,10 +170,14 @@ def left_out(count: int, noun: str) -> str:
 
 # ---- approvals
 
-ASK_WITH_ARGUMENTS = "Run {tool} with these arguments?"
-ARGUMENTS_UNREADABLE = "Can't load the arguments: {error}"
+APPROVAL_HEADING = "Approval needed for call {call_id}{position}"
+POSITION = " ({number} of {count})"
 ARGUMENTS_SIZE = "({size} of arguments)"
-MORE_CALLS = " ({calls} after it)"
+NEXT_PART = "part {part} of {parts}"
+SHOW_REST = "/show prints {rest}; then it can be approved"
+APPROVAL_UNREADABLE = "The call can't be loaded: {error} /show tries again."
+NOT_SHOWN_WHOLE = "Not all of this call was shown. /show prints the rest; then answer again."
+ARGUMENTS_MISSING = "The arguments can't be loaded now. /show tries again; the call can be rejected."
 APPROVAL_KEYS = ("[y]es once / [a]lways in this session / [n]o + reason", "[y]es [a]lways [n]o", "y/a/n")
 """The keys of an approval; the longest text that fits is shown."""
 QUESTION_CHANGED = "The question changed while you were typing. Read it and answer again."
@@ -188,6 +192,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "interrupt": ("TEXT", "stop the running turn and send this prompt next"),
     "retry": ("", "send the prompt of the last failed turn again"),
     "stop": ("", "stop the running turn, even one that was started elsewhere"),
+    "show": ("", "print the rest of the call that needs approval"),
     "details": ("[N]", "show turn N, or the newest, with thinking, arguments and results"),
     "model": ("[NAME]", "show the model, or use another from the next turn on"),
     "title": ("[TEXT]", "show or change the session's title"),
@@ -209,6 +214,8 @@ NOT_IN_RANGE = "{text!r} is not a number from 1 to {last}."
 NOTHING_TO_CHOOSE = "There is nothing to choose from."
 NOT_STARTED_HERE = "This turn was not started here. Use /stop to stop it."
 NO_TURN_RUNS = "No turn is running."
+ALL_SHOWN = "All of the call was shown."
+NOTHING_TO_SHOW = "No call needs approval."
 NO_TURN_YET = "There are no turns yet."
 STOPPING_TURN = "Stopping this turn. Press Ctrl-C again to leave; the session goes on."
 TURN_UNREADABLE = "Turn {number} can't be loaded now."

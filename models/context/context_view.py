@@ -16,11 +16,11 @@ from turnkeeper.models.wire import Frozen
 
 TURNS_A_PAGE = 500
 
-Seen = Literal["verbatim", "truncated", "summarised", "refused", "not_at_all"]
+Seen = Literal["verbatim", "truncated", "summarised", "refused", "retried", "not_at_all"]
 """How the model sees a turn.
 
 `truncated`: some of its messages, or parts of them; `summarised`: in the summary only; `refused`: replaced by a note,
-since the model's vendor refused it (CTX-7).
+since the model's vendor refused it (CTX-7); `retried`: replaced by its retry (CTX-17).
 """
 
 
@@ -33,7 +33,7 @@ class TurnInContext(Frozen):
     estimated_tokens: int = 0
     """Of the messages that the model sees."""
     characters_cut: int = 0
-    """Characters of a truncated or refused turn that the model no longer sees."""
+    """Characters of a truncated, refused or retried turn that the model no longer sees."""
 
 
 class FixedPart(Frozen):
@@ -120,22 +120,20 @@ def context_view(
 
 
 def _turns(context: ModelContext, transcript: Transcript, numbers: range) -> list[TurnInContext]:
-    chars, ids, refused = Counter[int](), dict[int, str](), set[int]()
+    chars, ids, replaced = Counter[int](), dict[int, str](), dict[int, Seen]()
     for entry in context.view.entries:
-        chars[entry.ref.number] += entry.chars
-        ids[entry.ref.number] = entry.ref.turn
-        if entry.ref.refused:
-            refused.add(entry.ref.number)
+        number = entry.ref.number
+        chars[number] += entry.chars
+        ids[number] = entry.ref.turn
+        if entry.ref.note in ("refused", "earlier_try"):
+            replaced[number] = "refused" if entry.ref.note == "refused" else "retried"
+        replaced |= dict.fromkeys(range(number - entry.ref.retried, number), "retried")
     covered = context.view.summary.turns if context.view.summary else []
     return [
         TurnInContext(
             number=number,
             message_id=ids.get(number) or transcript.id_of(number),
-            seen=(
-                "refused"
-                if number in refused
-                else _seen(number, is_shown=number in chars, cut=context.cut, covered=covered)
-            ),
+            seen=replaced.get(number) or _seen(number, is_shown=number in chars, cut=context.cut, covered=covered),
             estimated_tokens=tokens_of(chars[number]),
             characters_cut=context.cut.get(number, 0),
         )

@@ -1,11 +1,12 @@
 """What the model sees in a session, and what happens to the rest (CTX-4, CTX-5, CTX-7).
 
     in the window        in the model view, verbatim
-    evicted              waits here for the next summary if summaries are on; otherwise the model has forgotten it
+    evicted              waits here for the next summary if summaries are on; otherwise a note says that it is left out
     summarised           one message in the view replaces it
 
-Messages move down this list only. A note replaces a turn that the vendor refused. The window is the configured one;
-after a vendor said that the context is too long, a learned limit of tokens applies too. The transcript never changes.
+Messages move down this list only. A note replaces a turn that the vendor refused, and a retry the turn that it retries.
+The window is the configured one; after a vendor said that the context is too long, a learned limit of tokens applies
+too. The transcript never changes.
 """
 
 from collections import Counter
@@ -17,18 +18,11 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.context.model_view import (
-    Eviction,
-    ModelView,
-    ViewEntry,
-    ViewRef,
-    ViewState,
-    detached,
-    restored,
-    texts_of,
-)
+from turnkeeper.models.context.left_out import messages_to_summarise
+from turnkeeper.models.context.model_view import Eviction, ModelView, ViewState
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.context.summary import EVICTED_A_SUMMARY, FILES_CHARS, SUMMARY_CHARS, carries_text, next_summary
+from turnkeeper.models.context.view_entries import ViewEntry, ViewRef, detached, restored, texts_of
 from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning
 from turnkeeper.models.tokens import CHARS_PER_TOKEN, tokens_of
 from turnkeeper.models.transcript.conversation import ContextSize, ConversationMessage
@@ -159,6 +153,26 @@ class ModelContext:
         """Evicted entries for the next summary, oldest first."""
         return self._waiting
 
+    # ---- turns
+
+    def begin_turn(self, turn: ConversationMessage, *, retried: ConversationMessage | None) -> None:
+        """Append the prompt of `turn`, the newest one, in place of the turn that it retries, if it retries one."""
+        number = self._transcript.count
+        if retried:
+            self._drop_waiting(number - 1)
+        self._count_cut(self.view.begin_turn(turn, number=number, retried=retried))
+
+    def end_turn(self, turn: ConversationMessage) -> None:
+        """Append a note if `turn`, the newest one, has no answer; replace it if the vendor refused it (CTX-7)."""
+        number = self._transcript.count
+        if turn.error_type == "refusal":
+            self._drop_waiting(number)
+        self._count_cut(self.view.end_turn(turn, number=number))
+
+    def _drop_waiting(self, number: int) -> None:
+        """Leave the evicted entries of a turn that is replaced out of the next summary."""
+        self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
+
     # ---- its size
 
     def note_request(self) -> None:
@@ -229,13 +243,6 @@ class ModelContext:
         )
         if eviction:
             self._note(eviction, window)
-
-    def replace_refused_turn(self) -> None:
-        """Replace the newest turn, which the vendor refused, by a note from now on (CTX-7)."""
-        turn, number = self._transcript.newest, self._transcript.count
-        if turn:
-            self._waiting = [entry for entry in self._waiting if entry.ref.number != number]
-            self._count_cut(self.view.replace_with_note(turn, number=number))
 
     def evict(self, config: ConversationHistoryConfig, *, model: str, head: RequestHead, max_bytes: int) -> None:
         """Evict a block if the view is over the cap of its window (CTX-4), or has more than `max_bytes` (SES-15).
@@ -313,7 +320,7 @@ class ModelContext:
         self._count_evicted(evicted=eviction.evicted)
         if window.summarize_on_trim:
             self._update(evicted_since=self._rest.evicted_since + eviction.evicted)
-            self._waiting += eviction.entries
+            self._waiting = sorted([*self._waiting, *eviction.entries], key=_place_of)  # a prompt may follow its steps
         else:
             self._update(evicted_since=0)
             self._waiting = []
@@ -331,7 +338,7 @@ class ModelContext:
             self._count_evicted(given_up=len(oldest.messages))
 
     def _count_cut(self, evicted: Iterable[ViewEntry]) -> None:
-        cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries if entry.ref.number}
+        cut, seen = Counter(self.cut), {entry.ref.number for entry in self.view.entries}
         for entry in evicted:
             cut[entry.ref.number] += entry.chars
         self._update(cut={number: chars for number, chars in cut.items() if number in seen})
@@ -346,8 +353,9 @@ class ModelContext:
     def messages_to_summarise(self) -> list[ModelMessage]:
         """Return the content of the next summary: the earlier summary, if any, and the messages evicted since."""
         earlier = self.view.summary_entry
-        entries = [earlier, *self._waiting] if earlier else self._waiting
-        return [message for entry in entries for message in entry.messages]
+        prompts = {entry.ref.number: entry.messages[0].content for entry in self.view.entries if entry.is_prompt}
+        evicted = messages_to_summarise(self._waiting, prompts)
+        return [*earlier.messages, *evicted] if earlier else evicted
 
     def begin_summary(self) -> list[ViewEntry]:
         """Return the entries to summarise now, and restart the count of evictions."""
@@ -358,12 +366,10 @@ class ModelContext:
         """Count a failed summary; its messages wait for the next one."""
         self._update(summaries_failed=self.summaries_failed + 1)
 
-    def insert_summary(
-        self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], first_n: int, view_bytes: int
-    ) -> None:
+    def insert_summary(self, outcome: SummaryOutcome, *, of: Sequence[ViewEntry], view_bytes: int) -> None:
         """Insert a summary of the evicted entries `of`, which replaces the earlier summary too (CTX-5).
 
-        It comes after the first `first_n` messages. It may have a sixth of the view's `view_bytes` as JSON, or about a
+        It may have a sixth of the view's `view_bytes` as JSON, or about a
         quarter of a learned limit that is lower.
         """
         max_bytes = view_bytes // 6
@@ -372,12 +378,12 @@ class ModelContext:
         summary = next_summary(
             self.view.summary,
             outcome.model_copy(update={"text": bound_json(outcome.text, SUMMARY_CHARS, max_bytes * 2 // 3)}),
-            turns=(entry.ref.number for entry in of if entry.ref.number),
+            turns=(entry.ref.number for entry in of),
             files_chars=min(FILES_CHARS, max_bytes // 3),
         )
         summarised = set(map(_place_of, of))
         self._waiting = [entry for entry in self._waiting if _place_of(entry) not in summarised]
-        self.view.insert_summary(summary, first_n=first_n)
+        self.view.insert_summary(summary)
         self._on_change()
 
     # ---- when turns leave the session
@@ -392,8 +398,8 @@ class ModelContext:
         self._waiting = detached(self._waiting, turn, steps_before=steps_before, inline_bytes=inline_bytes)
 
 
-def _place_of(entry: ViewEntry) -> tuple[int, str, int | None]:
-    return entry.ref.number, entry.ref.turn, entry.ref.step
+def _place_of(entry: ViewEntry) -> tuple[int, int]:
+    return entry.ref.number, -1 if entry.ref.step is None else entry.ref.step
 
 
 def _bytes_of(entries: Iterable[ViewEntry]) -> int:

@@ -1,81 +1,72 @@
-"""The model view: the messages sent to the model, made from the transcript (CTX-4).
+"""The model view: the messages sent to the model, made from the transcript (CTX-4, CTX-17).
 
-Theory of operation. The view is a list of entries, each a whole group of messages: a user message, or a model step with
-the results of its calls. An entry is a reference into the transcript with its rendered messages; only the reference is
-carried to the next run. Between two evictions the view only grows at its end, so the prefix that a vendor caches stays
-the same, byte for byte. An eviction drops a block of entries and opens a new *segment*: opaque provider state of
-earlier steps is bound to the old prefix and no longer sent.
+Theory of operation. The view is a list of entries (`view_entries.py`), each a whole group of messages: a user message,
+or a model step with the results of its calls. Between two evictions the view only grows at its end, so the prefix that
+a vendor caches stays the same, byte for byte. An eviction drops a block of entries and opens a new *segment*: opaque
+provider state of earlier steps is bound to the old prefix and no longer sent.
 
-When a turn or a step leaves the session for the archive, its entries are *detached*: from then on they carry their own
-messages, large texts by reference. A summary of evicted messages is an entry too. It is never evicted; the next summary
-replaces it (CTX-5).
+What the model reads is true:
+
+- No two user messages are neighbours. Prompts that come together are one message. A turn that ended without an answer
+  has a note in its place (`models/transcript/notes.py`).
+- What stands behind a user message belongs to its turn, or is a note or the summary. A turn of which anything stays
+  keeps its prompt. Where messages are missing, a note says so, or the summary does (`left_out.py`).
+- So texts of the assistant can be neighbours: an answer, and notes behind it. Encoders join them where a vendor wants
+  roles to alternate.
+
+The summary is never evicted; the next one replaces it (CTX-5). When a turn or a step leaves the session for the
+archive, its entries are *detached*: from then on they carry their own messages.
 
 Every message is rendered, measured and hashed once, when it is appended; a request's digest hashes those hashes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from turnkeeper.models.context.shortening import max_text_chars, name_largest_attachments, shorten_message
-from turnkeeper.models.context.summary import Summary, summary_message
-from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config, kept_indexes
-from turnkeeper.models.tokens import count_chars, tokens_of
-from turnkeeper.models.transcript.attachments import estimated_chars
+from turnkeeper.models.context.left_out import arranged, notes_between, summary_entry
+from turnkeeper.models.context.shortening import max_text_chars, name_largest_attachments
+from turnkeeper.models.context.summary import Summary
+from turnkeeper.models.context.view_entries import (
+    ViewEntry,
+    ViewRef,
+    detached,
+    message_digest,
+    restored,
+    text_lengths,
+)
+from turnkeeper.models.context.window import ConversationHistoryConfig, eviction_config
+from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.large_texts import Texts, refer_message
-from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ProviderState, RequestHead
-from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, ModelStep, Step, ToolCall, UserStep
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ProviderState, RequestHead
+from turnkeeper.models.transcript.notes import REFUSED_PROMPT, closing_text, earlier_try_note, ending_note
+from turnkeeper.models.transcript.trajectory import UserStep
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+MAX_NOTES = 2
+"""Maximum of notes about what is left out: between turns, and in the turn where the eviction ended."""
 
-class ViewRef(Compact):
-    """The origin of an entry: a turn's user message, or its step at index `step`, counted from 0 with omitted ones.
+MIN_ROOM_FOR_ENDING = 10
+"""The last turn of the head keeps its answer if the window has this much room beside head and tail."""
 
-    A detached entry has its own `messages`; others are rendered from the turn. `number` is that of the turn, from 1; 0
-    in entries of an early release. A `summary` belongs to no turn. A `refused` entry is a note that replaces its turn.
-    """
-
-    turn: str
-    step: int | None = None
-    state: ProviderState | None = None
-    messages: Annotated[tuple[ModelMessage, ...], Field(fail_fast=True)] = ()
-    number: int = 0
-    summary: Summary | None = None
-    refused: bool = False
+MAX_ENDING_CHARS = 4_000
+"""And if the answer is no longer than this."""
 
 
 class ViewState(Compact):
-    """The carried part of a view: the origins of its entries, and the number of its segment, from 1."""
+    """The carried part of a view: the origins of its entries, the summary, and its segment's number, from 1."""
 
     entries: Annotated[Items[ViewRef], Field(max_length=MAX_CARRIED_ITEMS)] = []
+    summary: Summary | None = None
     segment: int = 1
-
-
-REFUSED_NOTE = "[A message of the user stood here. The model's provider refused it, and it was left out.]"
-"""Replaces a turn that the vendor refused (CTX-7)."""
-
-
-@dataclass(frozen=True)
-class ViewEntry:
-    """A group of messages that is evicted as a whole (CTX-3)."""
-
-    ref: ViewRef
-    messages: tuple[ModelMessage, ...]
-    digests: tuple[bytes, ...]
-    chars: int
-    carried_bytes: int
-
-    def is_prompt_of(self, turn_id: str) -> bool:
-        return (self.ref.turn, self.ref.step) == (turn_id, None)
 
 
 @dataclass(frozen=True)
@@ -91,95 +82,146 @@ class ModelView:
 
     def __init__(self, state: ViewState, transcript: Transcript) -> None:
         """Render the entries of `state`; all but detached ones refer to turns in `transcript` (SES-14)."""
-        self._entries = [restored(ref, transcript) for ref in state.entries]
+        self.summary = state.summary
+        """The summary of evicted messages, if there is one."""
         self.segment = state.segment
         self._hashed_head: tuple[RequestHead, _Hash] | None = None
+        self._is_sent = False
+        """Whether the last entry was in a request: then it no longer changes."""
+        self._replace([restored(ref, transcript) for ref in state.entries])
 
     @property
     def state(self) -> ViewState:
-        return ViewState(entries=[entry.ref for entry in self._entries], segment=self.segment)
+        return ViewState(entries=[entry.ref for entry in self._entries], summary=self.summary, segment=self.segment)
 
     @property
     def entries(self) -> Sequence[ViewEntry]:
+        """The entries of turns, without the summary and the notes about what is left out."""
         return self._entries
 
     @property
-    def summary(self) -> Summary | None:
-        entry = self.summary_entry
-        return entry.ref.summary if entry else None
-
-    @property
     def summary_entry(self) -> ViewEntry | None:
-        """The entry with the summary of evicted messages, if there is one."""
-        return next((entry for entry in self._entries if entry.ref.summary), None)
+        return summary_entry(self.summary) if self.summary else None
 
     @property
     def carried_bytes(self) -> int:
-        return sum(entry.carried_bytes for entry in self._entries)
+        summary_bytes = len(self.summary.model_dump_json()) if self.summary else 0
+        return summary_bytes + sum(entry.carried_bytes for entry in self._entries)
 
     @property
     def messages(self) -> list[ModelMessage]:
-        return [message for entry in self._entries for message in entry.messages]
+        return [message for entry in self._visible for message in entry.messages]
 
     @property
     def message_count(self) -> int:
-        return sum(len(entry.messages) for entry in self._entries)
+        return sum(len(entry.messages) for entry in self._visible)
 
     @property
     def chars(self) -> int:
         """Characters of all messages, with calls as JSON."""
-        return sum(entry.chars for entry in self._entries)
+        return sum(entry.chars for entry in self._visible)
 
     @property
     def estimated_tokens(self) -> int:
         """Characters / 4, rounded up over the sum (CTX-6)."""
         return tokens_of(self.chars)
 
-    def append_request(self, turn: ConversationMessage, *, number: int) -> None:
-        """Append the user message of `turn`, the session's turn `number`."""
-        self._entries.append(_entry_of(ViewRef(turn=turn.id, number=number), turn))
+    # ---- turns
+
+    def begin_turn(
+        self, turn: ConversationMessage, *, number: int, retried: ConversationMessage | None = None
+    ) -> list[ViewEntry]:
+        """Append the user message of `turn`, the session's turn `number`, in place of the turn that it retries.
+
+        That is the turn before it, which has no answer. Its entries leave, and are returned; a new segment begins. If
+        it has called tools, a note says so, or the retry would call them again unaware.
+        """
+        tries, leaving = 0, [entry for entry in self._entries if retried and entry.ref.number == number - 1]
+        if retried and leaving:
+            tries = leaving[0].ref.retried if leaving[0].begins_turn else 0
+            self._replace([entry for entry in self._entries if entry.ref.number != number - 1])
+            if note := earlier_try_note(retried):
+                ref = ViewRef(turn=retried.id, number=number - 1, note="earlier_try", retried=tries)
+                self._append(ViewEntry.of_note(note, ref))
+            tries = 0 if note else tries + 1
+            self.open_segment()
+        self._append(ViewEntry.from_turn(ViewRef(turn=turn.id, number=number, retried=tries), turn))
+        return leaving
 
     def replace_request(self, turn: ConversationMessage) -> None:
         """Replace the user message of `turn` after its text has changed; no request was made with it yet."""
-        self._entries = [
-            _entry_of(entry.ref.model_copy(update={"messages": ()}), turn)
-            if entry.ref.turn == turn.id and entry.ref.step is None
-            else entry
-            for entry in self._entries
-        ]
+        self._replace(
+            [
+                ViewEntry.from_turn(entry.ref.model_copy(update={"messages": ()}), turn)
+                if entry.is_prompt_of(turn.id)
+                else entry
+                for entry in self._entries
+            ]
+        )
 
     def append_step(self, turn: ConversationMessage, *, number: int, state: ProviderState | None = None) -> None:
-        """Append the newest step of `turn`, unless it is empty."""
-        step = turn.steps_omitted + len(turn.steps) - 1
-        entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step, state=state), turn)
-        if entry.messages:
-            self._entries.append(entry)
+        """Append the newest step of `turn`, unless it is empty.
 
-    def append_turn(self, turn: ConversationMessage, *, number: int) -> None:
-        """Append an ended turn, the session's turn `number`: its prompt and its steps, or a note of its refusal."""
-        if turn.error_type == "refusal":
-            self._append_refused_note(turn, number=number)
+        A steering prompt directly behind another prompt joins its message, unless that was sent.
+        """
+        self._append_step(turn, turn.steps_omitted + len(turn.steps) - 1, number=number, state=state)
+
+    def _append_step(
+        self, turn: ConversationMessage, index: int, *, number: int, state: ProviderState | None = None
+    ) -> None:
+        newest = self._entries[-1] if self._entries else None
+        step = turn.steps[index - turn.steps_omitted]
+        is_behind_prompt = newest is not None and newest.is_from_user and newest.ref.number == number
+        if newest and is_behind_prompt and isinstance(step, UserStep) and not self._is_sent:
+            self._entries[-1] = self._visible[-1] = newest.with_prompt_added(turn)
             return
-        self.append_request(turn, number=number)
-        for step in range(turn.steps_omitted, turn.steps_omitted + len(turn.steps)):
-            entry = _entry_of(ViewRef(turn=turn.id, number=number, step=step), turn)
-            if entry.messages:
-                self._entries.append(entry)
+        entry = ViewEntry.from_turn(ViewRef(turn=turn.id, number=number, step=index, state=state), turn)
+        if entry.messages:
+            self._append(entry)
+
+    def end_turn(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
+        """Append what ends `turn`, the newest one, besides its steps: a note, if it has no answer (CTX-17).
+
+        All entries of a turn that the vendor refused are replaced in a new segment (CTX-7); they are returned.
+        """
+        if turn.error_type == "refusal":
+            leaving = [entry for entry in self._entries if entry.ref.number == number]
+            self._replace([entry for entry in self._entries if entry.ref.number != number])
+            self._append(_refused(turn, number, retried=leaving[0].ref.retried if leaving else 0))
+            self.open_segment()
+            return leaving
+        if text := closing_text(turn):
+            steps = self._entries[-1].steps_so_far if self._entries else 0  # empty steps behind it have no entry
+            self._append(ViewEntry.of_note(text, ViewRef(turn=turn.id, number=number, step=steps, note="ending")))
+        return []
+
+    def append_turn(
+        self, turn: ConversationMessage, *, number: int, retried: ConversationMessage | None = None
+    ) -> None:
+        """Append an ended turn, the session's turn `number`: its prompt and its steps, and what ends it."""
+        self.begin_turn(turn, number=number, retried=retried)
+        for index in range(turn.steps_omitted, turn.steps_omitted + len(turn.steps)):
+            self._append_step(turn, index, number=number)
+        self.end_turn(turn, number=number)
+
+    # ---- evictions
 
     def evict_over_cap(
         self, config: ConversationHistoryConfig, *, running_turn: str, reserve: int = 0
     ) -> Eviction | None:
         """Evict a block, and `reserve` messages more, if the view is over its cap (CTX-4).
 
-        The running turn's user message, the last entry and the summary always stay.
+        Head and tail, the running turn's user message and the last entry always stay, and so does the summary.
         """
         if config.max_messages == 0 or self.message_count <= config.max_messages:
             return None
-        lowered = eviction_config(config)
-        lowered = lowered.model_copy(update={"max_messages": max(1, lowered.max_messages - reserve)})
-        indexes, _ = kept_indexes(self.messages, lowered, pinned=self._pinned(running_turn))
-        staying = self._entries_at(frozenset(indexes))
-        return self._keep(staying) if len(staying) < len(self._entries) else None
+        preserved = config.preserve_first_n + config.preserve_last_n
+        has_room = config.max_messages - preserved >= MIN_ROOM_FOR_ENDING
+        head = self._head(config.preserve_first_n, keeps_answer=has_room)
+        permanent = self._permanent(running_turn, {*head, *self._tail(config.preserve_last_n)})
+        count = sum(len(entry.messages) for entry in self._entries)
+        room = eviction_config(config).max_messages - MAX_NOTES - (1 if self.summary else reserve)
+        return self._evict(count - room, permanent, size=lambda entry: len(entry.messages))
 
     def evict_over_bytes(self, max_bytes: int, *, running_turn: str, first_n: int) -> Eviction | None:
         """Evict the oldest entries, down to half, if the carried view has more than `max_bytes` (SES-15).
@@ -187,30 +229,28 @@ class ModelView:
         The first `first_n` messages stay up to a quarter of it; the summary and the running turn's user message always
         stay.
         """
-        excess = self.carried_bytes - max_bytes // 2
         if self.carried_bytes <= max_bytes:
             return None
-        staying = self._head(first_n, max_bytes // 4)
-        for entry in self._entries[len(staying) :]:
-            if excess <= 0 or entry.ref.summary or entry.is_prompt_of(running_turn):
-                staying.append(entry)
-            else:
-                excess -= entry.carried_bytes
-        return self._keep(staying) if len(staying) < len(self._entries) else None
+        head = self._head(first_n)
+        sizes = accumulate(self._entries[index].carried_bytes for index in head)
+        fitting = head[: max(sum(size <= max_bytes // 4 for size in sizes), min(1, first_n))]
+        permanent = self._permanent(running_turn, set(fitting), keeps_last=False)
+        return self._evict(self.carried_bytes - max_bytes // 2, permanent, size=lambda entry: entry.carried_bytes)
 
     def shrink(self, max_chars: int, *, running_turn: str, first_n: int) -> Eviction | None:
         """Evict the oldest entries until the others have at most `max_chars` characters, if possible (CTX-7).
 
         The first `first_n` messages, the summary, the running turn's user message and the last entry always stay.
         """
-        excess, permanent = self.chars - max_chars, set(map(id, self._permanent(running_turn, first_n)))
-        staying = []
-        for entry in self._entries:
-            if excess <= 0 or id(entry) in permanent:
-                staying.append(entry)
-            else:
-                excess -= entry.chars
-        return self._keep(staying) if len(staying) < len(self._entries) else None
+        segment, evicted = self.segment, list[ViewEntry]()
+        while self.chars > max_chars:  # again if the notes about an eviction are too long
+            permanent = self._permanent(running_turn, set(self._head(first_n)))
+            eviction = self._evict(self.chars - max_chars, permanent, size=lambda entry: entry.chars)
+            if eviction is None:
+                break
+            evicted += eviction.entries
+            self.segment = segment + 1
+        return Eviction(evicted, sum(len(entry.messages) for entry in evicted)) if evicted else None
 
     def shorten(self, max_chars: int, *, running_turn: str, first_n: int) -> dict[int, int]:
         """Shorten what `shrink` never evicts to three quarters of `max_chars`, if it has more characters than that.
@@ -218,18 +258,21 @@ class ModelView:
         The longest texts are shortened first; the running turn's user message and the summary stay whole. Returns the
         number of removed characters by turn number. Call it only before a new segment: it changes the prefix.
         """
-        permanent = self._permanent(running_turn, first_n)
-        chars = sum(entry.chars for entry in permanent)
+        permanent = sorted(self._permanent(running_turn, set(self._head(first_n))))
+        chars = sum(self._entries[index].chars for index in permanent)
+        chars += self.summary_entry.chars if self.summary_entry else 0
         if chars <= max_chars:
             return {}
-        shortenable = {id(entry) for entry in permanent if not _stays_whole(entry, running_turn)}
-        entries = [entry for entry in self._entries if id(entry) in shortenable]
-        lengths = [length for entry in entries for message in entry.messages for length in _lengths(message)]
+        shortenable = [index for index in permanent if not self._entries[index].is_prompt_of(running_turn)]
+        messages = [message for index in shortenable for message in self._entries[index].messages]
+        lengths = [length for message in messages for length in text_lengths(message)]
         text_chars, cut = max_text_chars(lengths, chars - max_chars * 3 // 4), dict[int, int]()
-        for index, entry in enumerate(self._entries):
-            if id(entry) in shortenable:
-                self._entries[index] = _shorten_entry(entry, text_chars)
-                cut[entry.ref.number] = cut.get(entry.ref.number, 0) + entry.chars - self._entries[index].chars
+        entries = list(self._entries)
+        for index in shortenable:
+            number, before = entries[index].ref.number, entries[index].chars
+            entries[index] = entries[index].shortened(text_chars)
+            cut[number] = cut.get(number, 0) + before - entries[index].chars
+        self._replace(entries)
         return cut
 
     def shorten_prompt(self, max_chars: int, *, running_turn: str) -> dict[int, int]:
@@ -238,147 +281,127 @@ class ModelView:
         Returns the number of removed characters by turn number; a new segment begins if there are any.
         """
         prompts = [index for index, entry in enumerate(self._entries) if entry.is_prompt_of(running_turn)]
-        if not prompts:
-            return {}
-        index = prompts[-1]
-        entry = self._entries[index]
-        if entry.chars <= max_chars:
+        entry = self._entries[prompts[-1]] if prompts else None
+        if entry is None or entry.chars <= max_chars:
             return {}
         messages = tuple(name_largest_attachments(message, entry.chars - max_chars) for message in entry.messages)
         if messages == entry.messages:
             return {}
-        self._entries[index] = _entry(entry.ref.model_copy(update={"messages": messages}), messages)
+        shortened = ViewEntry.with_messages(entry.ref.model_copy(update={"messages": messages}), messages)
+        self._replace([shortened if one is entry else one for one in self._entries])
         self.open_segment()
-        return {entry.ref.number: entry.chars - self._entries[index].chars}
+        return {entry.ref.number: entry.chars - shortened.chars}
 
-    def _permanent(self, running_turn: str, first_n: int) -> list[ViewEntry]:
-        """Return the entries that `shrink` never evicts."""
-        count, last = self._entries_within(first_n), len(self._entries) - 1
-        return [
-            entry
-            for index, entry in enumerate(self._entries)
-            if index < count or index == last or _stays_whole(entry, running_turn)
-        ]
-
-    def replace_with_note(self, turn: ConversationMessage, *, number: int) -> list[ViewEntry]:
-        """Replace all entries of `turn`, the newest one, by a note in a new segment; return these entries."""
-        leaving = [entry for entry in self._entries if entry.ref.number == number]
-        self._entries = [entry for entry in self._entries if entry.ref.number != number]
-        self._append_refused_note(turn, number=number)
-        self.open_segment()
-        return leaving
-
-    def _append_refused_note(self, turn: ConversationMessage, *, number: int) -> None:
-        note = (ModelMessage(role="user", content=REFUSED_NOTE),)
-        self._entries.append(_entry(ViewRef(turn=turn.id, number=number, messages=note, refused=True), note))
-
-    def insert_summary(self, summary: Summary, *, first_n: int) -> None:
-        """Insert `summary` in the place of the earlier one, or after the first `first_n` messages.
+    def insert_summary(self, summary: Summary) -> None:
+        """Insert `summary` in the place of the earlier one, where turns are left out.
 
         Call it only between an eviction and the next request: it changes the prefix of the new segment.
         """
-        entry = _entry_of_summary(ViewRef(turn="", summary=summary))
-        earlier = self.summary_entry
-        if earlier:
-            self._entries[self._entries.index(earlier)] = entry
-        else:
-            self._entries.insert(self._entries_within(first_n), entry)
+        self.summary = summary
+        self._replace(self._entries)
 
     def detach(self, turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int) -> None:
         """Detach the entries of `turn`, see `detached`."""
-        self._entries = detached(self._entries, turn, steps_before=steps_before, inline_bytes=inline_bytes)
+        self._replace(detached(self._entries, turn, steps_before=steps_before, inline_bytes=inline_bytes))
 
     def open_segment(self) -> None:
         """Begin a segment: from now on, no opaque provider state of earlier steps is sent (CTX-4, AGT-9)."""
         self.segment += 1
-        self._entries = [_without_state(entry) for entry in self._entries]
+        self._replace([entry.without_state() for entry in self._entries])
 
     def request(self, head: RequestHead) -> ModelRequest:
         """Return a request of the present messages; later changes of the view do not affect it."""
+        self._is_sent = True
         return ModelRequest(head=head, messages=self.messages)
 
     def digest(self, head: RequestHead) -> str:
         """Return the digest of the exact context; equal to `digest_of(self.request(head))`."""
         if self._hashed_head is None or self._hashed_head[0] is not head:
             self._hashed_head = (head, _head_hash(head))
-        return _digest(self._hashed_head[1].copy(), (digest for entry in self._entries for digest in entry.digests))
+        return _digest(self._hashed_head[1].copy(), (digest for entry in self._visible for digest in entry.digests))
 
-    def _keep(self, staying: list[ViewEntry]) -> Eviction:
-        before, staying_ids = self.message_count, set(map(id, staying))
-        leaving = [_without_state(entry) for entry in self._entries if id(entry) not in staying_ids]
-        self._entries = staying
-        self.open_segment()
-        return Eviction(entries=leaving, evicted=before - self.message_count)
+    # ---- inside
 
-    def _pinned(self, running_turn: str) -> frozenset[int]:
-        """Return one message index of each entry that always stays."""
-        pinned, index, opening = {self.message_count - 1}, 0, -1
-        for entry in self._entries:
-            if entry.ref.summary:
-                pinned.add(index)
-            elif entry.is_prompt_of(running_turn):
-                opening = index  # the last one counts: the id may have been used long ago
-            index += len(entry.messages)
-        return frozenset(pinned | {opening})
+    def _append(self, entry: ViewEntry) -> None:
+        if not self._entries:
+            self._replace([entry])
+            return
+        self._is_sent = False
+        self._visible += [*notes_between(self._entries[-1], entry, summary=self.summary), entry]
+        self._entries.append(entry)
 
-    def _head(self, first_n: int, max_bytes: int) -> list[ViewEntry]:
-        head = self._entries[: self._entries_within(first_n)]
-        sizes = accumulate(entry.carried_bytes for entry in head)
-        return head[: max(sum(size <= max_bytes for size in sizes), min(1, first_n))]
+    def _replace(self, entries: list[ViewEntry]) -> None:
+        self._entries = entries
+        self._visible = arranged(entries, self.summary)
+        """What the model reads: the entries, the notes between them, and the summary."""
 
-    def _entries_within(self, messages: int) -> int:
-        """Return the number of entries that begin within the first `messages` messages."""
-        count, index = 0, 0
-        for entry in self._entries:
-            if index >= messages:
+    def _evict(self, excess: int, permanent: set[int], *, size: Callable[[ViewEntry], int]) -> Eviction | None:
+        """Evict the oldest entries, except `permanent` ones, until `excess` of their sizes is gone, if possible.
+
+        The turn where that is reached loses steps only, and keeps its prompt and its end; earlier ones go whole.
+        """
+        leaving = set[int]()
+        for turn in self._turns():
+            evictable = [index for index in turn if index not in permanent]
+            if excess <= 0:
                 break
-            count, index = count + 1, index + len(entry.messages)
-        return count
+            if sum(size(self._entries[index]) for index in evictable) > excess:
+                evictable = self._oldest_steps(turn, evictable, excess, size) or evictable
+            leaving.update(evictable)
+            excess -= sum(size(self._entries[index]) for index in evictable)
+        if not leaving:
+            return None
+        evicted = [entry.without_state() for index, entry in enumerate(self._entries) if index in leaving]
+        self._replace([entry for index, entry in enumerate(self._entries) if index not in leaving])
+        self.open_segment()
+        return Eviction(entries=evicted, evicted=sum(len(entry.messages) for entry in evicted))
 
-    def _entries_at(self, indexes: frozenset[int]) -> list[ViewEntry]:
-        staying, index = [], 0
-        for entry in self._entries:
-            if index in indexes:
-                staying.append(entry)
-            index += len(entry.messages)
-        return staying
+    def _oldest_steps(
+        self, turn: Sequence[int], evictable: Sequence[int], excess: int, size: Callable[[ViewEntry], int]
+    ) -> list[int]:
+        """Return the oldest steps that have `excess` together, besides the turn's first and last entry; else none."""
+        steps = [index for index in evictable if index not in (turn[0], turn[-1])]
+        sizes = list(accumulate(size(self._entries[index]) for index in steps))
+        return steps[: sum(total < excess for total in sizes) + 1] if sizes and sizes[-1] >= excess else []
 
+    def _turns(self) -> list[list[int]]:
+        """Return the indexes of each turn's entries."""
+        numbers = groupby(range(len(self._entries)), key=lambda index: self._entries[index].ref.number)
+        return [list(indexes) for _, indexes in numbers]
 
-def restored(ref: ViewRef, transcript: Transcript) -> ViewEntry:
-    """Return the entry of a carried reference (SES-14)."""
-    if ref.summary:
-        return _entry_of_summary(ref)
-    if not ref.number and ref.turn in transcript:
-        ref = ref.model_copy(update={"number": transcript.number_of(ref.turn)})
-    return _entry(ref, ref.messages) if ref.messages else _entry_of(ref, transcript.get(ref.turn))
+    def _head(self, first_n: int, *, keeps_answer: bool = False) -> list[int]:
+        """Return the indexes of the entries that begin within the first `first_n` messages.
 
+        With `keeps_answer`, the last turn among them keeps its end, if that is short.
+        """
+        starts = accumulate((len(entry.messages) for entry in self._entries), initial=0)
+        head = [index for index, start in enumerate(starts) if start < first_n][: len(self._entries)]
+        if head and keeps_answer:
+            end = next(turn[-1] for turn in self._turns() if head[-1] in turn)
+            is_short = self._entries[end].ends_turn and self._entries[end].chars <= MAX_ENDING_CHARS
+            head += [end] if is_short and end not in head else []
+        return head
 
-def detached(
-    entries: Iterable[ViewEntry], turn: ConversationMessage, *, steps_before: int | None = None, inline_bytes: int
-) -> list[ViewEntry]:
-    """Return `entries` with those of `turn` carrying their own messages, texts over `inline_bytes` by reference.
+    def _tail(self, last_n: int) -> list[int]:
+        """Return the indexes of the entries that reach into the last `last_n` messages."""
+        ends = accumulate((len(entry.messages) for entry in reversed(self._entries)), initial=0)
+        last = len(self._entries) - 1
+        return [last - index for index, end in enumerate(ends) if end < last_n and index <= last]
 
-    With `steps_before`, only entries of steps before that one change. The store already has the texts.
-    """
-    return [
-        _detached(entry, turn, inline_bytes, Texts()) if _is_leaving(entry.ref, turn.id, steps_before) else entry
-        for entry in entries
-    ]
+    def _permanent(self, running_turn: str, staying: set[int], *, keeps_last: bool = True) -> set[int]:
+        """Return the indexes that stay in an eviction: those `staying`, and prompts of turns of which they are steps.
 
-
-def texts_of(entries: Iterable[ViewEntry], turns: Iterable[ConversationMessage], *, inline_bytes: int) -> list[str]:
-    """Return the texts to store before all entries of `turns` are detached."""
-    texts = Texts()
-    by_id = {turn.id: turn for turn in turns}
-    for entry in entries:
-        if entry.ref.turn in by_id and not entry.ref.messages:
-            _detached(entry, by_id[entry.ref.turn], inline_bytes, texts)
-    return list(texts.by_hash.values())
+        The running turn's prompt always stays, and with `keeps_last` the last entry.
+        """
+        permanent = staying | ({len(self._entries) - 1} if keeps_last and self._entries else set())
+        # The last one counts: the id may have been used long ago.
+        prompts = [index for index, entry in enumerate(self._entries) if entry.is_prompt_of(running_turn)]
+        return permanent | set(prompts[-1:]) | {turn[0] for turn in self._turns() if not permanent.isdisjoint(turn)}
 
 
 def digest_of(request: ModelRequest) -> str:
     """Return the digest of a request's exact context; equal in every process (AGT-2)."""
-    return _digest(_head_hash(request.head), (_message_digest(message) for message in request.messages))
+    return _digest(_head_hash(request.head), (message_digest(message) for message in request.messages))
 
 
 def _head_hash(head: RequestHead) -> "_Hash":
@@ -391,151 +414,11 @@ def _digest(total: "_Hash", message_digests: Iterable[bytes]) -> str:
     return total.hexdigest()[:16]
 
 
-def _message_digest(message: ModelMessage) -> bytes:
-    return sha256(message.model_dump_json().encode()).digest()
-
-
-def _entry_of(ref: ViewRef, turn: ConversationMessage) -> ViewEntry:
-    if ref.step is None:
-        prompt = ModelMessage(role="user", content=turn.user_message, attachments=turn.attachments)
-        messages: tuple[ModelMessage, ...] = (prompt,)
-    else:
-        messages = _messages_of(_step(turn, ref.step), state=ref.state)
-    return _entry(ref, messages)
-
-
-def _entry_of_summary(ref: ViewRef) -> ViewEntry:
-    return _entry(ref, (summary_message(ref.summary),) if ref.summary else ())
-
-
-def _step(turn: ConversationMessage, index: int) -> Step:
-    return turn.steps[index - turn.steps_omitted]
-
-
-def _entry(ref: ViewRef, messages: tuple[ModelMessage, ...]) -> ViewEntry:
-    return ViewEntry(
-        ref=ref,
-        messages=messages,
-        digests=tuple(map(_message_digest, messages)),
-        chars=sum(map(_chars, messages)),
-        # Without the number: earlier runs decided by a size without it, and must decide the same on replay (SES-19).
-        carried_bytes=len(ref.model_dump_json(exclude={"number"})),
+def _refused(turn: ConversationMessage, number: int, *, retried: int) -> ViewEntry:
+    """Return the entry in place of a turn that the vendor refused: its prompt would be refused again (CTX-7)."""
+    messages = (
+        ModelMessage(role="user", content=REFUSED_PROMPT),
+        ModelMessage(role="assistant", content=ending_note(turn) or ""),
     )
-
-
-def _chars(message: ModelMessage) -> int:
-    """Return the characters that the model will read: a text by reference counts as a whole.
-
-    An attachment counts as many as `estimated_chars` says.
-    """
-    blobs = [call.blob.chars for call in message.tool_calls if call.blob]
-    if message.blob:
-        blobs.append(message.blob.chars + message.blob_start - len(message.content))
-    return count_chars(message) + sum(blobs) + sum(map(estimated_chars, message.attachments))
-
-
-def _stays_whole(entry: ViewEntry, running_turn: str) -> bool:
-    return entry.ref.summary is not None or entry.is_prompt_of(running_turn)
-
-
-def _text_length(message: ModelMessage) -> int:
-    """Return the length of a message's text; a text by reference counts as a whole."""
-    return message.blob.chars + message.blob_start if message.blob else len(message.content)
-
-
-def _lengths(message: ModelMessage) -> list[int]:
-    """Return the lengths of a message's text and of its attachments."""
-    return [_text_length(message), *map(estimated_chars, message.attachments)]
-
-
-def _shorten_entry(entry: ViewEntry, max_chars: int) -> ViewEntry:
-    """Return the entry with its texts cut to `max_chars`; if any was longer, it carries its own messages."""
-    messages = tuple(
-        shorten_message(message, max_chars) if max(_lengths(message)) > max_chars else message
-        for message in entry.messages
-    )
-    if messages == entry.messages:
-        return entry
-    return _entry(entry.ref.model_copy(update={"messages": messages, "state": None}), messages)
-
-
-def _is_leaving(ref: ViewRef, turn_id: str, steps_before: int | None) -> bool:
-    if ref.turn != turn_id or ref.messages:
-        return False
-    return steps_before is None or (ref.step is not None and ref.step < steps_before)
-
-
-def _detached(entry: ViewEntry, turn: ConversationMessage, inline_bytes: int, texts: Texts) -> ViewEntry:
-    """Return the entry with its messages in its reference; the model still reads the same."""
-    contents = _contents(entry.ref, turn)
-    messages = tuple(
-        refer_message(message, content, inline_bytes=inline_bytes, texts=texts)
-        for message, content in zip(entry.messages, contents, strict=True)
-    )
-    # The state is in the messages too: once is enough.
-    ref = entry.ref.model_copy(update={"messages": messages, "state": None})
-    return _entry(ref, messages)
-
-
-def _contents(ref: ViewRef, turn: ConversationMessage) -> list[str]:
-    """Return the possibly long text of each message of an entry: of a tool message, all but its outcome line."""
-    if ref.step is None:
-        return [turn.user_message]
-    step = _step(turn, ref.step)
-    if isinstance(step, UserStep):
-        return [step.content]
-    if step.interrupted:
-        return [step.text or ""]
-    return [step.text or "", *(call.result.content if call.result else "" for call in step.tool_calls)]
-
-
-def _without_state(entry: ViewEntry) -> ViewEntry:
-    if all(message.state is None for message in entry.messages):
-        return entry
-    messages = tuple(message.model_copy(update={"state": None}) for message in entry.messages)
-    carried = messages if entry.ref.messages else ()
-    return _entry(entry.ref.model_copy(update={"state": None, "messages": carried}), messages)
-
-
-def _messages_of(step: Step, *, state: ProviderState | None) -> tuple[ModelMessage, ...]:
-    if isinstance(step, UserStep):
-        return (ModelMessage(role="user", content=step.content, attachments=step.attachments),)
-    if step.interrupted:
-        return (_interrupted_message(step),) if step.text else ()
-    if not step.text and not step.tool_calls:
-        return ()
-    return (_assistant_message(step, state=state), *map(_tool_message, step.tool_calls))
-
-
-def _interrupted_message(step: ModelStep) -> ModelMessage:
-    """Return the text of an incomplete answer: vendors do not accept incomplete thinking or calls."""
-    return ModelMessage(
-        role="assistant",
-        content=f"{INTERRUPTED_NOTE}{step.text}",
-        blob=step.text_blob,
-        blob_start=len(INTERRUPTED_NOTE) if step.text_blob else 0,
-    )
-
-
-def _assistant_message(step: ModelStep, *, state: ProviderState | None) -> ModelMessage:
-    calls = [
-        CallPart(kind="call", id=call.provider_call_id or call.id, name=call.name, args=call.args, blob=call.args_blob)
-        for call in step.tool_calls
-    ]
-    return ModelMessage(role="assistant", content=step.text or "", tool_calls=calls, state=state, blob=step.text_blob)
-
-
-def _tool_message(call: ToolCall) -> ModelMessage:
-    if call.result is None:
-        raise ValueError(f"tool call {call.id} has no result: an orphan makes vendors refuse every later request")
-    result = call.result
-    return ModelMessage(
-        role="tool",
-        content=f"{result.outcome}\n\n{result.content}" if result.content else result.outcome,
-        call_id=call.provider_call_id or call.id,
-        tool_name=call.name,
-        status=result.status,
-        blob=result.blob,
-        blob_start=len(result.outcome) + 2 if result.blob else 0,
-        attachments=result.attachments,
-    )
+    ref = ViewRef(turn=turn.id, number=number, messages=messages, note="refused", retried=retried)
+    return ViewEntry.with_messages(ref, messages)

@@ -1,6 +1,7 @@
 """A turn as events of the replay text, in order (CTX-12)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
 
 from turnkeeper.models.replay_text.grammar import (
     CallEvent,
@@ -12,6 +13,7 @@ from turnkeeper.models.replay_text.grammar import (
 )
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.notes import ending_note, joined_prompts
 from turnkeeper.models.transcript.trajectory import INTERRUPTED_NOTE, Step, ToolCall, ToolResult, UserStep
 
 INTERRUPTED = "Interrupted: outcome unknown"
@@ -24,9 +26,9 @@ RUNNING = "Running"
 def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
     """Return the events of a turn, oldest first; the result of a call comes right after it.
 
-    The first event is the turn's prompt; attachments are named in lines below it. If steps are omitted, a thought says
-    how many. A turn's error is not an event. Large texts by reference appear as excerpts; `resolve_turn` restores them
-    first.
+    The first event is the turn's prompt; attachments are named in lines below it. Prompts that came together are one
+    event. If steps are omitted, a thought says how many. A turn that ended without an answer has a note in its place
+    (CTX-17). Large texts by reference appear as excerpts; `resolve_turn` restores them first.
 
     >>> from datetime import UTC, datetime
     >>> moment = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,23 +37,34 @@ def replay_events(turn: ConversationMessage) -> list[ReplayEvent]:
     >>> replay_events(turn)
     [UserEvent(type='user', content='Hi'), RespondEvent(type='respond', content='Hello!')]
     """
-    events: list[ReplayEvent] = [UserEvent(content=with_names(turn.user_message, turn.attachments))]
+    added = [] if turn.steps_omitted else list(takewhile(lambda step: isinstance(step, UserStep), turn.steps))
+    prompt = with_names(turn.user_message, turn.attachments)
+    events: list[ReplayEvent] = [UserEvent(content=joined_prompts(prompt, _texts(added)))]
     if turn.steps_omitted:
         events.append(ThinkEvent(content=f"[... the first {turn.steps_omitted:,} steps of this turn are left out ...]"))
-    events += step_events(turn.steps, is_running=not turn.is_complete)
+    events += step_events(turn.steps[len(added) :], is_running=not turn.is_complete)
     # The last step of a turn that ended well is its answer.
-    answer = RespondEvent(content=turn.agent_message) if turn.agent_message else None
-    return [*events, answer] if answer and events[-1] != answer else events
+    end = RespondEvent(content=ending_note(turn) or turn.agent_message or "")
+    return [*events, end] if end.content and events[-1] != end else events
 
 
 def step_events(steps: Iterable[Step], *, is_running: bool = False) -> list[ReplayEvent]:
     """Return the events of some steps of a turn; in one that `is_running`, missing results are still to come."""
-    return [event for step in steps for event in _events_in_step(step, is_running)]
+    events = list[ReplayEvent]()
+    for are_prompts, some in groupby(steps, key=lambda step: isinstance(step, UserStep)):
+        if are_prompts:
+            events.append(UserEvent(content=joined_prompts(None, _texts(list(some)))))
+        else:
+            events += [event for step in some for event in _events_in_step(step, is_running)]
+    return events
+
+
+def _texts(steps: Sequence[Step]) -> list[str]:
+    return [with_names(step.content, step.attachments) for step in steps if isinstance(step, UserStep)]
 
 
 def _events_in_step(step: Step, is_running: bool) -> Iterator[ReplayEvent]:
     if isinstance(step, UserStep):
-        yield UserEvent(content=with_names(step.content, step.attachments))
         return
     if step.interrupted:
         # A model can continue from the text only: the thinking is incomplete, and the calls were never made.

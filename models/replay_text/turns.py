@@ -15,7 +15,7 @@ from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.replay_text.grammar import ReplayEvent, ThinkEvent, render_event, render_replay
 from turnkeeper.models.replay_text.turn_events import replay_events, step_events
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep, Step
+from turnkeeper.models.transcript.trajectory import ModelStep, Step, UserStep
 from turnkeeper.models.wire import Compact
 
 
@@ -29,13 +29,16 @@ class MovedEvents(Compact):
         """Add turns that were moved; the newest is not among them."""
         return self.model_copy(update={"earlier": self.earlier + sum(map(count_events, turns))})
 
-    def with_steps(self, steps: Iterable[Step]) -> "MovedEvents":
-        """Add steps of the newest turn that were moved.
+    def with_steps(self, steps: Sequence[Step], *, first: int = 0) -> "MovedEvents":
+        """Add steps of the newest turn that were moved, those from index `first` on.
+
+        Prompts that were added before the first answer are in the event of the turn's own prompt, which stays.
 
         >>> MovedEvents().with_steps([ModelStep(kind="model", number=1, text="Hm.", timestamp="2026-01-01T00:00:00Z")])
         MovedEvents(earlier=0, newest=1)
         """
-        return self.model_copy(update={"newest": self.newest + len(_without_thinking(step_events(steps)))})
+        joined = 1 if not first and steps and isinstance(steps[0], UserStep) else 0
+        return self.model_copy(update={"newest": self.newest + len(_without_thinking(step_events(steps))) - joined})
 
     def at_new_turn(self) -> "MovedEvents":
         """Return the counts when a turn begins.
@@ -72,10 +75,7 @@ class ReplayTurns(Compact):
         return cls(
             turns=list(turns[len(history) - needed :]),
             first_number=archived + len(history) - needed + 1,
-            # Releases before this count moved turns without it: at least one event each.
-            total_events=max(moved.earlier, archived)
-            + (moved.newest if len(history) == len(turns) else 0)
-            + sum(counts),
+            total_events=moved.earlier + (moved.newest if len(history) == len(turns) else 0) + sum(counts),
         )
 
     @property
@@ -130,11 +130,13 @@ def count_events(turn: ConversationMessage) -> int:
 
 def with_newest_events(turn: ConversationMessage, count: int) -> ConversationMessage:
     """Return a turn of HISTORY without the early steps that its last `count` events do not need."""
-    events = 0
+    events, next_step = 0, None
     for later, step in enumerate(reversed(turn.steps)):
-        if events >= count:
+        is_joined = isinstance(step, UserStep) and isinstance(next_step, UserStep)  # they are one event
+        if events >= count and not is_joined:
             return turn.without_oldest_steps(len(turn.steps) - later)
-        events += len(_without_thinking(step_events([step])))
+        events += 0 if is_joined else len(_without_thinking(step_events([step])))
+        next_step = step
     return turn
 
 

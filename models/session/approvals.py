@@ -16,17 +16,36 @@ from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import CALL_ID_PATTERN, PublicId
+from turnkeeper.models.session.approval_text import approval_text
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ToolEffect, ToolSpec
-from turnkeeper.models.transcript.trajectory import Approval, ApprovalDecision, BlobRef, ModelStep, ToolCall, ToolResult
+from turnkeeper.models.transcript.trajectory import (
+    Approval,
+    ApprovalDecision,
+    BlobRef,
+    FileChange,
+    ModelStep,
+    ToolCall,
+    ToolResult,
+)
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import PERSON_CHARS, REASON_CHARS, Compact, Frozen, Person, Reason, Strict, UtcDatetime
 
 APPROVAL_BYTES = 900
-"""Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES` and a name of `PERSON_BYTES`."""
+"""Size of an approval in a turn, as JSON, with a reason of `REASON_BYTES` and a name of `PERSON_BYTES`, but without a
+change."""
+
+CHANGE_BYTES = 500
+"""Size of a change without its difference, as JSON."""
+
+MAX_DIFF_BYTES = 8_000
+"""Maximum of a difference, as JSON; a turn that has little room carries less of it."""
 
 REASON_BYTES = 512
 PERSON_BYTES = 120
+
+NO_DIFFERENCE = "The difference to the file can't be shown now, and is not checked when the call runs."
+"""The note of a change that no worker could look at."""
 
 CallId = Annotated[str, Field(pattern=CALL_ID_PATTERN, examples=["3.1.0"])]
 
@@ -55,8 +74,7 @@ class ResolveApproval(Decision):
     """Argument of `resolve_approval`: the decision on the call `call_id`, and the person whose decision it is."""
 
     call_id: CallId
-    decided_by: Person | None = Field(None, exclude_if=lambda person: person is None)
-    """Left out of the JSON if unknown, since earlier releases reject it."""
+    decided_by: Person | None = None
 
 
 class ApprovalReceipt(Compact):
@@ -69,21 +87,39 @@ class ApprovalReceipt(Compact):
 class PendingApproval(Frozen):
     """A call that waits for a decision. With an `args_blob`, `args` is empty and the blob has the arguments as JSON.
 
-    `workflow_id` is the session that the call belongs to, which may be a task of the one that was asked; the session
-    itself leaves it out.
+    `text` is what people decide on, made from exactly what `args_digest` covers: every interface shows all of it.
+    `is_whole`: it has the arguments. If not they can't be read now, and nobody can know what would be approved.
+    `server` is the name of the tool's server as configured, empty for a built-in tool. `workflow_id` is the session
+    that the call belongs to, which may be a task of the one that was asked; the session itself leaves it out.
     """
 
     workflow_id: PublicId | None = None
     call_id: str
     message_id: str
     tool: str
+    server: str = ""
     description: str = ""
     args: dict[str, JsonValue] = {}
     args_blob: BlobRef | None = None
     args_digest: str
     effect: ToolEffect = "at_most_once"
+    change: FileChange | None = None
+    text: str = ""
+    is_whole: bool = True
     asked_at: UtcDatetime
     expires_at: UtcDatetime
+
+    def with_text(self, args: str | None) -> "PendingApproval":
+        """Return the approval with its text; `args` is the JSON of its arguments, `None` if it can't be read now."""
+        text = approval_text(
+            tool=self.tool,
+            server=self.server,
+            description=self.description,
+            effect=self.effect,
+            args=args,
+            change=self.change,
+        )
+        return self.model_copy(update={"text": text, "is_whole": args is not None})
 
 
 class PendingApprovals(Frozen):
@@ -107,9 +143,10 @@ def args_digest(call: ToolCall) -> str:
     return call.args_blob.hash if call.args_blob else sha256(to_json(call.args)).hexdigest()
 
 
-def ask_for_approval(call: ToolCall, *, now: datetime, timeout: float) -> ToolCall:
+def ask_for_approval(call: ToolCall, *, now: datetime, timeout: float, change: FileChange | None = None) -> ToolCall:
     """Return the call with an approval that a person can decide for `timeout` seconds from `now`."""
-    approval = Approval(args_digest=args_digest(call), asked_at=now, expires_at=now + timedelta(seconds=timeout))
+    expires_at = now + timedelta(seconds=timeout)
+    approval = Approval(args_digest=args_digest(call), asked_at=now, expires_at=expires_at, change=change)
     return call.model_copy(update={"approval": approval})
 
 
@@ -167,6 +204,15 @@ def _with_approval(call: ToolCall, **update: object) -> ToolCall:
     return call.model_copy(update={"approval": call.approval.model_copy(update=update)})
 
 
+def approved_file(call: ToolCall) -> str | None:
+    """Return the digest of the file whose change was approved, empty if it is new; `None`: any file may be there.
+
+    A person who allows a tool for the session doesn't decide by one difference.
+    """
+    approval = call.approval
+    return approval.change.sha256 if approval and approval.change and approval.decision == "approve" else None
+
+
 def rejection_result(call: ToolCall) -> ToolResult | None:
     """Return the result of a rejected call, as the model sees it; `None` if it was not rejected.
 
@@ -197,7 +243,10 @@ def awaiting_calls(turn: ConversationMessage | None) -> list[ToolCall]:
 def pending_approvals(
     turn: ConversationMessage | None, tools: list[ToolSpec], allowances: list[str], *, max_bytes: int
 ) -> PendingApprovals:
-    """Return the calls that wait for a decision, with at most `max_bytes` of JSON, but at least one."""
+    """Return the calls that wait for a decision, with at most `max_bytes` of JSON, but at least one.
+
+    Arguments that the store has are not in the texts yet: the gateway adds them.
+    """
     specs = {tool.name: tool for tool in tools}
     waiting, approvals, room = awaiting_calls(turn), list[PendingApproval](), max_bytes
     for call in waiting:
@@ -211,15 +260,18 @@ def pending_approvals(
 
 def _pending(call: ToolCall, message_id: str, tool: ToolSpec | None) -> PendingApproval:
     assert call.approval is not None  # noqa: S101  # as above
-    return PendingApproval(
+    pending = PendingApproval(
         call_id=call.id,
         message_id=message_id,
         tool=call.name,
+        server=tool.server if tool else "",
         description=tool.description if tool else "",
         args=call.args if isinstance(call.args, dict) else {},
         args_blob=call.args_blob,
         args_digest=call.approval.args_digest,
         effect=tool.effect if tool else "at_most_once",
+        change=call.approval.change,
         asked_at=call.approval.asked_at,
         expires_at=call.approval.expires_at,
     )
+    return pending.with_text(None if call.args_blob else to_json(pending.args).decode())

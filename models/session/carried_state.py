@@ -8,13 +8,15 @@ from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.tasks.allowance import AllowanceState, TurnAccount
 from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
 from turnkeeper.models.session.tasks.task_state import TaskState
 from turnkeeper.models.session.tools.session_tools import ToolsState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
+from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.transcript.transcript import TranscriptState
-from turnkeeper.models.wire import Compact, UtcDatetime
+from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
 
 class SessionFacts(Compact):
@@ -24,6 +26,10 @@ class SessionFacts(Compact):
     revision: int
     request_count: int = 0
     usage: Usage = Usage()
+    tasks_usage: Usage = Usage()
+    """What tasks have used of it."""
+    usage_between_turns: CompactUsage = None
+    """What tasks have used that ended when no turn was running: the next turn shows it."""
     ending: str | None = None
     """Why the session is ending; `None`: it is not ending."""
     moved_events: MovedEvents = MovedEvents()
@@ -44,6 +50,10 @@ class CarriedState(SessionFacts):
     """Of the task that the session is: `Session.own_task`."""
     tasks: SubTasksState = SubTasksState()
     """Of the tasks that it has started: `Session.sub_tasks`."""
+    accounts: Items[TurnAccount] = []
+    """Of a root: what its turns and the tasks of its tree may use, `Session.accounts`."""
+    allowance: AllowanceState | None = None
+    """Of a task in a tree: `Session.allowance`."""
     running: CarriedTurn | None = None
 
     @property

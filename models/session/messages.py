@@ -26,7 +26,8 @@ from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.history_policy import HandOffPresets
-from turnkeeper.models.wire import Change, Compact, Frozen, Reason, Strict
+from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload
 
 TITLE_CHARS = 60
 """Maximum length of a title made from a prompt."""
@@ -107,6 +108,8 @@ class CancelTurn(Strict):
 
     message_id: MessageId
     reason: Reason | None = None
+    stopped_by: Person | None = None
+    """Who stops it; the gateway sets it from the caller's key or token."""
 
 
 class EndSession(Strict):
@@ -153,10 +156,7 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`; with ids, only these prompts are returned.
-
-    Workers of an earlier release accept `message_id` only.
-    """
+    """Argument of `get_queue`; with ids, only these prompts are returned."""
 
     message_id: MessageId | None = None
     message_ids: list[MessageId] | None = Field(None, max_length=1_000)
@@ -201,7 +201,9 @@ def parse(model: type[Model], raw: object) -> Model:
     True
     """
     if not isinstance(raw, dict | None):
-        raise RejectedError("invalid", f"Expected a JSON object with {', '.join(model.model_fields)}.", field="value")
+        but = f", not {raw}" if isinstance(raw, UndecodablePayload) else ""
+        names = ", ".join(model.model_fields)
+        raise RejectedError("invalid", f"Expected a JSON object with {names}{but}.", field="value")
     try:
         return model.model_validate(raw or {})
     except ValidationError as error:
@@ -287,10 +289,7 @@ def title_of(text: str) -> str:
     >>> title_of("  read README.md\nand tell me its first heading ")
     'read README.md and tell me its first heading'
     """
-    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    if len(words) <= TITLE_CHARS:
-        return words or "Untitled"
-    return words[: TITLE_CHARS - 1].rsplit(" ", 1)[0] + "…"
+    return one_line(text, TITLE_CHARS, whole_words=True) or "Untitled"
 
 
 def _merged(field: str, current: Model, change: Change) -> Model:

@@ -4,12 +4,12 @@ A contradiction in the state would later fail a workflow task for ever. `Carried
 checks everything else that the code relies on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ValidationError
 
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
@@ -20,11 +20,12 @@ from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
+from turnkeeper.models.session.tasks.allowance import TurnAccount
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
 from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.trajectory import ModelStep
+from turnkeeper.models.transcript.trajectory import ModelStep, UserStep
 from turnkeeper.models.transcript.transcript import TranscriptState
 from turnkeeper.models.wire import REASON_CHARS
 
@@ -90,6 +91,10 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
     for prefix, model in (
         ("", carried),
         ("usage.", carried.usage),
+        ("tasks_usage.", carried.tasks_usage),
+        ("usage_between_turns.", carried.usage_between_turns),
+        ("allowance.", carried.allowance),
+        ("allowance.granted.", carried.allowance and carried.allowance.granted),
         ("transcript.", carried.transcript),
         ("archive.report.", carried.archive.report),
         ("moved_events.", carried.moved_events),
@@ -104,18 +109,31 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("context.reported.", context.reported),
         ("context.limit.", context.limit),
     ):
-        max_count = MAX_TOKENS if prefix == "usage." else MAX_COUNT
+        max_count = MAX_TOKENS if "usage" in prefix or prefix.startswith("allowance.") else MAX_COUNT
         for name, number in _numbers(model) if model else ():
             if not 0 <= number < max_count:
                 yield prefix + name, f"0 to {max_count:,} are allowed"
     if len(carried.tasks.tasks) > MAX_TASKS:
         yield "tasks.tasks", f"may have {MAX_TASKS} items"
+    yield from _wrong_accounts(carried.accounts)
+    summarised = context.view.summary.turns if context.view.summary else []
+    if any(not 1 <= first <= last <= carried.transcript.count for first, last in summarised):
+        yield "context.view.summary", "is of turns that do not exist"
     if context.view.segment < 1:
         yield "context.view.segment", "counts from 1"
     if len(carried.queue.taken_ids) > REMEMBERED_IDS:
         yield "queue.taken_ids", f"may have {REMEMBERED_IDS} items"
     if len(carried.queue.fates) > REMEMBERED_FATES:
         yield "queue.fates", f"may have {REMEMBERED_FATES} items"
+
+
+def _wrong_accounts(accounts: Sequence[TurnAccount]) -> Iterator[tuple[str, str]]:
+    portions = [portion for account in accounts for portion in account.portions]
+    if len(accounts) > MAX_TASKS or len(portions) > MAX_TASKS:
+        yield "accounts", f"may have {MAX_TASKS} items, and as many portions"
+    amounts = [*(account.used for account in accounts), *(portion.granted for portion in portions)]
+    if any(not 0 <= number < MAX_TOKENS for amount in amounts for _, number in _numbers(amount)):
+        yield "accounts", f"amounts of 0 to {MAX_TOKENS:,} are allowed"
 
 
 def _wrong_report(task: TaskState) -> Iterator[tuple[str, str]]:
@@ -196,21 +214,20 @@ def _wrong_running_turn(
 
 
 def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:
-    if not 0 <= ref.number <= turn_count:
+    if not 1 <= ref.number <= turn_count or not 0 <= ref.retried < ref.number:
         return "has a number that no turn has"
-    if ref.summary:
-        is_wrong = any(not 1 <= first <= last <= turn_count for first, last in ref.summary.turns)
-        return "has a summary of turns that do not exist" if is_wrong else None
     if ref.messages:
         return None
     turn = turns.get(ref.turn)
     if turn is None:
         return "refers to a turn that does not exist"
-    if ref.step is None:
-        return None
-    if not 0 <= ref.step - turn.steps_omitted < len(turn.steps):
+    first = 0 if ref.step is None else ref.step
+    steps = range(first, first + ref.added + (ref.step is not None))
+    if ref.added < 0 or any(not 0 <= index - turn.steps_omitted < len(turn.steps) for index in steps):
         return "refers to a step that does not exist"
-    step = turn.steps[ref.step - turn.steps_omitted]
+    if ref.added and any(not isinstance(turn.steps[index - turn.steps_omitted], UserStep) for index in steps):
+        return "has prompts added that are none"
+    step = None if ref.step is None else turn.steps[ref.step - turn.steps_omitted]
     if isinstance(step, ModelStep) and any(call.result is None for call in step.tool_calls):
         return "refers to a call that has no result"
     return None

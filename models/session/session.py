@@ -6,13 +6,14 @@ arguments.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.admission import check_open, rejection_when_full, rejection_when_uncarriable
+from turnkeeper.models.session.admission import rejection_at_last, rejection_when_ending
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval, check_decision
 from turnkeeper.models.session.archive.archive_health import ArchiveHealth
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
@@ -21,12 +22,14 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.room import Room
+from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, AllowanceAnswer, AllowanceRequest, Amount
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_input import TaskInput, TextsToCondense
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskChange, task_status
 from turnkeeper.models.session.tools.session_tools import SessionTools
+from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
@@ -66,6 +69,12 @@ class Session:
         self.own_task = state.task
         """What is reported of the task that this session is; replaced with every change."""
         self.sub_tasks = SubTasks(state.tasks, session_id=session_id, on_change=self._changed)
+        self.accounts = Accounts(state.accounts, session_id=session_id)
+        in_tree = start.task and start.task.allowance
+        self.allowance = Allowance(in_tree, state.allowance, task_id=session_id) if in_tree else None
+        """`None`: the session is the root of a tree."""
+        self.allowance_answers: list[tuple[PublicId, AllowanceAnswer]] = []
+        """Answers of the root that are to be sent, in order, with the tasks that get them."""
         self.turn_slot = TurnSlot(
             state.running, self.transcript, self.context, raise_revision=self._changed, on_usage=self._count_usage
         )
@@ -91,7 +100,7 @@ class Session:
     def status(self) -> SessionStatus:
         if self.closed:
             return self.closed
-        if self.awaits_approval:
+        if self.waits_for_person:
             return "awaiting_approval"  # also while it is ending, which waits for the decision
         if self.facts.ending is not None:
             return "ending"
@@ -103,6 +112,11 @@ class Session:
     def awaits_approval(self) -> bool:
         """Whether a call of the running turn waits for a person's decision (AGT-8)."""
         return self.turn is not None and self.turn.awaits_approval
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether the running turn needs a person's decision, for a call of its own or of a task it waits for."""
+        return self.awaits_approval or (self.turn is not None and self.turn.has_blocked_task)
 
     @property
     def turn_count(self) -> int:
@@ -137,20 +151,11 @@ class Session:
     def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
-        Returns the prompt if this call accepted it.
+        Returns the prompt if this call accepted it. It is only rejected if it is wrong in itself: a gateway may have
+        promised that it is processed. After the session has begun to end, it is discarded like those that wait.
         """
         try:
-            prompt = read_prompt(
-                raw,
-                extra_arguments=extra_arguments,
-                new_id=new_id,
-                now=now,
-                limits=self.config.limits,
-            )
-            if self.has_prompt(prompt.id):
-                return None
-            check_open(self)
-            self.queue.check_room(prompt, self.config.limits)
+            prompt = read_prompt(raw, extra_arguments=extra_arguments, new_id=new_id, now=now)
         except RejectedError as rejection:
             sent_id = id_in(raw)
             # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.
@@ -158,22 +163,29 @@ class Session:
             self.queue.reject(new_id if is_taken else sent_id or new_id, rejection, at=now)
             self._changed()
             return None
-        self.queue.accept(prompt, turn_is_running=self.turn is not None)
+        if self.has_prompt(prompt.id):
+            return None
+        ending = rejection_when_ending(self)
+        if ending:
+            self.queue.discard_late(prompt.id, ending, at=now)
+        else:
+            self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
-        return prompt
+        return None if ending else prompt
 
     def has_prompt(self, message_id: str) -> bool:
         """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
         return self.queue.is_duplicate(message_id) or message_id in self.transcript
 
-    def reject_waiting_if_full(self, *, now: datetime) -> None:
-        """Reject all waiting prompts if there is no room for another turn: they would wait for ever (SES-15)."""
-        if len(self.queue) and self.room.is_full:
-            # Shrinking the model view may make enough room.
+    def shrink_view_if_full(self) -> None:
+        """Evict most of the model view if there is no room for another turn beside it (SES-15)."""
+        if self.room.is_full:
             self.context.evict_over_bytes(self.config.history, max_bytes=self.config.limits.view_bytes // 4)
-        if len(self.queue) and self.room.is_full:
-            self.queue.reject_all(rejection_when_full(self), at=now)
-            self._changed()
+
+    def reject_waiting(self, *, now: datetime) -> None:
+        """Reject all waiting prompts: the run can neither continue nor hand over what it holds (SES-15)."""
+        if len(self.queue):
+            self._reject_last(lambda: not len(self.queue), now=now)
 
     # ---- tools
 
@@ -202,8 +214,12 @@ class Session:
             user_message=prompt.text,
             attachments=prompt.attachments,
             user_timestamp=prompt.sent_at or prompt.received_at,
+            usage=self.facts.usage_between_turns,
+            tasks_usage=self.facts.usage_between_turns,
             revision=self._changed(),
+            retries=prompt.retries,
         )
+        self._update(usage_between_turns=None)
         turn = RunningTurn.begin(
             message,
             model=self.config.model,
@@ -257,7 +273,10 @@ class Session:
     def end_turn(self, message: ConversationMessage) -> None:
         """End the running turn; `message` is the turn with its outcome."""
         self.sub_tasks.end_foreground()
+        self._note_used()
         self.turn_slot.end(message)
+        if self.allowance:
+            self.allowance.return_rest(self.used)
         self.queue.requeue_steering()
 
     # ---- tasks
@@ -329,17 +348,18 @@ class Session:
             error_type=newest and newest.error_type,
             usage=self.facts.usage,
             findings=self.own_task.findings,
-            tasks_started=self.sub_tasks.state.spent,
         )
 
     @property
     def due_task_change(self) -> TaskChange | None:
         """What the parent of this task is still to be told; `None`: nothing.
 
-        A parent that waits for the result of the task's workflow learns its end from that.
+        A parent that waits for the result of the task's workflow learns its end from that, unless it was cancelled.
         """
         start, status = self.config.task, self.task_status
-        if start is None or not start.reports or (status in FINAL and not start.background):
+        if start is None or not start.reports:
+            return None
+        if status in FINAL and not start.background and self.closed != "cancelled":
             return None
         change = TaskChange(
             task_id=self.id,
@@ -355,14 +375,12 @@ class Session:
         if status not in FINAL or newest is None:
             return change
         answer, error = bound_answer(newest.agent_message), newest.error
-        return change.model_copy(update={"answer": answer, "error": error, "tasks_started": self.sub_tasks.state.spent})
+        return change.model_copy(update={"answer": answer, "error": error, "usage": self.facts.usage})
 
     def note_task_change_sent(self, change: TaskChange) -> None:
-        """Remember what the parent knows; when it has an answer, the unused allowance returns to the parent."""
-        reported = change.model_copy(update={"answer": None, "error": None, "tasks_started": 0})
+        """Remember what the parent knows."""
+        reported = change.model_copy(update={"answer": None, "error": None, "usage": None})
         self.own_task = self.own_task.model_copy(update={"reported": reported})
-        if change.status in FINAL:
-            self.sub_tasks.close()
 
     def report_progress(self, report: ProgressReport) -> None:
         """Note what the agent reports of the task that this session is."""
@@ -375,17 +393,76 @@ class Session:
         Returns the task as it was before; `None`: nothing has changed.
         """
         before = self.sub_tasks.change(change)
+        self._count_tasks_usage(self.sub_tasks.add_usage(change.task_id, change.usage))
         self._stop_clock_for_tasks(now)
         return before
 
     def end_sub_task(self, task_id: str, outcome: TaskOutcome, *, now: datetime) -> None:
         """Record what came of a task that the running turn has waited for."""
-        self.sub_tasks.end(task_id, outcome.status, tasks_started=outcome.tasks_started)
+        self.sub_tasks.end(task_id, outcome.status)
+        self._count_tasks_usage(self.sub_tasks.add_usage(task_id, outcome.usage))
         self._stop_clock_for_tasks(now)
 
     def _stop_clock_for_tasks(self, now: datetime) -> None:
         if self.turn and self.turn.has_blocked_task != self.sub_tasks.has_blocking_approval:
             self.turn_slot.change(self.turn.with_blocked_task(self.sub_tasks.has_blocking_approval, now=now))
+
+    def _count_tasks_usage(self, usage: Usage | None) -> None:
+        """Count what tasks have used, for the session and for the running turn, or else for the next one."""
+        if usage is None:
+            return
+        self._count_usage(usage)
+        self._update(tasks_usage=self.facts.tasks_usage + usage)
+        if self.turn:
+            self.turn_slot.change(self.turn.with_tasks_usage(usage))
+        else:
+            self._update(usage_between_turns=(self.facts.usage_between_turns or Usage()) + usage)
+
+    # ---- what the tree of tasks may use
+
+    @property
+    def depth(self) -> int:
+        """How deep the session is below the root of its tree."""
+        return self.allowance.start.depth if self.allowance else 0
+
+    @property
+    def used(self) -> Amount:
+        """What the session has used itself, without its tasks."""
+        return Amount.of(self.facts.usage - self.facts.tasks_usage)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The running turn's budgets, with what its tasks have drawn and what a task has been granted."""
+        turn = self.turn_slot.running()
+        drawn = Amount.of(turn.message.tasks_usage) if self.allowance else self.accounts.drawn(turn.message.id)
+        return replace(turn.budgets, drawn=drawn, allowance=self.allowance, used=self.used)
+
+    def register_task(self, task_id: PublicId) -> AllowanceAnswer:
+        """Return the first portion of a task that this session, a root, starts, or why it may not be started."""
+        turn = self.turn_slot.running()
+        self.accounts.open(turn.message.id, turn.limits)
+        self._note_used()
+        return self.accounts.start(task_id, turn=turn.message.id, max_tasks=turn.limits.max_tasks)
+
+    def void_task(self, task_id: PublicId) -> None:
+        """Note that a task was not started, at the root of the tree."""
+        if self.allowance:
+            self.allowance.void_start(task_id)
+        else:
+            self.accounts.void(task_id)
+
+    def answer_allowance_request(self, request: AllowanceRequest) -> None:
+        """Apply a request of a task of this tree; the answer is sent later."""
+        self._note_used()
+        limits = self.turn.limits if self.turn else self.config.limits
+        answer = self.accounts.answer(request, max_tasks=limits.max_tasks)
+        if answer:
+            self.allowance_answers.append((request.task_id, answer))
+
+    def _note_used(self) -> None:
+        """Note in its account what the running turn has used itself."""
+        if self.turn:
+            self.accounts.note_used(self.turn.message.id, Amount.of(self.turn.own_usage))
 
     # ---- the archive
 
@@ -396,7 +473,7 @@ class Session:
             steps_before = turn.message.steps_omitted + count
             self.context.detach(turn.message, steps_before=steps_before, inline_bytes=move.kept_bytes)
             self.turn_slot.change(turn.without_oldest_steps(count))
-            self._update(moved_events=self.facts.moved_events.with_steps(move.steps))
+            self._update(moved_events=self.facts.moved_events.with_steps(move.steps, first=turn.message.steps_omitted))
         else:
             for message in move.turns:
                 self.context.detach(message, inline_bytes=move.kept_bytes)
@@ -435,11 +512,15 @@ class Session:
     # ---- the next run
 
     def reject_uncarriable(self, *, now: datetime) -> None:
-        """Reject waiting prompts that the next run can't carry: the last resort (SES-15)."""
-        if self.room.is_queue_carriable:
-            return
-        self.queue.reject_surplus(rejection_when_uncarriable(self), self.config.limits, at=now)
-        self.queue.bound_leaving(self.config.limits, rejections_only=False)
+        """Reject the last waiting prompts until Temporal can carry the rest: the last resort (SES-15)."""
+        if not self.room.is_carriable_by_temporal:
+            self.queue.bound_leaving(self.config.limits, rejections_only=False)
+            self._reject_last(lambda: self.room.is_carriable_by_temporal or not len(self.queue), now=now)
+
+    def _reject_last(self, is_enough: Callable[[], bool], *, now: datetime) -> None:
+        rejection = rejection_at_last(self)
+        while not is_enough():
+            self.queue.reject_last(rejection, at=now)
         self._changed()
 
     def carry(self) -> SessionInput:
@@ -455,6 +536,8 @@ class Session:
             archive=self.archive.state,
             task=self.own_task,
             tasks=self.sub_tasks.state,
+            accounts=self.accounts.accounts,
+            allowance=self.allowance and self.allowance.state,
             running=self.turn.carried if self.turn else None,
         )
         return self.config.model_copy(update={"carried": state})

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema
 
 from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.ids import ID_PATTERN
@@ -13,7 +13,13 @@ from turnkeeper.models.session.messages import ModelName, Title
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.condensing import LongTexts
 from turnkeeper.models.tasks.enrichment import BARE_PROMPT_CHARS, first_prompt, history_that_fits
-from turnkeeper.models.tasks.hand_off import TaskValidationWarning, hand_off_history, history_warning
+from turnkeeper.models.tasks.hand_off import (
+    HISTORY_FIELD,
+    PROMPT_TOKENS,
+    TaskValidationWarning,
+    hand_off_history,
+    history_warning,
+)
 from turnkeeper.models.tasks.history_attachments import attachments_of, contents_of, missing_hashes
 from turnkeeper.models.tasks.history_policy import KEEP_USER, HandOffPresets, HistoryPolicy, PolicyChoice
 from turnkeeper.models.tasks.inheritance import Inheritance
@@ -120,6 +126,10 @@ class TaskRequest(Strict):
     def inherits_history(self) -> bool:
         return self.conversation_history == "inherit"
 
+    def policy(self, presets: HandOffPresets) -> HistoryPolicy:
+        """Return the policy for the history under the operator's presets."""
+        return presets.resolve(self.history_policy)
+
     def context(self, history: ConversationHistory | None) -> TaskContext:
         """Return what the agent is told, with `history`; a priority only where one was given."""
         fields = self.model_dump(include=TaskContext.model_fields.keys() - {"conversation_history"})
@@ -131,6 +141,8 @@ class CreateTask(TaskRequest):
     """What a task is created with from outside. `parent`: the session whose conversation it may inherit."""
 
     tool_policy: ToolPolicy | None = None
+    unattended: StrictBool = False
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied (AGT-8)."""
     idempotency_key: Id | None = None
     parent: Id | None = None
 
@@ -181,6 +193,14 @@ class PreparedTask(Frozen):
     """What they refer to, to be stored before the task starts."""
 
     @property
+    def notes(self) -> list[str]:
+        """What was changed, in short: the warnings about the whole history, and how many texts were cut."""
+        cut = self.report.truncated - self.report.to_condense
+        texts = "1 long text was" if cut == 1 else f"{cut} long texts were"
+        whole = [warning.message for warning in self.warnings if warning.field == HISTORY_FIELD]
+        return [*whole, f"{texts} cut."] if cut else whole
+
+    @property
     def missing_hashes(self) -> set[str]:
         """The contents to copy from the session whose conversation is inherited."""
         return missing_hashes(self.attachments, self.contents)
@@ -207,7 +227,7 @@ class PreparedTask(Frozen):
 
 def policy_of(task: TaskRequest, presets: HandOffPresets, *, inherits: bool) -> HistoryPolicy:
     """Return the policy of a task under the operator's presets, without hard limits if it `inherits` (TSK-1)."""
-    policy = presets.resolve(task.history_policy)
+    policy = task.policy(presets)
     return policy.without_hard_limits() if inherits else policy
 
 
@@ -237,6 +257,7 @@ def prepare_task(
         now,
         description=task.description,
         rank=rank,
+        max_tokens=PROMPT_TOKENS - estimate_tokens([{"content": first_prompt(task.context(None))}]),
         has_stored_contents=inherited is not None,
     )
     context = task.context(hand_off.history)

@@ -5,7 +5,7 @@ Every answer is bounded, and its cost depends on its own size, not on that of th
 
 from turnkeeper.models.context.context_view import ContextView, context_view
 from turnkeeper.models.replay_text.turns import ReplayTurns
-from turnkeeper.models.session.admission import current_rejection
+from turnkeeper.models.session.admission import rejection_when_ending
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueueView
@@ -68,6 +68,7 @@ def summary_of(session: Session) -> SessionSummary:
         created_at=session.facts.created_at,
         turn_count=session.turn_count,
         usage=session.facts.usage,
+        tasks_usage=session.facts.tasks_usage,
         archive=session.archive.report,
         conversation_metrics=session.context.size(session.config.history, model=session.config.model),
         task=session.task_view,
@@ -77,7 +78,7 @@ def summary_of(session: Session) -> SessionSummary:
 
 def queue_of(session: Session, *message_ids: str) -> QueueView:
     """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
-    rejection = current_rejection(session)
+    rejection = rejection_when_ending(session)
     is_new = len(message_ids) <= 1 and not any(map(session.has_prompt, message_ids))
     return session.queue.view(
         revision=session.revision,
@@ -88,20 +89,18 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
     )
 
 
-def _next_position(session: Session) -> int | None:
-    if session.room.is_full:
-        return None
+def _next_position(session: Session) -> int:
     is_idle = session.turn is None and not len(session.queue)
     return 0 if is_idle else len(session.queue) + 1
 
 
-def approvals_of(session: Session) -> PendingApprovals:
-    """Return the calls that wait for a person's decision (AGT-8)."""
+def approvals_of(session: Session, *, max_bytes: int | None = None) -> PendingApprovals:
+    """Return the calls that wait for a person's decision (AGT-8); `max_bytes` of JSON, by default those of a page."""
     return pending_approvals(
         session.turn.message if session.turn else None,
         session.offered_tools,
         session.tools.allowances,
-        max_bytes=session.config.limits.page_bytes,
+        max_bytes=max_bytes or session.config.limits.page_bytes,
     )
 
 

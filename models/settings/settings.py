@@ -189,7 +189,8 @@ class Settings(BaseSettings):
     api_max_import_bytes: int = Field(64 * 1024 * 1024, ge=1024 * 1024, le=1024 * 1024 * 1024)
     """Largest document that `POST /workflow/import` takes. Its gateway needs about four times as much memory."""
     api_max_connections: int = Field(1_000, ge=1, le=100_000)
-    """Concurrent connections of the gateway; one more is answered with 503 and closed."""
+    """Concurrent connections of the gateway. One more replaces one that waits for its client; if all are being
+    answered, it gets a 503 and is closed."""
 
     rate_limit: float | None = Field(None, gt=0, le=1_000_000)
     """Requests a second of one key or person; None: 50 where a credential is needed, else no limit."""
@@ -203,10 +204,13 @@ class Settings(BaseSettings):
 
     temporal_port: Port = 7233
     """Port of the embedded Temporal server; 0: any free one. If it is in use, another one is taken and printed."""
-    temporal_ui_port: Port = 8233
-    """Port of the embedded server's Web UI; 0: any free one. If it is in use, another one is taken and printed."""
+    temporal_ui_port: Port = 0
+    """Port on which the gateway reaches the embedded server's Web UI; people open it at the gateway's `/temporal`.
+    0: one to which browsers connect no page."""
+    temporal_ui_proxy: str | None = Field(None, pattern=r"^https?://[^\s/]+$")
+    """Where the gateway reaches the Web UI that it serves at `/temporal`; None: the embedded server's."""
     temporal_ui_url: str | None = Field(None, pattern=r"^https?://[^\s/]+[^\s]*[^\s/]$")
-    """Where people reach Temporal's Web UI, for links to a session there; None: the embedded server's."""
+    """Where people reach Temporal's Web UI, for links to a session there; None: the gateway's `/temporal`."""
     task_queue: str = Field("turnkeeper", min_length=1, max_length=200)
     """Task queue of workflow and activities: workers and gateways of one installation share it."""
     grpc_compression: Literal["none", "gzip"] = "none"

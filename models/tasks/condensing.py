@@ -15,7 +15,7 @@ from turnkeeper.models.bounds import bound_text, encodable_text
 from turnkeeper.models.errors import TaskValidationError
 from turnkeeper.models.tasks.enrichment import first_prompt, history_that_fits
 from turnkeeper.models.tasks.hand_off import HandOff
-from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, TextLimit
+from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole
 from turnkeeper.models.tasks.stored_history import OMITTED, HistoryMessage
 from turnkeeper.models.tasks.task_context import TaskContext
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
@@ -23,9 +23,6 @@ from turnkeeper.models.wire import Frozen
 
 MARKER = " ... (condensed, original: {n} chars)"
 """Appended to a condensed text."""
-
-MAX_CONDENSED_CHARS = 2_000
-"""Maximum of a condensed text, also where the policy's limit is higher."""
 
 MAX_TEXT_CHARS = 40_000
 """Maximum of one text in a request; a longer one loses its middle."""
@@ -74,14 +71,15 @@ class LongTexts(Frozen):
         if history is None or policy.compress != "summarise":
             return None
         # Only the oldest were dropped since.
-        wholes = hand_off.wholes[len(hand_off.wholes) - len(history.messages) :]
+        dropped = len(hand_off.wholes) - len(history.messages)
+        texts_of = zip(history.messages, hand_off.wholes[dropped:], hand_off.condensed_chars[dropped:], strict=True)
         texts = [
             LongText(
                 index=index,
-                max_chars=_max_chars(policy.text_limit(message.role)),
+                max_chars=max_chars,
                 text=bound_text(whole, MAX_TEXT_CHARS, 4 * MAX_TEXT_CHARS),
             )
-            for index, (message, whole) in enumerate(zip(history.messages, wholes, strict=True))
+            for index, (message, whole, max_chars) in enumerate(texts_of)
             if message.truncated
         ]
         return cls(context=context, texts=texts) if texts else None
@@ -90,10 +88,6 @@ class LongTexts(Frozen):
     def messages(self) -> Sequence[HistoryMessage]:
         history = self.context.conversation_history
         return history.messages if history else []
-
-
-def _max_chars(limit: TextLimit) -> int:
-    return min(MAX_CONDENSED_CHARS, limit.kept_chars or limit.max_chars)
 
 
 class TextToCondense(Frozen):

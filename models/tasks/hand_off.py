@@ -1,9 +1,10 @@
 """Handing off a conversation to a task: validate, correct, and cut it by a policy (CTX-9, CTX-10, CTX-15).
 
 Theory of operation. Only the latest messages are read. An invalid message is an error, an empty one is skipped, and the
-text of any other is trimmed and cut. With `relevant_to`, what matters less to that is left out. Then the oldest are
-dropped until the rest is small enough. A warning describes each change to a message, with its index in the caller's
-list, which is never modified. Texts that the model is to condense are cut here too; their whole texts go along.
+text of any other is trimmed and cut. With `relevant_to`, what matters less to that is left out. With that or
+`compress`, texts grow again as far as there is room. Then the oldest are dropped until the rest is small enough. A
+warning describes each change to a message, with its index in the caller's list, which is never modified. Texts that the
+model is to condense are cut here too; their whole texts go along.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,16 @@ from typing import Literal, NamedTuple
 from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
-from turnkeeper.models.tasks.history_attachments import read_attachments
+from turnkeeper.models.tasks.history_attachments import read_attachments, with_numbers
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole, resolve_policy
 from turnkeeper.models.tasks.relevance import ExchangeRelevance, Rank, select_exchanges
 from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
+from turnkeeper.models.tasks.text_room import CutText, grown_texts, room_for
 from turnkeeper.models.tasks.timestamps import is_timestamp, moment_of
 from turnkeeper.models.wire import Frozen
+
+PROMPT_TOKENS = 20_000
+"""Upper bound of the first prompt's estimated tokens (TSK-7)."""
 
 HISTORY_FIELD = "conversation_history"
 """The parameter of the conversation: prefix of all field paths here."""
@@ -66,6 +71,8 @@ class HandOff(NamedTuple):
     warnings: list[TaskValidationWarning]
     wholes: Sequence[str] = ()
     """The whole text of each message of the history, before it was cut; it may be unencodable."""
+    condensed_chars: Sequence[int] = ()
+    """How long each text may be if the model condenses it."""
     relevance: Sequence[ExchangeRelevance] = ()
     """Of each exchange that was read, if they were ranked."""
     contents: Mapping[str, bytes] = MappingProxyType({})
@@ -101,10 +108,12 @@ def hand_off_history(
     *,
     description: str,
     rank: Rank | None,
+    max_tokens: int = PROMPT_TOKENS,
     has_stored_contents: bool = False,
 ) -> HandOff:
     """Do what `validate_conversation_history` says; `description` is the task's.
 
+    `max_tokens` is what its first prompt has room for: where texts are ranked or condensed, they grow up to that.
     `has_stored_contents`: attachments may refer to contents of the session that the history is inherited from.
 
     Raises `TaskValidationError`, and `ValueError` for a policy that ranks messages without `rank`.
@@ -120,17 +129,23 @@ def hand_off_history(
     if readings and policy.ranks:
         readings, relevance, leaving_out = _relevant(readings, policy, policy.query(description), rank)
         warnings += leaving_out
+    lengths = [len(reading.message.content) for reading in readings]
+    if policy.ranks or policy.compress == "summarise":
+        readings, lengths = _grown(readings, relevance, policy, max_tokens)
+    readings = [_with_cut_warning(reading, policy) for reading in readings]
     notes |= {reading.position: reading.warnings for reading in readings}
     warnings += [warning for index in sorted(notes) for warning in notes[index]]
     if not readings:
         return HandOff(None, [*warnings, *_all_filtered(history)])
-    whole = ConversationHistory.of([reading.message for reading in readings], collection_time=collection_time)
+    messages = with_numbers([reading.message for reading in readings])
+    whole = ConversationHistory.of(messages, collection_time=collection_time)
     left_out = sum(exchange.last - exchange.first + 1 for exchange in relevance if not exchange.stays)
     whole = whole.model_copy(update={"left_out": left_out}) if left_out else whole
     latest, dropping = _within_total_size(whole, policy)
-    wholes = [reading.whole for reading in readings][len(readings) - len(latest.messages) if latest else 0 :]
+    dropped = len(readings) - len(latest.messages) if latest else 0
+    wholes = [reading.whole for reading in readings][dropped:]
     contents = {name: content for reading in readings for name, content in reading.contents.items()}
-    return HandOff(latest, [*warnings, *dropping], wholes, relevance, contents)
+    return HandOff(latest, [*warnings, *dropping], wholes, lengths[dropped:], relevance, contents)
 
 
 class _Read(NamedTuple):
@@ -198,6 +213,48 @@ def _left_out(
     return [history_warning("left_out", message, suggestion="Lower min_relevance, or say in relevant_to what matters.")]
 
 
+def _grown(
+    readings: Sequence[_Read], relevance: Sequence[ExchangeRelevance], policy: HistoryPolicy, max_tokens: int
+) -> tuple[list[_Read], list[int]]:
+    """Return the messages with as much of their texts as there is room for, and the lengths that texts may have."""
+    texts = [CutText(one.message, one.whole, policy.text_limit(one.message.role)) for one in readings]
+    ranks = [
+        next((exchange.score for exchange in relevance if exchange.first <= one.position <= exchange.last), 0.0)
+        for one in readings
+    ]
+    condense = policy.compress == "summarise"
+    room = room_for(texts, policy, max_tokens=max_tokens)
+    lengths = grown_texts(texts, ranks, room=room, condense=condense)
+    grown = list[_Read]()
+    for one, text, length in zip(readings, texts, lengths, strict=True):
+        is_whole = length >= len(text.whole)
+        if not text.cut_chars or (condense and not is_whole):
+            grown.append(one)
+            continue
+        update = {"content": encodable_text(text.cut_at(length)), "truncated": not is_whole}
+        grown.append(one._replace(message=one.message.model_copy(update=update)))
+    return grown, lengths
+
+
+def _with_cut_warning(reading: _Read, policy: HistoryPolicy) -> _Read:
+    """Return the message with a warning if its text is cut."""
+    if not reading.message.truncated:
+        return reading
+    before, after = len(reading.whole), len(reading.message.content)
+    code: WarningCode = "truncated"
+    suggestion: str | None = "Say the essential in fewer words, or choose another history_policy."
+    message = f"The text was cut from {before:,} to {after:,} characters, the mark included."
+    if policy.compress == "summarise":
+        code, suggestion = "condensed", None
+        message = (
+            f"The model will condense the text of {before:,} characters when the task starts; if it can't, the text is "
+            f"cut to {after:,}."
+        )
+    field = f"{field_path([HISTORY_FIELD, reading.position])}.content"
+    warning = TaskValidationWarning(code=code, field=field, message=message, suggestion=suggestion)
+    return reading._replace(warnings=[warning, *reading.warnings])
+
+
 class _Reading:
     """Reads one message and collects warnings; `path` names the message in them and in errors."""
 
@@ -226,8 +283,6 @@ class _Reading:
         limit = self._policy.text_limit(role)
         text, self.whole = limit.cut(content), content
         truncated = len(content) > limit.max_chars
-        if truncated:
-            self._warn_of_cut(len(content), len(text))
         text = self._encodable(text)
         return HistoryMessage(
             role=role,
@@ -243,7 +298,8 @@ class _Reading:
             raise self._error("", "must be an object with role and content", preview(item), "type_error")
         missing = [name for name in ("role", "content") if name not in item]
         if missing:
-            raise self._error("", f"{' and '.join(missing)} missing", preview(item), "missing_field")
+            reason = " and ".join(f"missing required field {name!r}" for name in missing)
+            raise self._error("", reason, preview(item), "missing_field")
         return item
 
     def _role(self, value: object) -> HistoryRole:
@@ -280,19 +336,6 @@ class _Reading:
             self._warn("invalid_timestamp", "timestamp", message, "Write it like 2025-10-29T13:30:00Z.")
             return self._now
         return value
-
-    def _warn_of_cut(self, before: int, after: int) -> None:
-        if self._policy.compress == "summarise":
-            message = (
-                f"The model will condense the text of {before:,} characters when the task starts; if it can't, the "
-                f"text is cut to {after:,}."
-            )
-            self._warn("condensed", "content", message)
-            return
-        message = f"The text was cut from {before:,} to {after:,} characters, the mark included."
-        self._warn(
-            "truncated", "content", message, "Say the essential in fewer words, or choose another history_policy."
-        )
 
     def _warn(self, code: WarningCode, part: str, message: str, suggestion: str | None = None) -> None:
         self.warnings.append(
@@ -332,7 +375,7 @@ def history_warning(
 
 
 def _too_many(count: int, policy: HistoryPolicy) -> list[TaskValidationWarning]:
-    message = f"Of {count:,} messages only the latest {policy.max_read} were looked at."
+    message = f"The history has {count:,} messages, truncating to most recent {policy.max_read}."
     return [history_warning("too_many_messages", message, suggestion="Hand over only recent messages that matter.")]
 
 

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from turnkeeper.models.errors import RejectedError, TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
-from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.invalid_values import error_type_of, reason_of
 from turnkeeper.models.limits import LARGE_TEXT_BYTES
-from turnkeeper.models.tasks.stored_history import ConversationHistory
+from turnkeeper.models.tasks.stored_history import ConversationHistory, HistoryMessage
 from turnkeeper.models.transcript.attachment_contents import as_reference, content_of, hashes_of, json_bytes
 from turnkeeper.models.transcript.attachment_rules import check_attachments, first_problem
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, MAX_CONTENT_BYTES, Attachment
@@ -38,12 +38,14 @@ def read_attachments(
         where = field_path([part for part in first["loc"] if part not in ("code", "image", "file")])
         separator = "" if where.startswith("[") or not where else "."
         raise TaskValidationError(
-            f"{path}{separator}{where}", reason_of(first), preview(first["input"]), "invalid_value"
+            f"{path}{separator}{where}", reason_of(first), preview(first["input"]), error_type_of(dict(first))
         ) from error
     for index, one in enumerate(attachments):
         problem = ("hash", "send the content itself") if one.hash and not has_stored_contents else first_problem(one)
         if problem:
-            raise TaskValidationError(f"{path}[{index}].{problem[0]}", problem[1], preview(one.name), "invalid_value")
+            field, reason = problem
+            input_value = getattr(one, field, None) or one.model_dump(exclude_defaults=True)
+            raise TaskValidationError(f"{path}[{index}].{field}", reason, preview(input_value), "invalid_value")
     try:
         check_attachments(attachments, field=path)
     except RejectedError as rejection:
@@ -56,6 +58,34 @@ def read_attachments(
     ]
     by_hash = {one.hash: content for one, content in zip(references, contents, strict=True) if one.hash and content}
     return references, by_hash
+
+
+def with_numbers(messages: Sequence[HistoryMessage]) -> list[HistoryMessage]:
+    """Return the messages with a name for each stored attachment that has none: its type and a number.
+
+    So the agent can tell which message has which. The same attachment has the same number in all messages.
+
+    >>> from turnkeeper.models.transcript.attachments import CodeAttachment
+    >>> codes = [CodeAttachment(type="code", hash=hash) for hash in ("a", "b", "a")]
+    >>> message = HistoryMessage(role="user", content="", timestamp="", truncated=False, original_length=0,
+    ...                          attachments=codes)
+    >>> [attachment.name for attachment in with_numbers([message])[0].attachments]
+    ['code 1', 'code 2', 'code 1']
+    """
+    unnamed = list[Attachment]()
+    for message in messages:
+        unnamed += [one for one in message.attachments if one.hash and not one.name and one not in unnamed]
+    named = [one.model_copy(update={"name": f"{one.type} {number}"}) for number, one in enumerate(unnamed, start=1)]
+
+    def numbered(one: Attachment) -> Attachment:
+        return named[unnamed.index(one)] if one in unnamed else one
+
+    return [
+        message.model_copy(update={"attachments": [numbered(one) for one in message.attachments]})
+        if message.attachments
+        else message
+        for message in messages
+    ]
 
 
 def attachments_of(history: ConversationHistory | None) -> list[Attachment]:

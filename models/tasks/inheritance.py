@@ -10,9 +10,13 @@ from datetime import datetime
 
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning, history_warning
 from turnkeeper.models.tasks.history_policy import HistoryPolicy, HistoryRole
-from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, MAX_CONTENT_BYTES, Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.notes import earlier_try_note, ending_note, joined_prompts
 from turnkeeper.models.transcript.trajectory import UserStep
+
+MAX_PAGES = 4
+"""About 4 MB of transcript. From a longer conversation a task inherits only the newest part, with a warning (TSK-2)."""
 
 SPEAKERS: tuple[HistoryRole, ...] = ("user", "assistant")
 """The roles in a session."""
@@ -37,16 +41,20 @@ class Inheritance:
     """Number of messages of any role, in the turns that were read."""
     has_older: bool = False
     """Whether there are turns that were not read."""
+    retries: str | None = None
+    """The id of the turn that the oldest turn read so far retries."""
 
     def with_older(self, turns: Iterable[ConversationMessage], *, has_older: bool) -> "Inheritance":
         """Add the turns right before those read so far; `has_older`: there are earlier ones."""
-        older = messages_in(turns)
+        turns = list(turns)
+        older = messages_in(turns, retried=self.retries)
         messages = [*(message for message in older if message["role"] in self.policy.roles), *self.messages]
         return replace(
             self,
             messages=messages[-self.policy.max_read :],
             seen=self.seen + len(older),
             has_older=has_older,
+            retries=turns[0].retries if turns else self.retries,
         )
 
     @property
@@ -73,21 +81,36 @@ class Inheritance:
         return [too_many] if self.messages else [too_many, history_warning("all_filtered", nothing, severity="high")]
 
 
-def messages_in(turns: Iterable[ConversationMessage]) -> list[dict[str, object]]:
-    """Return the messages in `turns`, oldest first: the user's prompts, also steering ones, and the agent's answers.
+def messages_in(turns: Sequence[ConversationMessage], *, retried: str | None = None) -> list[dict[str, object]]:
+    """Return the messages in `turns`, oldest first: of each the user's prompt, with steering ones, and the answer.
 
-    Thinking, tool calls and turns that the vendor refused are left out.
+    In place of a missing answer there is a note (CTX-17). Thinking, tool calls, turns that the vendor refused and those
+    whose place a retry took are left out, but for a note of what those had done. `retried`: the id of the turn that the
+    next one retries.
     """
-    return [message for turn in turns if turn.error_type != "refusal" for message in _messages_of(turn)]
+    messages = list[dict[str, object]]()
+    retried_ids = [*(turn.retries for turn in turns[1:]), retried]
+    for turn, retried_id in zip(turns, retried_ids, strict=False):
+        if turn.is_error and turn.id == retried_id:
+            note = earlier_try_note(turn)
+            messages += [_message("assistant", note, turn.agent_timestamp or turn.timestamp)] if note else []
+        elif turn.error_type != "refusal":
+            messages += _messages_of(turn)
+    return messages
 
 
 def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, object]]:
-    yield _message("user", turn.user_message, turn.user_timestamp, turn.attachments)
-    for step in turn.steps:
-        if isinstance(step, UserStep):
-            yield _message("user", step.content, step.timestamp, step.attachments)
-    if turn.agent_message is not None:
-        yield _message("assistant", turn.agent_message, turn.agent_timestamp or turn.timestamp)
+    attachments, texts = list(turn.attachments), list[str]()
+    for step in (step for step in turn.steps if isinstance(step, UserStep)):
+        together = [*attachments, *step.attachments]
+        fits = len(together) <= MAX_ATTACHMENTS and sum(one.bytes or 0 for one in together) <= MAX_CONTENT_BYTES
+        attachments = together if fits else attachments
+        texts.append(step.content if fits else with_names(step.content, step.attachments))
+    text = joined_prompts(turn.user_message, texts)
+    yield _message("user", text, turn.user_timestamp, attachments)
+    answer = turn.agent_message if turn.agent_message is not None else ending_note(turn)
+    if answer is not None:
+        yield _message("assistant", answer, turn.agent_timestamp or turn.timestamp)
 
 
 def _message(

@@ -60,6 +60,7 @@ class ConversationHistory(Frozen):
     messages: list[HistoryMessage]
     total_messages: int
     truncated_count: int
+    """How many texts are cut; condensed ones don't count."""
     metadata: HistoryMetadata
     left_out: int = Field(0, ge=0, exclude_if=lambda left_out: not left_out)
     """How many messages between these were left out, since they matter less to the task (CTX-15)."""
@@ -83,7 +84,7 @@ class ConversationHistory(Frozen):
         return cls(
             messages=list(messages),
             total_messages=len(messages),
-            truncated_count=sum(message.truncated for message in messages),
+            truncated_count=sum(message.truncated and not message.condensed for message in messages),
             metadata=HistoryMetadata.of(timestamps, collection_time=collection_time),
         )
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails
 
-from turnkeeper.models.errors import TaskErrorType, TaskValidationError, preview
+from turnkeeper.models.errors import TaskValidationError, preview
 from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.invalid_values import error_type_of
 from turnkeeper.models.tasks.stored_history import ConversationHistory
 from turnkeeper.models.wire import Compact
 
@@ -72,12 +73,6 @@ def _first_error(problem: ErrorDetails) -> TaskValidationError:
         reason = f"is unknown; known are {allowed}"
     else:
         reason = problem["msg"][:1].lower() + problem["msg"][1:]
-    error_type = _ERROR_TYPES.get(problem["type"], "type_error")
-    return TaskValidationError(field_path(problem["loc"]), reason, preview(problem["input"]), error_type)
-
-
-_ERROR_TYPES: Mapping[str, TaskErrorType] = {
-    "extra_forbidden": "invalid_value",
-    "literal_error": "invalid_value",
-    "missing": "missing_field",
-}
+    return TaskValidationError(
+        field_path(problem["loc"]), reason, preview(problem["input"]), error_type_of(dict(problem))
+    )

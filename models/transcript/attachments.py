@@ -181,4 +181,6 @@ def named_in_text(attachment: Attachment) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1_000_000:.1f} MB" if count >= 1_000_000 else f"{max(1, round(count / 1_000))} KB"
+    if count < 1_000:
+        return "1 byte" if count == 1 else f"{count} bytes"
+    return f"{count / 1_000_000:.1f} MB" if count >= 1_000_000 else f"{round(count / 1_000)} KB"

@@ -14,7 +14,7 @@ from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.task_view import SubTask, TaskView
 from turnkeeper.models.transcript.trajectory import BlobRef, ReasoningTrajectory, Step, Usage, UserStep
-from turnkeeper.models.wire import Frozen, Items, UtcDatetime
+from turnkeeper.models.wire import Frozen, Items, Person, Reason, UtcDatetime
 
 TurnStatus = Literal["processing", "awaiting_approval", "completed", "failed", "cancelled"]
 SessionStatus = Literal[
@@ -27,11 +27,27 @@ FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "ter
 
 
 class MessageRole(StrEnum):
-    """The author of a single message."""
+    """Who speaks, wherever a single message is shown; a turn has both sides (SES-1)."""
 
     USER = "user"
     AGENT = "agent"
     SYSTEM = "system"
+
+
+class TurnStop(Frozen):
+    """Who or what stopped a turn: a person, a prompt of mode `interrupt`, or the session that was cancelled."""
+
+    cause: Literal["person", "prompt", "session"] = "person"
+    by: Person | None = None
+    """The person of the key or token; null: unknown."""
+    reason: Reason | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Why the turn ended, for people."""
+        if self.cause == "person":
+            return self.reason or f"Stopped by {self.by or 'the user'}."
+        return "Interrupted by a new prompt." if self.cause == "prompt" else "The session was cancelled."
 
 
 class TurnMetrics(Frozen):
@@ -73,7 +89,14 @@ class ConversationMessage(Frozen):
     processing_time_ms: int | None = None
     error: str | None = None
     error_type: ErrorType | None = None
+    stop: TurnStop | None = Field(None, exclude_if=lambda stop: stop is None)
+    """Who or what stopped the turn; left out of the JSON if nothing did."""
+    retries: str | None = Field(None, exclude_if=lambda turn_id: turn_id is None)
+    """The id of the turn that this one retries; left out of the JSON if it is none."""
     usage: Usage | None = None
+    """Of all model calls of the turn, with `tasks_usage`."""
+    tasks_usage: Usage | None = None
+    """What tasks have used of it (TSK-5): those that ended in this turn, or since the turn before."""
     conversation_metrics: TurnMetrics | None = None
     revision: int
     status: TurnStatus = "processing"
@@ -145,6 +168,8 @@ class SessionSummary(Frozen):
     created_at: UtcDatetime
     turn_count: int = 0
     usage: Usage = Usage()
+    tasks_usage: Usage = Usage()
+    """What tasks have used of it, as far as they have ended (TSK-5)."""
     archive: ArchiveReport = ArchiveReport()
     conversation_metrics: ContextSize | None = None
     """Null if the session itself can't be asked: then its turns are read from the archive."""

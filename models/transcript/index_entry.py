@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from turnkeeper.models.texts.one_line import one_line
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 IndexStatus = Literal["open", "ended", "cancelled", "terminated"]
@@ -34,6 +35,4 @@ def preview_of(text: str) -> str:
     >>> preview_of("  list\nthe files ")
     'list the files'
     """
-    head = text[: 4 * PREVIEW_CHARS]
-    words = " ".join("".join(char if char.isprintable() else " " for char in head).split())
-    return words if len(words) <= PREVIEW_CHARS else words[: PREVIEW_CHARS - 1] + "…"
+    return one_line(text, PREVIEW_CHARS)

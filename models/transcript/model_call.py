@@ -10,7 +10,7 @@ from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
-from turnkeeper.models.transcript.trajectory import BlobRef, StopReason, ToolResult, ToolStatus, Usage
+from turnkeeper.models.transcript.trajectory import BlobRef, FileChange, StopReason, ToolResult, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
 
 
@@ -27,6 +27,9 @@ ToolEffect = Literal["read", "idempotent", "at_most_once"]
 
 QUICK_READS = frozenset({"file_list", "file_read", "now"})
 """Built-in tools that read and end within milliseconds (OPS-8)."""
+
+FILE_WRITERS = frozenset({"file_write"})
+"""Built-in tools whose difference to the file is shown before they are approved (AGT-8)."""
 
 
 class ToolSpec(Compact):
@@ -45,6 +48,10 @@ class ToolSpec(Compact):
     @property
     def is_quick_read(self) -> bool:
         return self.built_in and self.effect == "read" and self.name in QUICK_READS
+
+    @property
+    def writes_a_file(self) -> bool:
+        return self.built_in and self.name in FILE_WRITERS
 
     @property
     def digest(self) -> str:
@@ -196,8 +203,7 @@ class ModelCall(Compact):
     model: str
     digest: str
     message_id: str = ""
-    """The turn's id, with which partial output is tagged (AGT-5). Calls of earlier releases have none, and no
-    output."""
+    """The turn's id, with which partial output is tagged (AGT-5); without one, none is published."""
     silences: int = 0
     """How many of the waits counted by `round` were for the session itself: the vendor was not asked."""
     round: int = 0
@@ -299,7 +305,9 @@ class ToolInvocation(Compact):
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
     `args` is empty and the store has it as JSON. The tool must be the one that the session knows: a `built_in` one, or
-    the `server`'s with this `tool_digest`. Sessions of earlier releases set neither; then any tool of that name runs.
+    the `server`'s with this `tool_digest`.
+    `file_sha256` is that of the file whose change was approved, empty if there was none: a call that finds another file
+    writes nothing. `None`: no change was shown, so none is checked (AGT-8).
     """
 
     session_id: str = ""
@@ -310,10 +318,24 @@ class ToolInvocation(Compact):
     tool_digest: str = ""
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
+    file_sha256: str | None = None
     workspace: str = ""
     max_chars: int = 30_000
     max_bytes: int = LARGE_RESULT_BYTES
     inline_bytes: int = LARGE_TEXT_BYTES
+
+
+class PreviewCall(Compact):
+    """Input of `preview_changes`: the calls that write files; `max_bytes` of JSON for each difference (AGT-8)."""
+
+    calls: list[ToolInvocation]
+    max_bytes: int
+
+
+class ChangePreviews(Compact):
+    """Output of `preview_changes`: the change of each call's file, by call id."""
+
+    changes: dict[str, FileChange] = {}
 
 
 class ModelRequestQuery(Frozen):

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from turnkeeper.models.ids import PublicId
+from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import REASON_CHARS, Frozen
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
@@ -38,7 +40,7 @@ class TaskView(Frozen):
 class SubTask(Frozen):
     """A task that a session started with the `run_task` call `call_id`. `task_id` is the id of the task's session."""
 
-    task_id: str
+    task_id: PublicId
     call_id: str
     title: str
     background: bool = False
@@ -50,8 +52,8 @@ class SubTask(Frozen):
     """For a background task, the number of the newest turn whose answer was received."""
     is_closed: bool = False
     """Whether a background task accepts no further prompts."""
-    share: int = 0
-    """How many tasks it may start itself, out of the session's `limits.max_tasks`."""
+    usage: Usage | None = None
+    """What it has used, with the tasks below it; null as long as it has not answered."""
 
     @property
     def is_working(self) -> bool:

@@ -47,17 +47,33 @@ class ToolResult(Frozen):
     """Images and files that the tool returned. Left out of the JSON if there are none (SES-19)."""
 
 
+class FileChange(Compact):
+    """The difference that a call would make to a file, as a worker saw it when approval was requested (AGT-8).
+
+    `note` says what becomes of the file, or why there is no difference. `diff` is unified; `omitted_lines` more of it
+    are left out. `sha256` is that of the file, in hex; empty: there was none; `None`: unknown, so that the call runs
+    whatever the file is then.
+    """
+
+    note: str
+    diff: str = ""
+    omitted_lines: int = 0
+    sha256: str | None = None
+
+
 class Approval(Frozen):
     """A person's decision on a tool call, possible until `expires_at` (AGT-8).
 
     `args_digest` is that of the arguments it is about. `decision` is null until somebody decides, and stays null if the
     turn ends first; `expired`: nobody decided in time, which counts as a rejection. `decided_by` is the person of the
     key or token that decided. Without one it is left out of the JSON, whose size older runs decided by (SES-19).
+    `change` is what the call would change in a file; the call runs only while that file is the same.
     """
 
     args_digest: str
     asked_at: UtcDatetime
     expires_at: UtcDatetime
+    change: FileChange | None = Field(None, exclude_if=lambda change: change is None)
     decision: ApprovalDecision | Literal["expired"] | None = None
     reason: str | None = None
     decided_at: UtcDatetime | None = None
@@ -74,13 +90,15 @@ class ToolCall(Frozen):
 
     `id` is our own, `turn.step.index`, unique in the session; `provider_call_id` is the vendor's, which can repeat
     (SES-6). `args` is the model's JSON object, or its text verbatim if that was not a JSON object; with an `args_blob`
-    it is empty, and the store has it as JSON.
+    it is empty, and the store has it as JSON. `legible_args` is what people read: only in what the gateway sends, and
+    not with an `args_blob`.
     """
 
     id: str
     name: str
     args: dict[str, JsonValue] | str
     args_blob: BlobRef | None = None
+    legible_args: str | None = Field(None, exclude_if=lambda text: text is None)
     provider_call_id: str | None = None
     approval: Approval | None = None
     result: ToolResult | None = None
@@ -131,6 +149,16 @@ class Usage(Frozen):
             estimated_tokens=self.estimated_tokens + other.estimated_tokens,
             cost=round(sum(costs), COST_DIGITS) if costs else None,
         )
+
+    def __sub__(self, earlier: "Usage") -> "Usage":
+        """Subtract an earlier sum field by field.
+
+        >>> (Usage(input_tokens=3, cost=0.5) - Usage(input_tokens=1, cost=0.1)).model_dump(exclude_defaults=True)
+        {'input_tokens': 2, 'cost': 0.4}
+        """
+        names = Usage.model_fields.keys() - {"cost"}
+        cost = None if self.cost is None else round(self.cost - (earlier.cost or 0.0), COST_DIGITS)
+        return Usage(cost=cost, **{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 def dollars(cost: float) -> str:

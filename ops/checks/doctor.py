@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.command_line import command_line
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.settings.origins import is_ip_address, origin_of
 from turnkeeper.models.settings.settings import (
@@ -61,6 +62,11 @@ _LOG_TIME = re.compile(r"^[0-9-]{10} [0-9:,]{12} ")
 
 _REGULAR_END = re.compile(r"\[ended with (0|-\d+)\]$")
 """The log line of a server that exited with 0 or by our signal."""
+
+OPEN_TO_THIS_MACHINE = (
+    "the embedded server has no authentication: every user of this machine who finds its ports can read and change all "
+    "sessions, also with auth.keys; web pages can't"
+)
 
 REDIS_PORT = 6379
 """Redis's port if `redis_url` has none."""
@@ -107,6 +113,8 @@ async def examine() -> AsyncIterator[Finding]:
     for finding in await _tool_servers(settings):
         yield finding
     yield _ports(settings, endpoint)
+    if endpoint.embedded:
+        yield _good("access to Temporal", OPEN_TO_THIS_MACHINE)
     async for finding in _temporal(settings, endpoint):
         yield finding
     yield await _gateway(settings, endpoint)
@@ -330,7 +338,7 @@ async def _tool_server(server: "ToolServer") -> Finding:
         rejected = [tool.name for tool in tools if NamedTool(tool.name, connection, tool).schema_problem]
         names = ", ".join(rejected)
         note = f"; vendors reject the schema of {names}, so the model gets it as text" if rejected else ""
-        return _good(subject, f"{len(tools)} tools{note}")
+        return _good(subject, f"{counted(len(tools), 'tool')}{note}")
     except TimeoutError:
         message = f"no answer within {TOOL_SERVER_SECONDS:.0f} s"
     except UnreachableError as error:
@@ -363,7 +371,7 @@ def _ports(settings: Settings, endpoint: Endpoint) -> Finding:
     """List busy ports. They are no fault: `turnkeeper up` uses others."""
     ports = [settings.api_port]
     if endpoint.embedded:
-        ports += [settings.temporal_port, settings.temporal_ui_port]
+        ports += [settings.temporal_port]
     busy = [str(port) for port in ports if port and not is_free(port)]
     is_ours = EmbeddedServer.recorded(settings.state_dir) or Gateway.file(settings.state_dir).exists()
     if not busy:

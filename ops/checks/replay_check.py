@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.deletion import deleted_session
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -116,10 +117,11 @@ class Tally:
         >>> tally.add(Finding("replays", "chat-1", "run-1"))
         >>> tally.add(Finding("gone", "chat-2"))
         >>> tally.line()
-        '1 sessions, 1 runs replayed, 0 differ, 1 gone'
+        '1 session, 1 run replayed, 0 differ, 1 gone'
         """
         rest = [f", {self.verdicts[verdict]} {verdict}" for verdict in _NOT_REPLAYED if self.verdicts[verdict]]
-        totals = f"{len(self.sessions)} sessions, {self.runs} runs replayed, {self.verdicts['differs']} differ"
+        sessions, runs = counted(len(self.sessions), "session"), counted(self.runs, "run")
+        totals = f"{sessions}, {runs} replayed, {self.verdicts['differs']} differ"
         return totals + "".join(rest)
 
     def to_json(self) -> str:

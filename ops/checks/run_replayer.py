@@ -22,7 +22,6 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -30,6 +29,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from turnkeeper.ops.checks.first_difference import Difference, UncertainError, WorkflowTask, first_difference
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 DEADLOCK = "[TMPRL1101]"
 """The SDK's code for a workflow that did not yield for 2 s; the cause may be a busy machine."""
@@ -90,7 +90,7 @@ class RunReplayer:
             workflows=[AgenticAIWorkflow, DeleteSession],
             workflow_task_executor=self._threads,
             workflow_runner=runner,
-            data_converter=pydantic_data_converter,
+            data_converter=DATA_CONVERTER,
         )
         try:
             return runner, (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure

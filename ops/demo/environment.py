@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
@@ -28,6 +27,7 @@ from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import READY_SECONDS, own_command
 from turnkeeper.ops.local.worker_process import WorkerProgram
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 WORDS_PER_SECOND = 75
 """Slow enough to read along, and to be interrupted."""
@@ -84,7 +84,7 @@ class DemoEnvironment:
         return [f"The {name} stopped during the demo." for name, pid in pids.items() if pid is None]
 
     async def _connect(self) -> Client:
-        return await Client.connect(self.server.address, data_converter=pydantic_data_converter)
+        return await Client.connect(self.server.address, data_converter=DATA_CONVERTER)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from turnkeeper.ops.demo.promises import PROMISES, SessionLog, broken_promises, 
 from turnkeeper.ops.demo.report import Report
 from turnkeeper.ops.demo.scenario import PROMISES_TEXT, STEPS, Scenario, Step
 from turnkeeper.ops.local.supervisor import run_until_signalled
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
 
 PASSED, BROKEN, NOT_PLAYED, STOPPED = 0, 1, 2, 130
 """Exit codes: all promises hold; one is broken; the demo could not run; it was stopped."""
@@ -120,7 +121,7 @@ async def _stay_open(environment: DemoEnvironment, report: Report) -> None:
         f"  Chat        {environment.url}/?session={SESSION}",
         f"  Terminal    {command_line('chat', '--url', environment.url, '--session', SESSION)}",
         f"  API docs    {environment.url}/docs",
-        f"  Temporal    {environment.server.ui_url}",
+        f"  Temporal    {environment.url}{WEB_UI_PATH}",
         f"  Folder      {environment.folder}",
         "",
         "Ctrl-C stops and removes everything.",

@@ -8,18 +8,24 @@ Its files in the state directory:
     temporal.db.version     the version of the server that wrote the database
     temporal.json           the server's address, for gateway and worker
     temporal.program        the program's version and options, so that it is asked only once
+    temporal.loopback       the address of its Web UI, chosen at random
     logs/temporal.log       the server's log
 
 Two servers on one database would both start and both write, without an error, so we lock it. The server inherits the
 locked file, so the kernel releases the lock when the *server* ends, even if we die first. A server neither migrates a
 database of another version nor reports that it can't read it, so we record the version beside it.
+
+The program has no access control, so nothing of it may be within reach of web pages (docs/decisions/0059). gRPC needs
+HTTP/2, which no page speaks to a port without TLS. The HTTP API can't be switched off, so it accepts no host. What
+else speaks HTTP, its Web UI and its metrics, listens on ports that browsers refuse to connect to; the Web UI also has
+an address of its own. People use the Web UI through the gateway.
 """
 
 import asyncio
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,12 +35,19 @@ from turnkeeper.models.session.attribute_types import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.ops.local import write_ahead_log
 from turnkeeper.ops.local.environments import server_environment
-from turnkeeper.ops.local.ports import LOOPBACK, is_free, reserved_port
+from turnkeeper.ops.local.ports import (
+    LOOPBACK,
+    is_free,
+    random_loopback_address,
+    reserved_blocked_port,
+    reserved_port,
+)
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.endpoint import (
     DEFAULT_NAMESPACE,
+    WEB_UI_PATH,
     EmbeddedServer,
     TemporalAccessError,
     find_endpoint,
@@ -61,6 +74,13 @@ QUICK_DISPATCH: Mapping[str, str] = {
 (measured: a turn with one activity takes 50 ms, and 10 ms with these values)."""
 
 
+CLOSED: Mapping[str, str] = {"frontend.httpAllowedHosts": r'["\n"]'}
+"""The HTTP API answers no host: it has no authentication, and would start and signal sessions for any web page.
+
+No request can have this host. An empty list would allow requests with an empty one (measured).
+"""
+
+
 class DevServerError(TurnkeeperError):
     """The embedded server cannot run; the message is a sentence that says why, and how to fix it."""
 
@@ -82,7 +102,7 @@ class DevServer:
         """Ports: 0 means any free one; `ui_port` None: no Web UI. `in_memory`: sessions end with the server.
 
         `prepares`: a start waits for search attributes and retention; otherwise for connections only.
-        `dynamic_config` is added to `QUICK_DISPATCH` and `QUERIES`: Temporal's own names, values as JSON.
+        `dynamic_config` is added to ours: Temporal's own names, values as JSON.
         """
         self.state_dir = state_dir
         self.database = None if in_memory else state_dir / "temporal.db"
@@ -90,11 +110,12 @@ class DevServer:
         """One sentence for each port that was busy."""
         self._preferred_ports = (port, ui_port)
         self._ports: tuple[int, int | None] = (0, None)
+        self._ui_address = LOOPBACK
         self._reservations = ExitStack()
         """Of the chosen ports, until the server listens there."""
         self._namespace = namespace
         self._prepares = prepares
-        self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **(dynamic_config or {})}
+        self._dynamic_config = {**QUICK_DISPATCH, **QUERIES, **CLOSED, **(dynamic_config or {})}
         self._program: Program | None = None
         self._truncation: asyncio.Task[None] | None = None
 
@@ -125,7 +146,8 @@ class DevServer:
 
     @property
     def ui_url(self) -> str | None:
-        return f"http://{LOOPBACK}:{self._ports[1]}" if self._ports[1] else None
+        """Where the gateway reaches the Web UI; browsers can't."""
+        return f"http://{self._ui_address}:{self._ports[1]}" if self._ports[1] else None
 
     @property
     def pid(self) -> int | None:
@@ -191,6 +213,7 @@ class DevServer:
         with self._database_lock() as lock:
             facts = await facts_of(binary, state_dir=self.state_dir)
             self._check_version(binary, facts.version)
+            self._ui_address = _own_address(self.state_dir / "temporal.loopback")
             self._choose_ports()
             log = self.state_dir / "logs" / "temporal.log"
             environment = server_environment(os.environ)
@@ -236,7 +259,8 @@ class DevServer:
         """Choose the ports at the first start; after a restart, gateway and workers use the same ones."""
         port, ui_port = self._preferred_ports
         if not self._ports[0]:
-            ui_port = None if ui_port is None else self._choose_port("Temporal's Web UI", ui_port)
+            if ui_port is not None:
+                ui_port = self._choose_ui_port(ui_port)
             self._ports = (self._choose_port("Temporal", port), ui_port)
         elif not is_free(self._ports[0]):
             raise DevServerError(
@@ -244,8 +268,13 @@ class DevServer:
                 "listens there."
             )
 
-    def _choose_port(self, service: str, preferred: int) -> int:
-        port = self._reservations.enter_context(reserved_port(preferred))
+    def _choose_ui_port(self, preferred: int) -> int:
+        if not preferred:
+            return self._reservations.enter_context(reserved_blocked_port(self._ui_address))
+        return self._choose_port("Temporal's Web UI", preferred, host=self._ui_address)
+
+    def _choose_port(self, service: str, preferred: int, *, host: str = LOOPBACK) -> int:
+        port = self._reservations.enter_context(reserved_port(preferred, host))
         if preferred and port != preferred:
             self.notes.append(f"Port {preferred} is in use, so {service} listens on {port}.")
         return port
@@ -254,7 +283,11 @@ class DevServer:
         port, ui_port = self._ports
         command = [str(binary), "server", "start-dev", "--ip", LOOPBACK, "--port", str(port), "--log-level", "warn"]
         command += ["--namespace", self._namespace]
-        command += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
+        for option in ("--http-port", "--metrics-port"):
+            command += [option, str(self._reservations.enter_context(reserved_blocked_port()))]
+        command += ["--headless"] if ui_port is None else ["--ui-ip", self._ui_address, "--ui-port", str(ui_port)]
+        if ui_port is not None:
+            command += ["--ui-public-path", WEB_UI_PATH]
         if ui_port is not None and hides_news:
             command += [HIDE_NEWS]
         if self.database is not None:
@@ -299,6 +332,17 @@ class DevServer:
         new_file = file.with_suffix(".new")
         write_private(new_file, record.model_dump_json())
         new_file.replace(file)
+
+
+def _own_address(record: Path) -> str:
+    """Return the address in the file `record`; a new random one, which is recorded, unless there is one to use."""
+    with suppress(OSError):
+        address = record.read_text().strip()
+        if address.startswith("127.") and is_free(0, address):
+            return address
+    address = random_loopback_address()
+    write_private(record, address)
+    return address
 
 
 def is_in_use(database: Path) -> bool:

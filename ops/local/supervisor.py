@@ -32,7 +32,7 @@ from turnkeeper.ops.local.ports import reserved_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.worker_process import WorkerProgram
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
-from turnkeeper.workflows.hosting.endpoint import find_endpoint
+from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
 Print = Callable[[str], None]
 
@@ -46,6 +46,11 @@ GATEWAY_STOP_SECONDS = 6.0
 
 WORKER_MARGIN_SECONDS = 5.0
 """How long a worker may take to stop after `shutdown_grace`."""
+
+NO_KEYS = (
+    "No key is needed on this machine. Before you put a proxy in front of the gateway, set auth.keys=true: requests\n"
+    "through a proxy are refused, but one that adds no X-Forwarded-For, Forwarded or Via is not noticed."
+)
 
 MIN_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
@@ -97,7 +102,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
     make_private_folder(settings.state_dir)
     close_to_others(settings.state_dir)
     async with AsyncExitStack() as running:
-        web_ui, server = await running.enter_async_context(_temporal(settings, print_line))
+        temporal, server = await running.enter_async_context(_temporal(settings, print_line))
         worker = WorkerProgram(
             own_command("worker"), fail=partial(_fail_activities, settings), log=log_file(settings, "worker")
         )
@@ -112,7 +117,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
             print_line(f"Gateway and worker are not ready after {READY_SECONDS:.0f} s. Run `{command_line('doctor')}`.")
         if settings.auth.keys:
             await _print_missing_key(settings, print_line)
-        print_line(_links(settings, gateway, web_ui))
+        print_line(_links(settings, gateway, temporal))
         await asyncio.Event().wait()
 
 
@@ -194,7 +199,7 @@ def _reason(code: int) -> str:
 
 @asynccontextmanager
 async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tuple[str, DevServer | None]]:
-    """Launch the embedded server, or prepare the configured one; yields the address of its Web UI, or its own.
+    """Launch the embedded server, or prepare the configured one; yields its address.
 
     The embedded server is yielded too, since it may not be ready yet.
     """
@@ -211,7 +216,7 @@ async def _temporal(settings: Settings, print_line: Print) -> AsyncIterator[tupl
     async with _stopped_afterwards(server, seconds=TEMPORAL_STOP_SECONDS):
         for note in server.notes:
             print_line(note)
-        yield server.ui_url or server.address, server
+        yield server.address, server
 
 
 async def _fail_activities(settings: Settings, activities: Sequence[RunningActivity]) -> None:
@@ -267,18 +272,21 @@ async def _print_missing_key(settings: Settings, print_line: Print) -> None:
             print_line(f"{NO_VALID_KEY.capitalize()}: {fix}.")
 
 
-def _links(settings: Settings, gateway: Gateway, web_ui: str) -> str:
+def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
+    if web_ui_origin(settings) is not None:
+        temporal = f"{gateway.url}{WEB_UI_PATH}"
     return "\n".join(
         [
             "",
             f"  Chat        {gateway.url}",
             f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
-            f"  Temporal    {web_ui}",
+            f"  Temporal    {temporal}",
             f"  Workspace   {settings.workspace_root.resolve()}   (change it with TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
             "",
+            *([] if settings.auth.is_on else [NO_KEYS]),
             "Ctrl-C stops everything. Sessions continue at the next start.",
         ]
     )

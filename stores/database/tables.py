@@ -101,6 +101,22 @@ API_KEYS = Table(
     Column("revoked_at", BigInteger),
 )
 
+LOGINS = Table(
+    "logins",
+    METADATA,
+    # SHA-256 of the token in the browser's cookie, in hex.
+    Column("digest", String(64), primary_key=True),
+    # The key that was used; without one, a token of the issuer.
+    Column("key_id", String(64)),
+    Column("caller_id", String(MAX_ID_CHARS), nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("user", String(MAX_ID_CHARS)),
+    Column("role", String(16), nullable=False),
+    # Microseconds since 1970.
+    Column("expires_at", BigInteger, nullable=False),
+    Index(None, "expires_at"),
+)
+
 SESSIONS = Table(
     "sessions",
     METADATA,

@@ -13,7 +13,7 @@ from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
-from turnkeeper.models.transcript.trajectory import ToolResult
+from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 TEMPORAL_UI = "http://temporal.example"
@@ -48,6 +48,10 @@ class Vendors:
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         return await (await self._environment_of(invocation.session_id)).tools.call(invocation)
+
+    async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        env = await self._environment_of(invocation.session_id)
+        return await env.tools.preview(invocation, max_bytes=max_bytes)
 
     async def _environment_of(self, session: str) -> Environment:
         """Return that of the session's test. A session that an earlier test left behind answers to nobody."""

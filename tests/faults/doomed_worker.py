@@ -5,6 +5,8 @@ Theory of operation. A turn passes named points, each of them once:
     prompt p2 arrives               in the workflow task that takes a prompt up
     pay is scheduled                in the workflow task that asks for an activity, before Temporal hears of it
     a task is started               in the workflow task that starts a child workflow, before Temporal hears of it
+    grant_allowance is sent         in the workflow task that signals another session, before Temporal hears of it
+    grant_allowance arrives         in the workflow task that handles such a signal
     pay begins, pay has run         around an activity, its result not yet reported
     pay is about to act, has acted  inside a tool, around its effect
     file_read is called             before any tool is called, by an activity of its own or by a model call
@@ -32,7 +34,6 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 from temporalio import activity, client, workflow
 from temporalio import worker as sdk
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
@@ -45,6 +46,7 @@ from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse,
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
 from turnkeeper.workflows.hosting.end_process import run_to_end
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Pause = Literal["until told", "until stopping", "for ever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""
@@ -212,13 +214,19 @@ class Interceptor(client.Interceptor, sdk.Interceptor):
                     course.passes("a task is started")
                 return await super().start_child_workflow(input)
 
+            async def signal_external_workflow(self, input: sdk.SignalExternalWorkflowInput) -> None:
+                if not workflow.unsafe.is_replaying():
+                    course.passes(f"{input.signal} is sent")
+                await super().signal_external_workflow(input)
+
         class Arrivals(sdk.WorkflowInboundInterceptor):
             def init(self, outbound: sdk.WorkflowOutboundInterceptor) -> None:
                 super().init(Requests(outbound))
 
             async def handle_signal(self, input: sdk.HandleSignalInput) -> None:
-                if input.signal == "prompt" and not workflow.unsafe.is_replaying():
-                    course.passes(f"prompt {input.args[0]['id']} arrives")
+                if not workflow.unsafe.is_replaying():
+                    name = f"prompt {input.args[0]['id']}" if input.signal == "prompt" else input.signal
+                    course.passes(f"{name} arrives")
                 await super().handle_signal(input)
 
         return Arrivals
@@ -244,7 +252,7 @@ async def main(plan: Plan) -> None:
     worker.build_providers = lambda settings: CoursedModels(models(settings), plan.course)
     worker.build_toolbox = lambda settings: build_toolbox(settings, plan.course)
     temporal = await client.Client.connect(
-        plan.address, data_converter=pydantic_data_converter, interceptors=[Interceptor(plan.course)]
+        plan.address, data_converter=DATA_CONVERTER, interceptors=[Interceptor(plan.course)]
     )
     await worker.run_worker(Settings(**plan.settings), temporal)
 

@@ -14,7 +14,6 @@ from uuid import uuid4
 import pytest
 from httpx import AsyncClient, AsyncHTTPTransport, TransportError
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
@@ -31,6 +30,7 @@ from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
 from turnkeeper.stores.archive import ArchivedTurn
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.delete_session import DeleteSession
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 
 @pytest.fixture(autouse=True)
@@ -180,5 +180,5 @@ async def test_api_1_a_deletion_goes_on_wherever_the_worker_dies_over_it(
         assert (receipt.runs, receipt.remaining) == (1, 0)
         assert await stores.blobs.delete(session.handle.id) == 0
     assert await is_forgotten(temporal, session.handle.id)
-    replayer = Replayer(workflows=[DeleteSession], data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=[DeleteSession], data_converter=DATA_CONVERTER)
     await replayer.replay_workflow(await deletion.fetch_history())

@@ -5,14 +5,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ImageContent, TextContent
 from temporalio.client import Client
 
-from tests.harness import UNASKED, environment
+from tests.harness import UNASKED
 from tests.vendors.apis import WIRES
+from tests.vendors.environment import vendor_environment
 from tests.vendors.media import PNG, base64_of
 from tests.vendors.server import Answer, Call, Reply
-from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
-from turnkeeper.models.model_name import split_model
 from turnkeeper.stores.blobs import attachments_owner
 
 IMAGE = base64_of(PNG + bytes(20_000))
@@ -30,19 +29,20 @@ async def test_agt_4_an_image_of_a_tool_reaches_the_model_by_reference_and_a_bro
 ) -> None:
     server = MCPServer("screen", log_level="CRITICAL")
     server.add_tool(shot)
-    async with WIRES[api]() as wire, Toolbox([ToolServer("screen", server)]) as toolbox:
-        provider = wire.provider()
-        providers = ProviderRegistry({split_model(wire.model)[0]: lambda: provider})
-        async with environment(temporal, providers=providers, toolbox=toolbox) as env:
-            session = await env.start(UNASKED.model_copy(update={"model": wire.model}))
-            calls = Answer(calls=[Call("call_1", "shot")])
-            wire.script(calls, Answer(text="A screen."), calls, BROKEN, Answer(text="I can't read it."))
-            wire.script(Answer(text="Hello."))
-            for number, text in enumerate(("What is there?", "And now?", "Hello?"), start=1):
-                await session.prompt(text=text)
-                turns = await session.idle(turns=number)
-            (history,) = await session.histories()
-            stored = await env.stores.blobs.delete(attachments_owner(session.handle.id))
+    async with (
+        WIRES[api]() as wire,
+        Toolbox([ToolServer("screen", server)]) as toolbox,
+        vendor_environment(temporal, wire, toolbox=toolbox) as env,
+    ):
+        session = await env.start(UNASKED.model_copy(update={"model": wire.model}))
+        calls = Answer(calls=[Call("call_1", "shot")])
+        wire.script(calls, Answer(text="A screen."), calls, BROKEN, Answer(text="I can't read it."))
+        wire.script(Answer(text="Hello."))
+        for number, text in enumerate(("What is there?", "And now?", "Hello?"), start=1):
+            await session.prompt(text=text)
+            turns = await session.idle(turns=number)
+        (history,) = await session.histories()
+        stored = await env.stores.blobs.delete(attachments_owner(session.handle.id))
 
     assert [turn.agent_message for turn in turns] == ["A screen.", "I can't read it.", "Hello."]
     # Twice the same image: the second one is refused with the first, and so is left out everywhere.

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from temporalio.client import Client, WorkflowQueryFailedError
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from tests.client import Client as PollingClient
 from tests.faults.test_months import Workers
@@ -32,6 +31,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.stores import Stores
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 EXAMPLES, STEPS = 4, 25
 MAX_KILLS = 1
@@ -68,7 +68,7 @@ class Law(RuleBasedStateMachine):
 
     async def _begin(self) -> None:
         self.open = AsyncExitStack()
-        temporal = await Client.connect(self.address, data_converter=pydantic_data_converter)
+        temporal = await Client.connect(self.address, data_converter=DATA_CONVERTER)
         chosen = {"state_dir": str(self.folder), "workspace_root": str(self.folder), "task_queue": f"q-{uuid4()}"}
         self.stores = await self.open.enter_async_context(Stores.of(Settings(**chosen)))
         self.workers = await self.open.enter_async_context(Workers(temporal, chosen))

@@ -5,8 +5,6 @@ once, no half answer is taken for one, and the vendor was asked exactly as often
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,11 +25,10 @@ from tests.faults.vendor_faults import (
     passing,
     refuses,
 )
-from tests.harness import DrivenSession, Environment, environment
+from tests.harness import DrivenSession, Environment
 from tests.vendors.apis import WIRES
+from tests.vendors.environment import next_turn, vendor_environment
 from tests.vendors.server import Answer, Fault, Reply, VendorWire
-from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
@@ -77,13 +74,6 @@ STORIES = {
 """What a session of each API meets, a turn each: all of what the workflow has a part in."""
 
 
-@asynccontextmanager
-async def asking(client: Client, wire: VendorWire) -> AsyncIterator[Environment]:
-    provider = wire.provider()
-    async with environment(client, providers=ProviderRegistry({split_model(wire.model)[0]: lambda: provider})) as env:
-        yield env
-
-
 async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | None = None) -> DrivenSession:
     session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": limits or {}}))
     await session.prompt(id="p1", text="look it up")
@@ -93,14 +83,6 @@ async def led(env: Environment, wire: VendorWire, *, limits: dict[str, Any] | No
 def _half_answers(turn: ConversationMessage) -> list[str]:
     texts = [step.text for step in turn.steps if step.kind == "model" and step.text] + [turn.agent_message or ""]
     return [text for text in texts if text not in ("", CALL.text, ANSWER.text, HALF)]
-
-
-async def answered_turn(session: DrivenSession, text: str) -> ConversationMessage:
-    """Return the session's next turn once it has ended."""
-    turns = (await session.state({"limit": 1})).session.turn_count
-    await session.prompt(text)
-    state = await session.until(lambda state: state.session.turn_count > turns and state.status == "idle", turns=1)
-    return state.messages[-1]
 
 
 async def struck(env: Environment, wire: VendorWire, session: DrivenSession, trouble: Trouble, position: str) -> None:
@@ -114,7 +96,7 @@ async def struck(env: Environment, wire: VendorWire, session: DrivenSession, tro
         wire.script(ANSWER)
     requests, calls = len(wire.requests), env.tools.calls
     calls.clear()
-    turn = await answered_turn(session, "look it up")
+    turn = await next_turn(session, "look it up")
 
     assert turn.error_type == (None if is_answered else trouble.end), turn.error
     assert turn.agent_message == (ANSWER.text if is_answered else None)
@@ -127,16 +109,16 @@ async def struck(env: Environment, wire: VendorWire, session: DrivenSession, tro
 
 @pytest.mark.parametrize("api", WIRES)
 async def test_agt_9_a_session_goes_on_after_whatever_its_turns_meet(temporal: Client, api: str) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
+    async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
         session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE}))
         for trouble, position in STORIES[api]:
             await struck(env, wire, session, trouble, position)
         wire.script(ANSWER)
-        assert (await answered_turn(session, "and now?")).agent_message == ANSWER.text
+        assert (await next_turn(session, "and now?")).agent_message == ANSWER.text
 
 
 async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Client) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(Answer(text=CALL.text, calls=CALL.calls, stop="end_turn"), ANSWER)
         session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
@@ -145,7 +127,7 @@ async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Cli
 
 
 async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) -> None:
-    async with WIRES["openai"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))
         session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
@@ -159,7 +141,7 @@ async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) 
 async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
     temporal: Client, api: str
 ) -> None:
-    async with WIRES[api]() as wire, asking(temporal, wire) as env:
+    async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(CALL, wire.fault("bad_request"), ANSWER)
         session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
@@ -174,7 +156,7 @@ async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent
 async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(
     temporal: Client,
 ) -> None:
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(wire.fault("rate_limited", {"retry-after": "2.5"}), ANSWER)
         session = await led(env, wire)
         waiting = await session.until(lambda state: state.status == "waiting_retry")
@@ -192,7 +174,7 @@ async def test_agt_9_the_same_error_is_shown_from_the_first_retry_and_ends_the_t
     jinja = "Jinja Exception: Conversation roles must alternate"
     broken = Reply.error(500, {"error": {"message": jinja}})
     reasons, gate = list[str](), asyncio.Event()
-    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(broken, broken.behind(gate), broken)
         session = await led(env, wire)
         waiting = await session.until(lambda state: state.waiting_reason is not None)
@@ -206,7 +188,7 @@ async def test_agt_9_the_same_error_is_shown_from_the_first_retry_and_ends_the_t
         assert (turn.error_type, len(wire.requests), after.waiting_reason) == ("provider_error", 3, None)
         assert f"says “{jinja}” (HTTP 500), 3 times." in (turn.error or "")
         wire.script(ANSWER)
-        assert (await answered_turn(session, "and now?")).agent_message == ANSWER.text
+        assert (await next_turn(session, "and now?")).agent_message == ANSWER.text
     reason = f"The endpoint of openai_chat.base_url had an error: the endpoint of openai_chat.base_url says “{jinja}”"
     assert [words.startswith(reason) for words in reasons] == [True, True]
     assert reasons[1].endswith("(HTTP 500); asked again (2nd time).")
@@ -214,7 +196,7 @@ async def test_agt_9_the_same_error_is_shown_from_the_first_retry_and_ends_the_t
 
 async def test_agt_9_a_vendor_that_sends_only_pings_is_named_with_the_limit_it_passed(temporal: Client) -> None:
     pings = Reply.stream([b": ping\n\n"]).silent_after(1)
-    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(pings, pings, pings)
         session = await led(env, wire, limits={"model_timeout": 2})
         third = await session.until(lambda state: "3rd" in (state.waiting_reason or ""))
@@ -229,7 +211,7 @@ async def test_agt_9_a_vendor_that_sends_only_pings_is_named_with_the_limit_it_p
 
 async def test_agt_9_a_turn_that_silence_used_up_names_the_silence(temporal: Client) -> None:
     pings = Reply.stream([b": ping\n\n"]).silent_after(1)
-    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(pings, pings, pings)
         session = await led(env, wire, limits={"model_timeout": 3, "turn_timeout": 5})
         (turn,) = await session.idle(turns=1)
@@ -244,11 +226,11 @@ async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for
         "provider_error": "had an error",
         "rate_limited": "limiting",
     }
-    async with WIRES["anthropic"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
         session = await env.start(SessionInput.model_validate({"model": wire.model, "limits": ONE_MINUTE}))
         for number, (fault, phrase) in enumerate(phrases.items(), start=1):
             wire.script(wire.fault(fault, {"retry-after": "90"}))
-            turn = await answered_turn(session, "look it up")
+            turn = await next_turn(session, "look it up")
             error = turn.error or ""
             assert (turn.error_type, len(wire.requests)) == ("budget", number)
             assert error.startswith("Anthropic ")
@@ -258,7 +240,7 @@ async def test_agt_9_a_turn_that_has_no_time_to_wait_says_what_it_would_wait_for
 
 
 async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_failure(temporal: Client) -> None:
-    async with WIRES["openai-chat"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE), ANSWER)
         session = await led(env, wire, limits={"model_timeout": 1})
         (turn,) = await session.idle(turns=1)
@@ -266,7 +248,7 @@ async def test_agt_9_an_answer_that_takes_too_long_is_judged_like_every_other_fa
 
 
 async def test_agt_9_a_turn_that_is_stopped_hangs_up(temporal: Client) -> None:
-    async with WIRES["openai"]() as wire, asking(temporal, wire) as env:
+    async with WIRES["openai"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(wire.reply(ANSWER).silent_after(MIDDLE))
         session = await led(env, wire)
         await wire.server.until(lambda: wire.server.silences == 1)

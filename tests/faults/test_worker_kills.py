@@ -225,7 +225,7 @@ async def scenario(temporal: Client, folder: Path, story: Story) -> AsyncIterato
     }
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
-        SessionInput(model=f"offline:script/{story.name}", tool_policy={"put": "allow", "pay": "allow"}),
+        SessionInput(model=f"offline:script/{story.name}", tool_policy={"shop__*": "allow"}),
         id=f"s-{uuid4()}",
         task_queue=settings["task_queue"],
         task_timeout=timedelta(seconds=Settings(**settings).task_timeout),

@@ -201,9 +201,13 @@ async def awaiting(
     return chat, [part["approval"] for part in chat.parts("dynamic-tool")]
 
 
-async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(
-    driver: Driver, url: str, env: Environment
+async def test_agt_8_an_approved_call_runs_in_the_same_message(
+    driver: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:
+    """After an approval the call is announced again, and a message id comes twice.
+
+    Reported as ag-ui#2014, assistant-ui#1261.
+    """
     chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"})
     waiting = chat.answer
     await chat.do("approve", id=approval["id"], approved=True)
@@ -213,15 +217,31 @@ async def test_agt_8_an_approved_call_runs_and_the_same_message_goes_on(
     (call,) = chat.parts("dynamic-tool")
     assert (call["state"], call["approval"]["approved"]) == ("output-available", True)
     assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
+    await chat.send("thanks")
+    ids = [message["id"] for message in chat.messages]
+    assert len(set(ids)) == len(ids) == 4
+    newest = await http.get(f"/api/chat/{chat.id}/messages", params={"limit": 1})
+    older = await http.get(f"/api/chat/{chat.id}/messages", params={"limit": 1, "before": ids[2]})
+    assert [message["id"] for message in [*older.json(), *newest.json()]] == ids
 
 
-async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(driver: Driver, url: str, env: Environment) -> None:
+async def test_agt_8_a_rejection_reaches_the_model_with_its_reason(
+    driver: Driver, url: str, http: AsyncClient, env: Environment
+) -> None:
+    """A call that was denied stays `approval-responded` for ever.
+
+    Reported as vercel/ai#17136.
+    """
     chat, (approval,) = await awaiting(driver, url, env, {"to": "bob"}, only_last=True)
     await chat.do("approve", id=approval["id"], approved=False, reason="Not today.")
     await chat.until(lambda chat: chat.status == "ready" and chat.text == "That was it.")
+    past = (await http.get(f"/api/chat/{chat.id}/messages")).json()
     assert tool_states(chat) == [("send_mail", "output-denied")]
     assert env.tools.calls == []
     assert "Not today." in env.vendor.requests[-1].messages[-1].content
+    reloaded = await driver.open(url, id=chat.id, messages=past, only_last=True)
+    await reloaded.send("thanks")
+    assert [part.get("state") for part in reloaded.messages[1]["parts"] if "toolName" in part] == ["output-denied"]
 
 
 async def test_agt_8_large_arguments_are_shown_whole_before_anyone_decides(
@@ -286,6 +306,10 @@ async def test_agt_8_a_call_that_someone_else_has_decided_on_is_a_conflict(
 async def test_api_1_a_page_that_comes_back_is_shown_the_whole_running_turn_once(
     driver: Driver, url: str, env: Environment
 ) -> None:
+    """A page that is reloaded in mid-answer lacks the text from before the reload.
+
+    Reported as open-webui#29596, dify#35307, epam/ai-dial-chat#8684.
+    """
     gate = Gate(is_open=False)
     env.vendor.script = [
         asks(("look", {}), text="I look."),

@@ -53,6 +53,27 @@ async def test_agt_8_version_6_decides_and_the_same_message_goes_on(
     assert [part["state"] for part in chat.parts("dynamic-tool")] == ["output-available"]
 
 
+async def test_agt_8_version_6_shows_a_denied_call_as_denied(
+    driver_6: Driver, url: str, http: AsyncClient, env: Environment
+) -> None:
+    """A call that was denied stays `approval-responded` for ever.
+
+    Reported as vercel/ai#17136.
+    """
+    env.vendor.script = [asks(("pay", {"to": "me"})), says("Not paid.")]
+    chat = await driver_6.open(url, headers=HEADERS)
+    await chat.send("pay")
+    (part,) = chat.parts("dynamic-tool")
+    await chat.do("approve", id=part["approval"]["id"], approved=False)
+    await chat.until_shows("Not paid.")
+    past = (await http.get(f"/api/chat/{chat.id}/messages", headers=HEADERS)).json()
+    reloaded = await driver_6.open(url, id=chat.id, messages=past, headers=HEADERS)
+    await reloaded.send("thanks")
+    for page in (chat, reloaded):
+        assert [part["state"] for part in page.messages[1]["parts"] if "toolName" in part] == ["output-denied"]
+    assert env.tools.calls == []
+
+
 async def test_ses_7_version_6_shows_a_message_that_joined_the_turn(
     driver_6: Driver, url: str, http: AsyncClient, env: Environment
 ) -> None:

@@ -6,17 +6,19 @@ renamed activity pass.
 """
 
 import asyncio
+import atexit
 import gzip
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from tests.harness import DrivenSession, environment
 from tests.replay.stories import STORIES
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 HISTORIES = Path(__file__).with_name("histories")
 ROOT = Path(__file__).parents[2]
@@ -26,7 +28,7 @@ async def record(names: list[str]) -> None:
     binary = shutil.which("temporal") or str(Path(sys.executable).with_name("temporal"))
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=binary,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         search_attributes=search_attributes.ALL,
     ) as server:
         for name in names:
@@ -45,6 +47,15 @@ async def save(name: str, session: DrivenSession) -> None:
         text = history.to_json().replace(str(ROOT), "/turnkeeper")
         # Without the time, so that the same history is the same file.
         (HISTORIES / f"{name}{suffix}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def unpacked_histories() -> Path:
+    """Return a folder with all recorded histories, as people export them; it is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="histories-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for path in HISTORIES.glob("*.json.gz"):
+        (folder / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    return folder
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.workflow import NondeterminismError, SandboxImportNotificationPolicy
@@ -18,6 +17,7 @@ from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 
@@ -34,7 +34,7 @@ def replayer(runner: WorkflowRunner | None = None) -> Replayer:
     return Replayer(
         workflows=[AgenticAIWorkflow, DeleteSession],
         workflow_runner=runner or UnsandboxedWorkflowRunner(),
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         build_id="tests",
     )
 

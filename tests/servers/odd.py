@@ -67,6 +67,10 @@ def listing(params: dict) -> dict:
     if "endless" in FLAGS:
         page = int(params.get("cursor", "0"))
         return {"tools": [{"name": f"tool_{page}", "inputSchema": ANY}], "nextCursor": str(page + 1)}
+    if "pages" in FLAGS:
+        first = int(params.get("cursor", "0"))
+        page = [{"name": f"tool_{number}", "inputSchema": ANY} for number in range(first, min(first + 50, 120))]
+        return {"tools": page, **({"nextCursor": str(first + 50)} if first + 50 < 120 else {})}
     if "no tools" in FLAGS:
         return {"tools": "none"}
     if "circling" in FLAGS:

@@ -120,6 +120,7 @@ async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_momen
         (ALL, ["s3", "s2", "s1"]),
         (IndexQuery(tenant="acme"), ["acme:s1"]),
         (IndexQuery(tenant="", text="größe"), ["s2"]),
+        (IndexQuery(tenant="", text="gro\u0308\u00dfE"), ["s2"]),
         (IndexQuery(tenant="", text="100%"), ["s3"]),
         (IndexQuery(tenant="", text="s_"), []),
         (IndexQuery(tenant="", text="S1"), ["s1"]),

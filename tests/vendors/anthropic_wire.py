@@ -54,6 +54,16 @@ class AnthropicWire(VendorWire):
         _check_thinking(body)
         assert json.dumps(body).count('"cache_control"') <= MAX_BREAKPOINTS
 
+    def system_of(self, body: Any) -> str:
+        system = body.get("system", "")
+        return system if isinstance(system, str) else "\n".join(block["text"] for block in system)
+
+    def call_ids_of(self, body: Any) -> list[str]:
+        return [block["id"] for block in _blocks(body) if block["type"] == "tool_use"]
+
+    def result_ids_of(self, body: Any) -> list[str]:
+        return [block["tool_use_id"] for block in _blocks(body) if block["type"] == "tool_result"]
+
     def reply(self, answer: Answer) -> Reply:
         return stream(*answer_events(answer))
 
@@ -212,6 +222,10 @@ def _check_thinking(body: dict[str, Any]) -> None:
     assert kind in ("thinking", "redacted_thinking"), (
         f"messages.{began}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{kind}`"
     )
+
+
+def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return [block for message in body["messages"] for block in message["content"]]
 
 
 def _kinds(message: dict[str, Any]) -> set[str]:

@@ -56,6 +56,16 @@ class ChatWire(VendorWire):
         check_request(body, _REQUEST)
         _check_roles(body["messages"])
 
+    def system_of(self, body: Any) -> str:
+        first = body["messages"][0]
+        return str(first["content"]) if first["role"] == "system" else ""
+
+    def call_ids_of(self, body: Any) -> list[str]:
+        return [call["id"] for message in body["messages"] for call in message.get("tool_calls", [])]
+
+    def result_ids_of(self, body: Any) -> list[str]:
+        return [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
+
     def reply(self, answer: Answer) -> Reply:
         """Render `answer`. By the protocol `text`, a model writes its thoughts and calls as text."""
         if self.protocol == "text":
@@ -160,6 +170,7 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
     assert speakers[0] == "user"
     assert "system" not in [message["role"] for message in messages[1:]]
     waiting: list[str] = []
+    seen: set[str] = set()
     for earlier, message in zip([{"role": ""}, *messages], messages, strict=False):
         assert message["content"] or (message["content"] is None and message["tool_calls"])
         _check_content(message)
@@ -170,9 +181,12 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
         assert waiting == []
         waiting = [call["id"] for call in message.get("tool_calls", [])]
         assert len(set(waiting)) == len(waiting)
+        assert not seen & set(waiting), "the id of an earlier call"
+        seen.update(waiting)
         assert all(
             isinstance(json.loads(call["function"]["arguments"]), dict) for call in message.get("tool_calls", [])
         )
+    assert waiting == [], "calls without a result"
 
 
 def _check_content(message: dict[str, Any]) -> None:

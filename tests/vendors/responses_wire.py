@@ -59,6 +59,15 @@ class ResponsesWire(VendorWire):
             elif item.get("role") == "user":
                 _check_content(item["content"])
 
+    def system_of(self, body: Any) -> str:
+        return str(body.get("instructions") or "")
+
+    def call_ids_of(self, body: Any) -> list[str]:
+        return [item["call_id"] for item in body["input"] if item.get("type") == "function_call"]
+
+    def result_ids_of(self, body: Any) -> list[str]:
+        return [item["call_id"] for item in body["input"] if item.get("type") == "function_call_output"]
+
     def reply(self, answer: Answer) -> Reply:
         return stream(*answer_events(answer))
 
@@ -227,6 +236,8 @@ def halves(value: str) -> list[str]:
 def _check_pairs(items: list[Item]) -> None:
     """Check the API's rules beyond its types: every call has its output, and reasoning can be decoded."""
     calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    arguments = [json.loads(item["arguments"]) for item in items if item.get("type") == "function_call"]
+    assert all(isinstance(value, dict) for value in arguments)
     outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     assert calls == outputs
     assert len(set(calls)) == len(calls)

@@ -321,6 +321,18 @@ class VendorWire(ABC):
         """Raise unless `body` is a request that the vendor's own types allow."""
 
     @abstractmethod
+    def system_of(self, body: Any) -> str:
+        """Return the system prompt of a request; empty without one."""
+
+    @abstractmethod
+    def call_ids_of(self, body: Any) -> list[str]:
+        """Return the ids of the tool calls of a request, in its order."""
+
+    @abstractmethod
+    def result_ids_of(self, body: Any) -> list[str]:
+        """Return the ids of the calls that the results of a request answer, in its order."""
+
+    @abstractmethod
     def reply(self, answer: Answer) -> Reply:
         """Render `answer` as the vendor streams it: one chunk for each event, the last one ends the answer."""
 

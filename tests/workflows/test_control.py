@@ -169,7 +169,9 @@ async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_somethi
     await session.prompt("and now?")
     await session.idle(turns=2)
     messages = env.vendor.requests[-1].messages
-    assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant", "tool", "tool", "user"]
+    steps = ["assistant", "tool", "assistant", "tool", "tool"]
+    assert [message.role for message in messages] == ["user", *steps, "assistant", "user"]
+    assert messages[-2].content == '[Stopped by the user: "wrong account". Tools were called before: look, pay.]'
 
 
 async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(env: Environment) -> None:
@@ -222,7 +224,7 @@ async def test_ses_8_ending_processes_the_queue_first(env: Environment) -> None:
     assert [turn.status for turn in (await session.state()).messages] == ["completed", "completed"]
     assert (await session.state()).status == "ended"
     late = (await session.queue({"message_id": "late"})).fates[0]
-    assert (late.fate, late.refusal) == ("rejected", "ending")
+    assert (late.fate, late.refusal) == ("discarded", "ending")
     assert late.reason == "The session is ending and takes no more prompts (all done)."
 
 

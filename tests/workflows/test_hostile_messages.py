@@ -1,6 +1,5 @@
 """No caller can block a session with messages that are refused (SES-10)."""
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -11,19 +10,15 @@ import pytest
 from temporalio.client import (
     Client,
     WorkflowFailureError,
-    WorkflowHistory,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
 )
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from tests.harness import BOUND, Environment, environment
 from tests.models.builders import NOW, answer_turn, at, send, session
-from tests.replay.record import HISTORIES
-from tests.replay.test_replay import RECORDED
+from tests.replay.test_replay import RECORDED, history
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.archive.archive_messages import ArchiveMoveQuery
 from turnkeeper.models.session.messages import (
@@ -44,7 +39,10 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import read_prompt
+from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
+from turnkeeper.models.session.tasks.task_state import TaskChange
 from turnkeeper.models.transcript.model_call import ModelRequestQuery
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 REFUSAL_BYTES = 2_048
 
@@ -65,12 +63,15 @@ FIELDS = [
     *("last_seen_message_id", "before", "limit", "max_history", "request", "call_id", "decision", "args_digest"),
     *("carried", "first_prompt", "system_prompt"),
 ]
-FLAT_FIELDS = ["turns", "view", "taken_ids", "fates", "waiting", "tools", "allowances", "context", "queue", "running"]
-"""Of a state as earlier releases carried it."""
-PARTS = ["transcript", "queue", "context", "tools", "archive", "moved_events", "running"]
+PARTS = ["transcript", "queue", "context", "tools", "archive", "task", "tasks", "moved_events", "running", "usage"]
+FIELDS_OF_PARTS = [
+    *(("transcript", "turns"), ("queue", "taken_ids"), ("queue", "fates"), ("queue", "leaving"), ("queue", "row")),
+    *(("context", "view"), ("context", "waiting"), ("tools", "specs"), ("tools", "allowances"), ("tasks", "tasks")),
+]
+FIELDS_OF_ROW = ["waiting", "steering", "parked", "behind"]
 
 READERS: dict[str, Callable[[Any], object]] = {
-    "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits()),
+    "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW),
     "start": lambda raw: check_outside_start(read_start(raw, extra_arguments=0), now=NOW),
     "configure": lambda raw: configured(SessionInput(), parse(Configure, raw)),
     "withdraw_prompt": lambda raw: parse(WithdrawPrompt, raw),
@@ -84,7 +85,10 @@ READERS: dict[str, Callable[[Any], object]] = {
     "get_context_view": lambda raw: parse(ContextRequest, raw),
     "get_replay_context": parse_replay_request,
     "get_model_request": lambda raw: parse(ModelRequestQuery, raw),
-    "get_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "internal_archive_move": lambda raw: parse(ArchiveMoveQuery, raw),
+    "task_changed": lambda raw: parse(TaskChange, raw),
+    "request_allowance": lambda raw: parse(AllowanceRequest, raw),
+    "grant_allowance": lambda raw: parse(AllowanceAnswer, raw),
 }
 
 
@@ -92,12 +96,14 @@ def hostile_arguments(reader: str) -> list[Any]:
     arguments: list[Any] = [MANY, *VALUES, *({field: value} for field in FIELDS for value in VALUES)]
     if reader == "start":
         base = {"created_at": NOW, "revision": 1}
-        arguments += [{"carried": {**base, field: value}} for field in FLAT_FIELDS for value in VALUES]
-        arguments += [{"carried": {"state": value}} for value in VALUES]
-        arguments += [{"carried": {"state": {**base, part: value}}} for part in PARTS for value in VALUES]
-        arguments += [{"carried": {"state": {**base, "queue": {"row": {"parked": value}}}}} for value in VALUES]
-        arguments += [{"carried": {**base, "context": {"cut": dict.fromkeys(MANY, "x")}}}]
-        arguments += [{"carried": {**base, "view": [{"turn": "a", "messages": [0] * 500_000}]}}]
+        states = [
+            *({part: value} for part in PARTS for value in VALUES),
+            *({part: {field: value}} for part, field in FIELDS_OF_PARTS for value in VALUES),
+            *({"queue": {"row": {field: value}}} for field in FIELDS_OF_ROW for value in VALUES),
+            {"context": {"cut": dict.fromkeys(MANY, "x")}},
+            {"context": {"view": {"entries": [{"turn": "a", "messages": [0] * 500_000}]}}},
+        ]
+        arguments += [{"carried": {**base, **state}} for state in states]
     return arguments
 
 
@@ -181,75 +187,79 @@ def terms(**fields: Any) -> dict[str, Any]:
     return {"deadline": deadline, "model": "offline:", "limits": {}, "history": {}, **fields}
 
 
+def transcript(*turns: dict[str, Any], archived: int = 0) -> dict[str, Any]:
+    return {"transcript": {"turns": list(turns), "archived": archived}}
+
+
+def view(*entries: dict[str, Any], segment: int = 1) -> dict[str, Any]:
+    return {"context": {"view": {"entries": list(entries), "segment": segment}}}
+
+
+def row(**prompts: Any) -> dict[str, Any]:
+    return {"queue": {"row": prompts}}
+
+
+def waiting(message_id: str) -> dict[str, Any]:
+    return {"id": message_id, "text": "again", "received_at": "2026-01-01T00:00:00Z"}
+
+
+A_TASK = {"task_id": "s.task-1", "call_id": "1.1.0", "title": "x"}
+RUNNING_STEP = running_turn(reasoning_trajectory={"steps": [step(None)]})
+
 HOSTILE_STATES: dict[str, dict[str, Any]] = {
     "a running turn, and no turns": {"running": terms()},
-    "a running turn that has ended": {"turns": [turn()], "turn_count": 1, "running": terms()},
-    "a turn that has not ended and does not run": {"turns": [running_turn()], "turn_count": 1},
-    "two running turns": {"turns": [running_turn(), running_turn(id="t2")], "turn_count": 2, "running": terms()},
-    "fewer turns than counted": {"turns": [turn()], "turn_count": 7},
-    "fewer than are archived": {"archived_count": 3, "turn_count": 1},
-    "negative counts": {"archived_count": -1, "turn_count": -1},
+    "a running turn that has ended": {**transcript(turn()), "running": terms()},
+    "a turn that has not ended and does not run": transcript(running_turn()),
+    "two running turns": {**transcript(running_turn(), running_turn(id="t2")), "running": terms()},
+    "a turn with an invalid id": transcript(turn(id="a/b")),
+    "a turn with fewer than no omitted steps": transcript(turn(steps_omitted=-1)),
+    "a negative count": transcript(archived=-1),
     "a negative revision": {"revision": -5},
     "a huge revision": {"revision": 10**30},
-    "a huge number of turns": {"archived_count": 2**70, "turn_count": 2**70},
-    "the same turn twice": {"turns": [turn(), turn()], "turn_count": 2},
-    "revisions that fall": {"turns": [turn(revision=5), turn(id="t2", revision=2)], "turn_count": 2, "revision": 9},
-    "a turn newer than the session": {"turns": [turn(revision=50)], "turn_count": 1},
-    "a view of turns that are not held": {"view": [{"turn": "nobody"}]},
-    "a view of a step that is not there": {"turns": [turn()], "turn_count": 1, "view": [{"turn": "t1", "step": 3}]},
-    "a view of a negative step": {"turns": [turn()], "turn_count": 1, "view": [{"turn": "t1", "step": -1}]},
+    "a huge number of turns": transcript(archived=2**70),
+    "the same turn twice": transcript(turn(), turn()),
+    "revisions that fall": {**transcript(turn(revision=5), turn(id="t2", revision=2)), "revision": 9},
+    "a turn newer than the session": transcript(turn(revision=50)),
+    "a view of turns that do not exist": view({"turn": "nobody"}),
+    "a view of a step that does not exist": {**transcript(turn()), **view({"turn": "t1", "step": 3})},
+    "a view of a negative step": {**transcript(turn()), **view({"turn": "t1", "step": -1})},
     "a view of a call without a result": {
-        "turns": [turn(reasoning_trajectory={"steps": [step(None)]})],
-        "turn_count": 1,
-        "view": [{"turn": "t1", "step": 0}],
+        **transcript(turn(reasoning_trajectory={"steps": [step(None)]})),
+        **view({"turn": "t1", "step": 0}),
     },
-    "evicted entries that are not held": {"context": {"waiting": [{"turn": "nobody"}]}},
-    "an unsettled turn without steps": {"turns": [running_turn()], "turn_count": 1, "running": terms(unsettled=True)},
-    "a settled step without results": {
-        "turns": [running_turn(reasoning_trajectory={"steps": [step(None)]})],
-        "turn_count": 1,
-        "running": terms(steps=1),
-    },
+    "evicted entries that do not exist": {"context": {"waiting": [{"turn": "nobody"}]}},
+    "an unsettled turn without steps": {**transcript(running_turn()), "running": terms(unsettled=True)},
+    "a settled step without results": {**transcript(RUNNING_STEP), "running": terms(steps=1)},
     "a deadline in 9999": {
-        "turns": [running_turn()],
-        "turn_count": 1,
+        **transcript(running_turn()),
         "running": terms(deadline="9999-12-31T23:59:59Z", awaiting_since="0001-01-01T00:00:00Z"),
     },
-    "an archive that is to be tried in 9999": {"archive_again_at": "9999-12-31T23:59:59Z"},
-    "negative steps": {"turns": [running_turn()], "turn_count": 1, "running": terms(steps=-3)},
-    "a waiting prompt that is a turn": {
-        "turns": [turn()],
-        "turn_count": 1,
-        "waiting": [{"id": "t1", "text": "again", "received_at": "2026-01-01T00:00:00Z"}],
-    },
-    "a prompt that steers nothing": {"steering": [{"id": "p", "text": "x", "received_at": "2026-01-01T00:00:00Z"}]},
-    "a summary of turns that never were": {"view": [{"turn": "", "summary": {"text": "x", "turns": [[5, 2]]}}]},
-    "segment zero": {"segment": 0},
-    "no window": {"context": {"halved": {"cap": 0, "model": "offline:", "config": {}}}},
+    "an archive that is to be tried in 9999": {"archive": {"again_at": "9999-12-31T23:59:59Z"}},
+    "negative steps": {**transcript(running_turn()), "running": terms(steps=-3)},
+    "a waiting prompt that is a turn": {**transcript(turn()), **row(waiting=[waiting("t1")])},
+    "a prompt that steers nothing": row(steering=[waiting("p")]),
+    "a summary of turns that do not exist": view({"turn": "", "summary": {"text": "x", "turns": [[5, 2]]}}),
+    "segment zero": view(segment=0),
+    "a learned limit of no tokens": {"context": {"limit": {"model": "offline:", "tokens": -1, "config": {}}}},
     "a long reason": {"ending": "x" * 10_000},
-    "too much to be carried on": {"allowances": ["x" * 1_900_000]},
+    "too much to be carried on": {"tools": {"allowances": ["x" * 1_900_000]}},
+    "two waiting prompts with one id": row(waiting=[waiting("p"), waiting("p")]),
+    "a prompt behind nothing": row(behind=[waiting("p")]),
+    "fewer than no tasks": {"tasks": {"started": -1}},
+    "more tasks than there can be": {"tasks": {"tasks": [A_TASK] * 400}},
 }
 
 NEW_STATE = {"created_at": "2026-01-01T00:00:00Z", "revision": 1}
-A_TASK = {"task_id": "s.task-1", "call_id": "1.1.0", "title": "x"}
 
 HOSTILE_STARTS: dict[str, Any] = {
-    **{
-        name: {"carried": {"created_at": "2026-01-01T00:00:00Z", "revision": 1, **state}}
-        for name, state in HOSTILE_STATES.items()
-    },
-    "a user no search attribute takes": {
-        "user": "x" * 5_000,
-        "carried": {"created_at": "2026-01-01T00:00:00Z", "revision": 1},
-    },
+    **{name: {"carried": {**NEW_STATE, **state}} for name, state in HOSTILE_STATES.items()},
+    "a user no search attribute takes": {"user": "x" * 5_000, "carried": NEW_STATE},
     "a system prompt that can't be carried": {"system_prompt": "x" * 1_900_000},
     "limits of 170,000 keys": {"limits": MANY},
     "a first prompt of 170,000 keys": {"first_prompt": MANY},
     "a task without a first prompt": {"task": {}},
     "a task whose parent has no id": {"task": {"context": {"description": "x"}, "parent": "a/b"}},
     "a task that stays open for less than no time": {"task": {"context": {"description": "x"}, "open_seconds": -1}},
-    "fewer than no tasks": {"carried": {"state": {**NEW_STATE, "tasks": {"started": -1}}}},
-    "more tasks than there can be": {"carried": {"state": {**NEW_STATE, "tasks": {"tasks": [A_TASK] * 400}}}},
     "a number": 7,
     "a list": [0] * 900_000,
 }
@@ -300,29 +310,28 @@ async def test_ses_10_a_carried_state_without_contradictions_is_taken_up(env: En
 
 
 async def test_ses_10_every_state_that_a_run_has_carried_is_accepted() -> None:
-    for path in [path for path in RECORDED if path.name.count(".") == 2]:
-        first = json.loads(path.read_text())["events"][0]
-        started = WorkflowHistory.from_json("recorded", {"events": [first]}).events[0]
+    later_runs = [path for path in RECORDED if path.name.removesuffix(".json.gz").count(".") == 1]
+    assert len(later_runs) >= 5
+    for path in later_runs:
+        started = history(path).events[0]
         attributes = started.workflow_execution_started_event_attributes
-        (carried,) = await pydantic_data_converter.decode(attributes.input.payloads, [SessionInput])
+        (carried,) = await DATA_CONVERTER.decode(attributes.input.payloads, [SessionInput])
         assert carried.carried is not None, path
         check_outside_start(carried, now=started.event_time.ToDatetime(tzinfo=UTC))
-
-
-def test_ses_10_the_histories_with_carried_states_are_there() -> None:
-    assert len(list(HISTORIES.glob("*.2.json"))) >= 5
 
 
 def test_ses_10_a_carried_running_turn_is_accepted() -> None:
     before = session()
     send(before, "hello", id="p1")
     before.begin_turn(now=at(1))
-    running = terms(deadline=at(3_600))
-    check_outside_start(
-        read_start(before.carry().model_dump(mode="json") | {"carried": _carried(before, running)}, extra_arguments=0),
-        now=at(2),
-    )
+    start = before.carry().model_dump(mode="json")
+    start["carried"]["running"] = terms(deadline=at(3_600))
+    check_outside_start(read_start(start, extra_arguments=0), now=at(2))
 
 
-def _carried(before: Any, running: dict[str, Any]) -> dict[str, Any]:
-    return {"state": {**before.carry().carried.model_dump(mode="json"), "running": running}}
+@pytest.mark.parametrize("state", HOSTILE_STATES.values(), ids=HOSTILE_STATES)
+def test_ses_10_a_hostile_state_is_rejected_and_its_field_is_named(state: dict[str, Any]) -> None:
+    with pytest.raises(RejectedError) as refusal:
+        check_outside_start(read_start({"carried": {**NEW_STATE, **state}}, extra_arguments=0), now=datetime.now(UTC))
+    assert "unknown field" not in refusal.value.message
+    assert not refusal.value.field or refusal.value.field.startswith("carried.")

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
@@ -22,6 +21,7 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationState
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Handle = WorkflowHandle[Any, Any]
 TURNS = 5
@@ -64,9 +64,7 @@ async def test_ses_12_a_worker_does_not_go_on_from_events_that_no_completed_task
             assert times_of(await state_of(handle)) == times_of(going_on)
         histories = await env.adopt(handle).histories()
         for history in histories:
-            await Replayer(workflows=[AgenticAIWorkflow], data_converter=pydantic_data_converter).replay_workflow(
-                history
-            )
+            await Replayer(workflows=[AgenticAIWorkflow], data_converter=DATA_CONVERTER).replay_workflow(history)
         if rests_on_no_task(answer, histories):
             return
     raise AssertionError("no query came with such events")

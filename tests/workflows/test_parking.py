@@ -271,18 +271,38 @@ async def test_ses_15_while_the_archive_is_down_what_is_parked_waits_for_it(
     assert [turn.id for turn in await transcript(env, session)] == [f"m{number}" for number in range(PROMPTS)]
 
 
-async def test_ses_6_over_a_thousand_prompts_in_one_activation_are_turns_or_have_a_fate(temporal: Client) -> None:
+async def test_ses_6_prompts_beyond_every_limit_of_a_session_become_turns_in_order(env: Environment) -> None:
+    limits = {"max_history_events": 50, "max_state_bytes": MIN_STATE_BYTES, "max_queued_prompts": 20}
+    session = await env.start(SessionInput.model_validate({"limits": limits}))
+    env.vendor.gate.close()
+    ids = [f"{number:0128}" for number in range(60)]
+    for number, message_id in enumerate(ids):
+        text = f"{number} " + "x" * (90_000 if number == 30 else 1_000)
+        await session.prompt(id=message_id, text=text)
+        if number == 40:
+            lower = {"max_prompt_chars": 10, "max_queued_prompts": 1, "max_queued_bytes": 1_024}
+            await session.update("configure", {"limits": lower})
+    env.vendor.gate.open()
+    await worked_off(session, turns=len(ids))
+    turns = await transcript(env, session)
+    assert [turn.id for turn in turns] == ids
+    assert {turn.status for turn in turns} == {"completed"}
+    assert len(await session.histories()) > 2
+
+
+async def test_ses_6_each_of_a_thousand_prompts_in_one_activation_has_a_fate(temporal: Client) -> None:
     task_queue = f"q-{uuid4()}"
     session = await unattended(temporal, task_queue=task_queue, max_queued_prompts=2)
     await burst(session, 1_020)
     async with environment(temporal, task_queue=task_queue) as env:
         env.sessions.append(session)
-        await worked_off(session, turns=20)
-        await session.handle.signal("end_chat")
+        await session.until(lambda state: state.session.turn_count >= 20, turns=0, bound=LONG)
+        await session.handle.signal("end_chat", {"discard_queue": True})
         await session.handle.result()
         fate_of = await fates(env, session, [f"m{number}" for number in range(1_020)])
+        turns = (await session.state({"limit": 0})).session.turn_count
     counts = {fate: list(fate_of.values()).count(fate) for fate in set(fate_of.values())}
-    assert counts == {"started": 20, "rejected": 1_000}
+    assert counts == {"started": turns, "discarded": 1_020 - turns}
 
 
 @pytest.mark.parametrize("step", ["remove_moved", "restore_parked"])

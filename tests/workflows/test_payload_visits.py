@@ -34,7 +34,6 @@ def instance_of(converter: DataConverter) -> EvictableInstance:
     return EvictableInstance(
         None,  # type: ignore[arg-type]  # never activated
         needs_visits=needs_visits(converter),
-        needs_contexts=False,
         evict=lambda: None,
         check_soon=lambda: None,
     )

@@ -82,6 +82,7 @@ async def test_ctx_12_a_turn_that_is_cancelled_in_a_step_stays_current_until_the
         UserEvent(content="look around"),
         CallEvent(name="look", args={"n": 1}),
         ResultEvent(outcome=INTERRUPTED, content="look was cancelled"),
+        RespondEvent(content="[Stopped by the user. Nothing was done.]"),
     ]
     env.tools.gate.open()
     env.vendor.script = []
@@ -101,7 +102,9 @@ async def test_ctx_12_a_turn_that_was_cut_off_before_its_first_step_is_current(e
     assert await context(session) == ""
     await session.update("cancel_turn", {"message_id": "p1"})
     await session.idle(turns=1)
-    assert await context(session) == "=== CURRENT ===\n\n$user: look around"
+    assert await context(session) == (
+        "=== CURRENT ===\n\n$user: look around\n\n$respond: [Stopped by the user. Nothing was done.]"
+    )
 
 
 async def test_ctx_12_what_was_steered_in_is_said_by_the_user(env: Environment) -> None:

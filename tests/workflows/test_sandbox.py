@@ -1,13 +1,19 @@
-"""What a worker leaves to the SDK's sandbox: no module of ours, and no payload unless a codec asks for it (OPS-8)."""
+"""A worker without the SDK's sandbox: codecs, modules that are loaded once, and foreign log handlers (OPS-8)."""
 
 import dataclasses
+import logging
+import sys
 from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.logging import RichHandler
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import (
     ActivitySerializationContext,
     PayloadCodec,
@@ -15,10 +21,10 @@ from temporalio.converter import (
     WithSerializationContext,
     WorkflowSerializationContext,
 )
-from temporalio.worker.workflow_sandbox import _runner
 
 from tests.harness import environment
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 
 class RecordingCodec(PayloadCodec, WithSerializationContext):
@@ -46,7 +52,7 @@ class RecordingCodec(PayloadCodec, WithSerializationContext):
 
 async def test_ops_8_a_codec_is_still_told_which_activity_a_payload_is_for(temporal: Client) -> None:
     names: set[str] = set()
-    converter = dataclasses.replace(pydantic_data_converter, payload_codec=RecordingCodec(names))
+    converter = dataclasses.replace(DATA_CONVERTER, payload_codec=RecordingCodec(names))
     async with environment(Client(**{**temporal.config(), "data_converter": converter})) as env:
         session = await env.start()
         await session.prompt("hi")
@@ -55,19 +61,53 @@ async def test_ops_8_a_codec_is_still_told_which_activity_a_payload_is_for(tempo
     assert "" not in names
 
 
-async def test_ops_8_without_a_codec_no_payload_enters_the_sandbox(
-    temporal: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError
+class LateImports(logging.Handler):
+    """A handler as applications have them: it imports a package when it first has something to write.
 
-    for name in ("get_serialization_context", "get_external_store_context"):
-        monkeypatch.setattr(_runner._Instance, name, refuse)
-    async with environment(temporal) as env:
-        session = await env.start()
-        await session.prompt("hi")
-        (turn,) = await session.idle(turns=1)
+    The package is loaded in a circle and marks itself as it is loaded, like `rich` and many others.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        (folder / "late_lines").mkdir()
+        (folder / "late_lines" / "__init__.py").write_text(
+            "import datetime, pathlib\nfrom late_lines.lines import line"
+        )
+        (folder / "late_lines" / "lines.py").write_text(
+            "import json, random, time, late_lines\n"
+            "loaded_at = time.time(), random.random(), late_lines.datetime.datetime.now(), open(__file__).read()\n"
+            "def line(record):\n    return json.dumps({'at': time.time(), 'message': record.getMessage()})\n"
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from late_lines import line
+
+        self.lines.append(line(record))
+
+
+@pytest.mark.parametrize("handler", ["rich", "late imports"])
+async def test_ops_8_a_session_answers_whatever_log_handler_the_application_has(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    late, lines = LateImports(tmp_path), StringIO()
+    chosen = RichHandler(console=Console(file=lines, width=200)) if handler == "rich" else late
+    by_workflows = logging.getLogger("temporalio.workflow")  # so that the first line is written in a workflow's thread
+    by_workflows.addHandler(chosen)
+    try:
+        async with environment(temporal) as env:
+            session = await env.start()
+            await session.prompt("hi")
+            (turn,) = await session.idle(turns=1)
+            (history,) = await session.histories()
+    finally:
+        by_workflows.removeHandler(chosen)
+        for name in ("late_lines", "late_lines.lines"):
+            sys.modules.pop(name, None)
     assert turn.agent_message == "echo: hi"
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in [event.event_type for event in history.events]
+    assert "Conversation: 2 messages" in (lines.getvalue() if handler == "rich" else "".join(late.lines))
 
 
 async def test_ops_8_a_session_runs_the_module_that_the_worker_has_loaded_and_no_copy_of_it(

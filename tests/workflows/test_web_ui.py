@@ -1,6 +1,7 @@
 """What queries and the Temporal Web UI show of a session: SES-3, SES-13, SES-17."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,9 +10,22 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
 
-from tests.harness import DrivenSession, Environment, asks, says
+from tests.harness import DrivenSession, Environment, Gate, asks, says
+from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.workflows import search_attributes
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+PUBLIC_QUERIES = [
+    "get_context_view",
+    "get_conversation_state",
+    "get_conversation_updates",
+    "get_model_request",  # our own too, under the name that its requirement gives it
+    "get_pending_approvals",
+    "get_queue",
+    "get_replay_context",
+]
 
 
 async def details(session: DrivenSession) -> str:
@@ -53,15 +67,61 @@ async def test_ses_17_current_details_say_who_what_how_far_and_what_waits(env: E
         "**User:** alice",
         "**Model:** `offline:`",
         "**Tools:** look, pay",
-        "**Conversation:** 1 messages (~5 tokens) in the model's context",
+        "**Conversation:** 1 message (~5 tokens) in the model's context",
         "[Open the conversation](http://127.0.0.1:8080/",
-        "**Turn 1** · step 2",
+        "**Turn 1** · step 1",
         "- `look`: running",
         "**Queue** (1)",
         "1. and then that",
     ):
         assert fact in page
     assert "<b>" not in page
+
+
+async def test_ses_17_current_details_say_how_the_last_turn_ended_and_why(env: Environment) -> None:
+    """M7: a failed or stopped turn left `Status: idle` and nothing else."""
+    env.vendor.script = [ModelError("auth", "the key was *refused*"), Gate(is_open=False), says("fine")]
+    session = await env.start()
+    assert "**Status:** idle since 20" in await details(session)
+    assert "Last turn" not in await details(session)
+    await session.prompt("one")
+    await session.idle(turns=1)
+    page = await details(session)
+    assert re.search(rf"Status:\*\* idle since {TIME}\n- \*\*Last turn:\*\* failed at {TIME} \(auth\): ", page), page
+    assert r"the key was \*refused\*" in page
+    await session.prompt(id="p2", text="two")
+    await session.until(lambda s: s.current_message_id == "p2")
+    assert "Last turn" not in await details(session)
+    await session.update("cancel_turn", {"message_id": "p2", "reason": "wrong account"})
+    await session.idle(turns=2)
+    assert re.search(rf"Last turn:\*\* stopped at {TIME}: Cancelled: wrong account", await details(session))
+    await session.prompt("three")
+    await session.idle(turns=3)
+    assert re.search(rf"Last turn:\*\* completed at {TIME}\n", await details(session))
+
+
+async def test_ses_17_current_details_say_which_call_awaits_approval_and_with_what(env: Environment) -> None:
+    """M7: such a call was `running` in the next step, with its arguments as Python."""
+    env.vendor.script = [asks(("pay", {"to": "a `b`", "urgent": True})), says("done")]
+    session = await env.start(SessionInput(tool_policy={"pay": "ask"}))
+    await session.prompt("pay")
+    await session.until(lambda s: s.status == "awaiting_approval")
+    page = await details(session)
+    assert "**Turn 1** · step 1: pay\n- `pay`: awaiting approval\n" in page
+    assert 'Arguments:\n  to: "a `b`"\n  urgent: true\n' in page
+
+
+async def test_ses_17_every_handler_is_described_and_our_own_queries_come_last(env: Environment) -> None:
+    session = await env.start()
+    metadata = await session.handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    definition = metadata.definition
+    queries = [query for query in definition.query_definitions if not query.name.startswith("__")]  # the SDK's own
+    handlers = [*queries, *definition.signal_definitions, *definition.update_definitions]
+    assert [handler.name for handler in handlers if not handler.description] == []
+    names = sorted(query.name for query in queries)
+    own = [query.name for query in queries if "For our own" in query.description]
+    assert names[: len(PUBLIC_QUERIES)] == PUBLIC_QUERIES
+    assert set(names) - set(PUBLIC_QUERIES) == set(own) - {"get_model_request"}
 
 
 async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
@@ -71,7 +131,7 @@ async def test_ses_17_every_activity_has_a_summary(env: Environment) -> None:
     await session.idle(turns=1)
     assert [summary async for summary in summaries(session)] == [
         "tools of this session",
-        "m · 1.1 · 1 messages, ~1 tokens",
+        "m · 1.1 · 1 message, ~1 tokens",
         "look · 1.1.0",
         "m · 1.2 · 3 messages, ~15 tokens",
     ]

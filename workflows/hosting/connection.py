@@ -21,7 +21,6 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import GrpcCompression, KeepAliveConfig, RPCError, RPCStatusCode
 
 from turnkeeper.models.command_line import command_line
@@ -29,6 +28,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.connection_errors import reason_of
 from turnkeeper.workflows.hosting.endpoint import Endpoint, TemporalAccessError, find_endpoint
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 _log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ async def _connect_once(endpoint: Endpoint, settings: Settings, *, lazy: bool) -
     return await Client.connect(
         endpoint.address,
         namespace=endpoint.namespace,
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         keep_alive_config=KEEP_ALIVE,
         grpc_compression=COMPRESSION[settings.grpc_compression],
         lazy=lazy,

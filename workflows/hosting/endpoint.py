@@ -21,6 +21,9 @@ from turnkeeper.models.wire import Frozen
 
 DEFAULT_NAMESPACE = "default"
 
+WEB_UI_PATH = "/temporal"
+"""Where the gateway serves Temporal's Web UI, which must have it as its public path."""
+
 
 class TemporalAccessError(TurnkeeperError):
     """Temporal can't be used. The message says why and what to do."""
@@ -31,6 +34,7 @@ class EmbeddedServer(Frozen):
 
     address: str
     ui_url: str | None
+    """Where the gateway reaches its Web UI; `None`: it has none."""
     pid: int
 
     @staticmethod
@@ -74,6 +78,14 @@ def find_endpoint(settings: Settings) -> Endpoint:
             f"TEMPORAL_* or temporal.toml gives {names} but no address: set TEMPORAL_ADDRESS too."
         )
     return Endpoint(address or _embedded_address(settings), namespace, embedded=address is None, access=access)
+
+
+def web_ui_origin(settings: Settings) -> str | None:
+    """Return where the gateway reaches the Web UI that it serves; `None`: it serves none."""
+    if settings.temporal_ui_proxy:
+        return settings.temporal_ui_proxy
+    embedded = EmbeddedServer.recorded(settings.state_dir)
+    return embedded.ui_url if embedded else None
 
 
 def _configuration() -> dict[str, Any]:

@@ -29,15 +29,9 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client
-from temporalio.converter import (
-    DataConverter,
-    SerializationContext,
-    StorageDriverStoreContext,
-    WithSerializationContext,
-)
+from temporalio.converter import DataConverter, SerializationContext, StorageDriverStoreContext
 from temporalio.service import RPCError
-from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.workflow import Info
 
 from turnkeeper.models.as_of import FORGET_QUERY
@@ -55,9 +49,6 @@ CHECK_AFTER_SECONDS = 0.2
 
 READ_SECONDS = 1.0
 
-RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
-"""Otherwise the sandbox loads the workflow's module again for each session: 10 ms, and a copy in memory."""
-
 
 class WorkflowTask(NamedTuple):
     """A workflow task as the worker received it."""
@@ -67,11 +58,14 @@ class WorkflowTask(NamedTuple):
     """Number of events up to its start event."""
 
 
-class EvictingRunner(SandboxedWorkflowRunner):
-    """The SDK's runner, which also evicts sessions whose state is in doubt."""
+class EvictingRunner(UnsandboxedWorkflowRunner):
+    """The SDK's runner without a sandbox, which also evicts sessions whose state is in doubt.
+
+    A sandbox loads modules that are imported late once more for each session, and restricts them: an application's log
+    handler, which runs in the workflow's thread, then fails workflow tasks for ever (docs/decisions/0045).
+    """
 
     def __init__(self, client: Client) -> None:
-        super().__init__(restrictions=RESTRICTIONS)
         self._client = client
         self._checks: set[asyncio.Task[None]] = set()
         self.evict: Callable[[str], None] = lambda run_id: None
@@ -94,7 +88,6 @@ class EvictingRunner(SandboxedWorkflowRunner):
         instance = EvictableInstance(
             super().create_instance(det),
             needs_visits=needs_visits(self._client.data_converter),
-            needs_contexts=needs_contexts(self._client.data_converter),
             evict=lambda: self.evict(det.info.run_id),
             check_soon=check_soon,
         )
@@ -115,14 +108,6 @@ def needs_visits(converter: DataConverter) -> bool:
     return converter.external_storage is not None or converter.payload_codec is not None
 
 
-def needs_contexts(converter: DataConverter) -> bool:
-    """Return whether encoding a payload needs the command that it belongs to.
-
-    Only codec and external storage count. The payload and failure converters run inside the workflow.
-    """
-    return converter.external_storage is not None or isinstance(converter.payload_codec, WithSerializationContext)
-
-
 class EvictableInstance(WorkflowInstance):
     """The SDK's instance, with the workflow tasks that its state rests on."""
 
@@ -131,13 +116,11 @@ class EvictableInstance(WorkflowInstance):
         instance: WorkflowInstance,
         *,
         needs_visits: bool,
-        needs_contexts: bool,
         evict: Callable[[], None],
         check_soon: Callable[[], None],
     ) -> None:
         self._instance = instance
         self.needs_visits = needs_visits
-        self._needs_contexts = needs_contexts
         self._evict = evict
         self._check_soon = check_soon
         self.task: WorkflowTask | None = None
@@ -157,12 +140,9 @@ class EvictableInstance(WorkflowInstance):
         return self._instance.activate(act)
 
     def get_serialization_context(self, command_info: "CommandInfo | None") -> SerializationContext | None:
-        # The SDK asks several times per payload, and each time its instance compiles code in the sandbox.
-        return self._instance.get_serialization_context(command_info) if self._needs_contexts else None
+        return self._instance.get_serialization_context(command_info)
 
     def get_external_store_context(self, command_info: "CommandInfo | None") -> StorageDriverStoreContext:
-        if not self._needs_contexts:
-            return StorageDriverStoreContext()
         return self._instance.get_external_store_context(command_info)
 
     def get_info(self) -> Info:

@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.messages import SessionEnd
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
+    from turnkeeper.models.session.tasks.task_note import MEMO_KEY
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
 
@@ -49,7 +50,7 @@ class SubTaskRunner:
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             task_timeout=workflow.info().task_timeout,
             static_summary=initial_summary(start),
-            memo=initial_memo(start, now=workflow.now()),
+            memo={**initial_memo(start, now=workflow.now()), MEMO_KEY: new.note.model_dump(mode="json")},
             search_attributes=initial_attributes(start, tenant=tenant_of(self._workflow_id)),
             priority=Priority(priority_key=new.priority),
         )

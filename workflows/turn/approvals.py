@@ -7,13 +7,13 @@ the carried state.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.transcript.trajectory import ToolCall
+    from turnkeeper.models.transcript.trajectory import FileChange, ToolCall
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -26,11 +26,14 @@ class Approvals:
         self._expiry: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def requested(self, calls: list[ToolCall]) -> AsyncIterator[None]:
-        """Request approvals of `calls`, unless requested before; inside the block, pending ones expire."""
+    async def requested(self, calls: list[ToolCall], changes: Mapping[str, FileChange]) -> AsyncIterator[None]:
+        """Request approvals of `calls`, unless requested before; inside the block, pending ones expire.
+
+        `changes`: what some of them would change in a file.
+        """
         new = [call.id for call in calls if call.approval is None]
         if new:
-            self._session.turn_slot.change(self._scope.turn.with_approvals_asked(new, now=workflow.now()))
+            self._session.turn_slot.change(self._scope.turn.with_approvals_asked(new, changes, now=workflow.now()))
             self._scope.refresh_ui()
         self._expiry = asyncio.create_task(self._expire())
         try:

@@ -57,7 +57,7 @@ class Condensing:
                     model=scope.turn.model,
                     request=session.count_request(),
                     max_bytes=scope.turn.limits.prompt_bytes,
-                    **scope.turn.budgets.remaining(),
+                    **session.budgets.remaining(),
                 ),
                 start_to_close_timeout=activity_options.CONDENSE_TIMEOUT,
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.CONDENSE_PATIENCE),

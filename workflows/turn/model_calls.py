@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import asked_again
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
+    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
@@ -22,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
@@ -39,11 +41,12 @@ _NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
 class ModelCalls:
     """The model calls of a turn."""
 
-    def __init__(self, scope: TurnScope, slot: RequestSlot) -> None:
+    def __init__(self, scope: TurnScope, slot: RequestSlot, allowance: TurnAllowance) -> None:
         self._scope = scope
         self._session = scope.session
         self._slot = slot
         self._tools = OfferedTools(scope)
+        self._allowance = allowance
         self._summaries = Summaries(scope, slot)
         self._resends_empty = False
         self.segment = 0
@@ -113,7 +116,7 @@ class ModelCalls:
         waits = silences = 0
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
-            self._scope.turn.budgets.check_spent()
+            await self._allowance.check_spent()
             await self._wait(outcome, seconds=outcome.wait_seconds)
             waits += 1
             silences += outcome.wait_type is None
@@ -137,7 +140,7 @@ class ModelCalls:
         session = self._session
         self._slot.close()
         await self._evict()
-        self._scope.turn.budgets.check_spent()  # a summary may have used up the rest
+        await self._allowance.check_spent()  # a summary may have used up the rest
         await self._tools.load_if_due()
         self.segment = session.view.segment
         session.turn_slot.note_request()
@@ -197,7 +200,7 @@ class ModelCalls:
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
                 quick_reads=self._quick_reads(),
-                **turn.budgets.remaining(),
+                **session.budgets.remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
             schedule_to_close_timeout=self._scope.time_left(),
@@ -249,7 +252,7 @@ class ModelCalls:
         # Without this, `stop` would cancel the task, and an answer that arrives at the same moment would be lost. If
         # the task is cancelled here, `handles_stop` stays set: that was an eviction, not a stop.
         scope.handles_stop = True
-        await workflow.wait_condition(lambda: call.done() or scope.stop_reason is not None)
+        await workflow.wait_condition(lambda: call.done() or scope.stop is not None)
         if not call.done():
             await self._cancel(call)
         scope.handles_stop = False
@@ -291,7 +294,7 @@ class ModelCalls:
         name = turn.model.partition(":")[2] or turn.model
         return (
             f"{name} · {self._session.turn_count}.{turn.step_count} · "
-            f"{request.message_count} messages, ~{_short(request.estimated_tokens)} tokens"
+            f"{counted(request.message_count, 'message')}, ~{_short(request.estimated_tokens)} tokens"
         )
 
     async def _wait(self, outcome: ModelCallOutcome, *, seconds: float) -> None:

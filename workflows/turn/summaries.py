@@ -7,6 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
+    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
@@ -42,7 +43,7 @@ class Summaries:
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             view_bytes = session.config.limits.view_bytes
-            session.context.insert_summary(outcome, of=evicted, first_n=history.preserve_first_n, view_bytes=view_bytes)
+            session.context.insert_summary(outcome, of=evicted, view_bytes=view_bytes)
 
     def _open_request(self) -> OpenRequest:
         session = self._session
@@ -73,7 +74,7 @@ class Summaries:
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
-                summary=f"summary · turn {session.turn_count} · of {request.message_count} messages",
+                summary=f"summary · turn {session.turn_count} · of {counted(request.message_count, 'message')}",
             )
         except ActivityError as error:
             check_cancelled(error)

@@ -2,8 +2,8 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
-from pydantic import JsonValue
 from temporalio import workflow
 from temporalio.exceptions import (
     ApplicationError,
@@ -14,7 +14,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.errors import RejectedError, TaskValidationError
+    from turnkeeper.models.errors import RejectedError, TaskValidationError, TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
     from turnkeeper.models.session.messages import SessionEnd
     from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask, PrepareSubTask
@@ -25,15 +25,16 @@ with workflow.unsafe.imports_passed_through():
         prepare_sub_task,
         start_sub_task,
     )
-    from turnkeeper.models.session.tasks.outcome import TaskOutcome, tool_result_of
+    from turnkeeper.models.session.tasks.outcome import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
-    from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, TASK_TOOLS
+    from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
     from turnkeeper.workflows.tasks.hand_off import prepare_in_activity
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
     from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -43,13 +44,14 @@ NOT_PREPARED = "The history could not be ranked or condensed now: its long texts
 class TaskTools:
     """The tools of a turn that need no activity."""
 
-    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner, allowance: TurnAllowance) -> None:
         self._scope = scope
         self._session = scope.session
         self._runner = runner
+        self._allowance = allowance
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; in sessions under earlier rules it may be another tool."""
+        """Return whether `name` is one of these tools; a foreign tool may have its name."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
@@ -71,40 +73,55 @@ class TaskTools:
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.sub_tasks.rejection(self._scope.turn.limits)
+        reason = self._session.sub_tasks.rejection(self._scope.turn.limits, depth=self._session.depth)
         if reason:
             return ToolResult(outcome=reason, status="error")
         self._scope.time_left()  # raises if there is none
-        if needs_activity(self._session, request) and isinstance(args, dict):
-            task = start_sub_task(self._session, request, call_id=call.id)
-            self._scope.refresh_ui()
-            prepared = await self._prepare(request, task, args)
-        else:
+        prepared = None
+        if not needs_activity(self._session, request):
             prepared = prepare_sub_task(self._session, request, now=workflow.now())
-            task = start_sub_task(self._session, request, call_id=call.id)
-        if prepared.error:
-            self._session.sub_tasks.end(task.task_id, "failed")
-            return ToolResult(outcome=f"{call.name}: {prepared.error}", status="error")
-        seconds_left = self._scope.time_left().total_seconds()
-        new = new_sub_task(self._session, request, task, prepared, seconds_left=seconds_left)
+        # It is recorded before anything is awaited: then parallel calls can't start more than the limits allow.
+        task = start_sub_task(self._session, request, call_id=call.id)
         self._scope.refresh_ui()
-        return await self._run_task(new, inline_bytes)
-
-    async def _prepare(self, request: RunTask, task: SubTask, args: dict[str, JsonValue]) -> PreparedSubTask:
-        """Return the context of a recorded task from an activity; if it fails, with texts that are only cut."""
-        ends: TaskStatus = "cancelled"
         try:
-            prepared = await prepare_in_activity(
-                PrepareSubTask(
-                    task_id=task.task_id, args=args, presets=self._session.config.hand_off, now=workflow.now()
-                ),
-                time_left=self._scope.time_left(),
-            )
-            ends = "failed"
-            return prepared or self._only_cut(request)
-        except (asyncio.CancelledError, TaskValidationError):
-            self._session.sub_tasks.end(task.task_id, ends)
+            new = await self._new_task(request, task, args, prepared)
+        except (asyncio.CancelledError, TurnExitError):
+            self._discard(task, "cancelled")
             raise
+        except TaskValidationError:
+            self._discard(task, "failed")
+            raise
+        return new if isinstance(new, ToolResult) else await self._run_task(new, inline_bytes)
+
+    async def _new_task(
+        self, request: RunTask, task: SubTask, args: object, prepared: PreparedSubTask | None
+    ) -> NewSubTask | ToolResult:
+        """Return the input of a recorded task, or the result that says why it is not started."""
+        answer = await self._allowance.start_of(task.task_id)
+        if answer.rejection:
+            self._session.sub_tasks.drop(task.task_id)
+            return ToolResult(outcome=answer.rejection, status="error")
+        if prepared is None:
+            prepared = await self._prepare(request, task, args)
+        if prepared.error:
+            self._discard(task, "failed")
+            return ToolResult(outcome=f"{RUN_TASK}: {prepared.error}", status="error")
+        seconds_left = self._scope.time_left().total_seconds()
+        self._scope.refresh_ui()
+        return new_sub_task(self._session, request, task, prepared, portion=answer.granted, seconds_left=seconds_left)
+
+    def _discard(self, task: SubTask, status: TaskStatus) -> None:
+        """Record that a task was not started."""
+        self._session.void_task(task.task_id)
+        self._session.sub_tasks.end(task.task_id, status)
+
+    async def _prepare(self, request: RunTask, task: SubTask, args: Any) -> PreparedSubTask:
+        """Return the context of a recorded task from an activity; if it fails, with texts that are only cut."""
+        prepared = await prepare_in_activity(
+            PrepareSubTask(task_id=task.task_id, args=args, presets=self._session.config.hand_off, now=workflow.now()),
+            time_left=self._scope.time_left(),
+        )
+        return prepared or self._only_cut(request)
 
     def _only_cut(self, request: RunTask) -> PreparedSubTask:
         prepared = prepare_sub_task(self._session, request, now=workflow.now())
@@ -128,14 +145,18 @@ class TaskTools:
             # A background task is started even if the turn is stopped at this moment.
             handle = await (asyncio.shield(starting) if task.background else starting)
         except WorkflowAlreadyStartedError:
-            self._session.sub_tasks.end(task.task_id, "failed")
+            self._discard(task, "failed")
             return ToolResult(outcome=f"No task was started: a session {task.task_id} exists already", status="error")
         if task.background:
-            text = "\n".join([*new.notes, "Its answer will come as a message."])
+            text = "Its answer will come as a message."
+            if new.notes:
+                text = f"{text}\n\n{history_notes(new.notes)}"
             return ToolResult(outcome=f"Task {task.task_id} was started", content=text)
         outcome = await self._outcome(new, handle)
         limits = self._scope.turn.limits
-        result = tool_result_of(task, outcome, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES)
+        result = tool_result_of(
+            task, outcome, notes=new.notes, max_chars=limits.max_tool_result_chars, max_bytes=LARGE_RESULT_BYTES
+        )
         return result if fits_inline(result, inline_bytes) else await keep_result(result, inline_bytes=inline_bytes)
 
     async def _outcome(self, new: NewSubTask, handle: SubTaskHandle) -> TaskOutcome:

@@ -12,14 +12,15 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
     from turnkeeper.models.errors import TurnExitError
     from turnkeeper.models.limits import LARGE_RESULT_BYTES
-    from turnkeeper.models.session.approvals import rejection_result
+    from turnkeeper.models.session.approvals import NO_DIFFERENCE, approved_file, rejection_result
     from turnkeeper.models.transcript.large_texts import bound_result
-    from turnkeeper.models.transcript.model_call import ToolInvocation
-    from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult
+    from turnkeeper.models.transcript.model_call import PreviewCall, ToolInvocation
+    from turnkeeper.models.transcript.trajectory import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
@@ -29,9 +30,9 @@ _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)
 class ToolCalls:
     """The tool calls of a turn."""
 
-    def __init__(self, scope: TurnScope, runner: SubTaskRunner) -> None:
+    def __init__(self, scope: TurnScope, runner: SubTaskRunner, allowance: TurnAllowance) -> None:
         self._scope = scope
-        self._task_tools = TaskTools(scope, runner)
+        self._task_tools = TaskTools(scope, runner, allowance)
         self._session = scope.session
         self._approvals = Approvals(scope)
         self._scheduled: set[str] = set()
@@ -42,8 +43,13 @@ class ToolCalls:
         """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
         turn = self._scope.turn
         turn.budgets.check_calls(turn.calls)
-        asks = any(map(self._needs_approval, step.tool_calls))
-        turn.check_room_for_results(len(step.tool_calls), asks=asks, cap=self._session.room.turn_cap)
+        asking = list(filter(self._needs_approval, step.tool_calls))
+        turn.check_room_for_results(
+            len(step.tool_calls),
+            asks=bool(asking),
+            shows_changes=any(map(self._writes_a_file, asking)),
+            cap=self._session.room.turn_cap,
+        )
 
     async def run(self) -> None:
         """Run the pending calls of the newest step, `max_parallel_tools` at a time (AGT-1).
@@ -51,8 +57,31 @@ class ToolCalls:
         If continue-as-new is due, some may stay without a result. No activity is running afterwards.
         """
         pending = self._scope.turn.pending_calls
-        async with self._approvals.requested([call for call in pending if self._needs_approval(call)]):
+        asking = list(filter(self._needs_approval, pending))
+        writing = [call for call in asking if call.approval is None and self._writes_a_file(call)]
+        if writing and self._scope.is_due_to_pause():
+            return  # the next run asks
+        changes = await self._preview_changes(writing) if writing else {}
+        async with self._approvals.requested(asking, changes):
             await self._run_all(pending)
+
+    async def _preview_changes(self, calls: list[ToolCall]) -> dict[str, FileChange]:
+        """Return what each of `calls` would change in its file, by id; a note where no worker can tell in time."""
+        max_bytes = self._scope.turn.diff_bytes(len(calls))
+        try:
+            previews = await workflow.execute_activity_method(
+                ToolActivities.preview_changes,
+                PreviewCall(calls=list(map(self._invocation, calls)), max_bytes=max_bytes),
+                start_to_close_timeout=activity_options.PREVIEW_TIMEOUT,
+                schedule_to_close_timeout=min(activity_options.PREVIEW_PATIENCE, self._scope.time_left()),
+                heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
+                retry_policy=activity_options.PREVIEW_RETRIES,
+                summary=f"changes of {len(calls)} files" if len(calls) > 1 else f"change of a file · {calls[0].id}",
+            )
+        except ActivityError as error:
+            check_cancelled(error)
+            return {call.id: FileChange(note=NO_DIFFERENCE) for call in calls}
+        return previews.changes
 
     async def _run_all(self, calls: list[ToolCall]) -> None:
         turn = self._scope.turn
@@ -115,6 +144,10 @@ class ToolCalls:
         tool = self._session.find_tool(call.name)
         return tool is not None and self._scope.decide(tool) == "ask"
 
+    def _writes_a_file(self, call: ToolCall) -> bool:
+        tool = self._session.find_tool(call.name)
+        return tool is not None and tool.writes_a_file
+
     async def _execute(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         self._scope.check_stop()
         if self._task_tools.has(call.name):
@@ -124,23 +157,10 @@ class ToolCalls:
         turn, time_left = self._scope.turn, self._scope.time_left()
         self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
-        tool = self._session.find_tool(call.name)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
-                ToolInvocation(
-                    call_id=call.id,
-                    name=call.name,
-                    server=tool.server if tool else "",
-                    built_in=tool is not None and tool.built_in,
-                    tool_digest=tool.digest if tool and tool.server else "",
-                    args=call.args if isinstance(call.args, dict) else {},
-                    args_blob=call.args_blob,
-                    workspace=self._session.config.workspace,
-                    max_chars=turn.limits.max_tool_result_chars,
-                    max_bytes=LARGE_RESULT_BYTES,
-                    inline_bytes=inline_bytes,
-                ),
+                self._invocation(call).model_copy(update={"inline_bytes": inline_bytes}),
                 start_to_close_timeout=timedelta(seconds=turn.limits.tool_timeout),
                 schedule_to_close_timeout=time_left,
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
@@ -152,6 +172,22 @@ class ToolCalls:
         except ActivityError as error:
             check_cancelled(error)
             return _result_of_failure(call.name, error, repeatable=repeatable)
+
+    def _invocation(self, call: ToolCall) -> ToolInvocation:
+        tool = self._session.find_tool(call.name)
+        return ToolInvocation(
+            call_id=call.id,
+            name=call.name,
+            server=tool.server if tool else "",
+            built_in=tool is not None and tool.built_in,
+            tool_digest=tool.digest if tool and tool.server else "",
+            args=call.args if isinstance(call.args, dict) else {},
+            args_blob=call.args_blob,
+            file_sha256=approved_file(call),
+            workspace=self._session.config.workspace,
+            max_chars=self._scope.turn.limits.max_tool_result_chars,
+            max_bytes=LARGE_RESULT_BYTES,
+        )
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
         if call.id in self._scheduled and not self._is_repeatable(call.name):

@@ -13,6 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import ErrorType, TurnFailedError, TurnPausedError, TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
+    from turnkeeper.models.transcript.conversation import TurnStop
     from turnkeeper.models.transcript.model_call import ModelResponse
     from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
     from turnkeeper.workflows.archiving import Archiving
@@ -21,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.model_calls import ModelCalls
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.tool_calls import ToolCalls
+    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 
@@ -41,8 +43,9 @@ class TurnRunner:
         self._scope = TurnScope(session, refresh_ui=refresh_ui, is_due_for_new_run=is_due_for_new_run)
         self._slot = RequestSlot()
         self._condensing = Condensing(self._scope)
-        self._model_calls = ModelCalls(self._scope, self._slot)
-        self._tool_calls = ToolCalls(self._scope, runner)
+        self._allowance = TurnAllowance(self._scope)
+        self._model_calls = ModelCalls(self._scope, self._slot, self._allowance)
+        self._tool_calls = ToolCalls(self._scope, runner, self._allowance)
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -62,14 +65,14 @@ class TurnRunner:
             await workflow.wait_condition(task.done)
         except asyncio.CancelledError:
             if workflow.cancellation_reason() is not None:
-                self.stop("The session was cancelled.")
+                self.stop(TurnStop(cause="session"))
                 await workflow.wait_condition(task.done)
             raise
         task.result()
 
-    def stop(self, reason: str) -> None:
-        """Stop the turn within the next workflow task; the first reason counts."""
-        self._scope.stop_reason = self._scope.stop_reason or reason
+    def stop(self, stop: TurnStop) -> None:
+        """Stop the turn within the next workflow task; the first stop counts."""
+        self._scope.stop = self._scope.stop or stop
         if self._scope.handles_stop:
             return
         # A task that is cancelled before its first step never runs, so the turn would never end. A cancellation can be
@@ -86,7 +89,7 @@ class TurnRunner:
         except TurnFailedError as failure:
             self._end_without_answer(failure.error_type, failure.sentence)
         except TurnStoppedError as stop:
-            self._end_without_answer("cancelled", stop.reason)
+            self._end_without_answer("cancelled", f"Cancelled: {stop.reason}")
         else:
             turn = self._scope.turn
             self._session.end_turn(turn.completed(answer.text or "", blob=answer.text_blob, now=workflow.now()))
@@ -143,7 +146,7 @@ class TurnRunner:
         """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
         self._tool_calls.check(step)
-        self._scope.turn.budgets.check_step(self._model_calls.usage)
+        await self._allowance.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
     async def _finish_pending_calls(self) -> None:
@@ -181,16 +184,14 @@ class TurnRunner:
 
     # ---- ending
 
-    def _end_without_answer(self, error_type: ErrorType, sentence: str) -> None:
+    def _end_without_answer(self, error_type: ErrorType, error: str) -> None:
         if self._scope.turn.unsettled:
             self._tool_calls.answer_unanswered()
             self._session.turn_slot.settle_step()
         self._record_unfinished(error_type)
-        if error_type == "refusal":
-            self._session.context.replace_refused_turn()
         self._slot.close()
-        error = f"Cancelled: {sentence}" if error_type == "cancelled" else sentence
-        self._session.end_turn(self._scope.turn.failed(error_type, error, now=workflow.now()))
+        stop = self._scope.stop if error_type == "cancelled" else None
+        self._session.end_turn(self._scope.turn.failed(error_type, error, stop=stop, now=workflow.now()))
 
     def _record_unfinished(self, error_type: ErrorType) -> None:
         """Record the written part of an interrupted answer, if there is one (SES-9)."""

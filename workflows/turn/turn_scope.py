@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
+    from turnkeeper.models.transcript.conversation import TurnStop
     from turnkeeper.models.transcript.model_call import ToolSpec
 
 
@@ -28,9 +29,9 @@ class TurnScope:
         self.session = session
         self.refresh_ui = refresh_ui
         self.is_due_for_new_run = is_due_for_new_run
-        self.stop_reason: str | None = None
+        self.stop: TurnStop | None = None
         self.handles_stop = False
-        """Whether the model call watches `stop_reason` itself: then a stop must not cancel the turn's task.
+        """Whether the model call watches `stop` itself: then a stop must not cancel the turn's task.
 
         Cancelling would lose an answer that arrives at the same moment.
         """
@@ -40,8 +41,8 @@ class TurnScope:
         return self.session.turn_slot.running()
 
     def check_stop(self) -> None:
-        if self.stop_reason is not None:
-            raise TurnStoppedError(self.stop_reason)
+        if self.stop is not None:
+            raise TurnStoppedError(self.stop.sentence)
 
     def is_due_to_pause(self) -> bool:
         """Return whether to continue the turn in a new run (SES-14).

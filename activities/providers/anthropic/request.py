@@ -4,8 +4,8 @@ The vendor caches by prefix, and binds its thinking to the prefix it was written
 again the same way. So each message is encoded by itself and appended; only at the two ends something may be added,
 since the API wants a user to speak first and last.
 
-- Consecutive messages of the same role become one, as the API would read them anyway: the results of a step's calls in
-  one message directly after the calls, followed by steering prompts.
+- The results of a step's calls are one message directly after the calls, followed by steering prompts. An answer and
+  the notes behind it are one message too. Two prompts are never neighbours (CTX-17), and would not become one.
 - A step of this API goes back block for block (`ProviderState.items`); any other is encoded again from its text and
   calls, without thinking. Blank text is left out, also in the API's own blocks: it returns such blocks, and rejects
   them.
@@ -20,16 +20,16 @@ since the API wants a user to speak first and last.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.attachments.visible_request import Medium, media_of
 from turnkeeper.activities.providers.request_encoding import (
-    OPENING,
     Block,
     CallIds,
+    opened,
     own_items,
     plain_schema,
     sendable_name,
@@ -186,23 +186,23 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 # ---- messages
 
 
-def _messages(messages: Iterable[ModelMessage]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     encoded: list[dict[str, Any]] = []
     of_errors: list[Block] = []
     ids = CallIds()
-    for message in messages:
+    earlier_role = ""
+    for message in opened(messages):
         role = "assistant" if message.role == "assistant" else "user"
         if message.role != "tool" and of_errors:
             encoded[-1]["content"].extend(of_errors)
             of_errors = []
         blocks = _blocks(message, ids)
         of_errors += _media_of_error(message)
-        if blocks and not encoded and role == "assistant":
-            encoded.append({"role": "user", "content": [_text(OPENING)]})
-        if blocks and encoded and encoded[-1]["role"] == role:
+        if blocks and encoded and encoded[-1]["role"] == role and not earlier_role == message.role == "user":
             encoded[-1]["content"].extend(blocks)
         elif blocks:
             encoded.append({"role": role, "content": blocks})
+        earlier_role = message.role
     if of_errors:
         encoded[-1]["content"].extend(of_errors)
     if not encoded or encoded[-1]["role"] == "assistant":

@@ -1,9 +1,9 @@
 """Encoding a request for an endpoint with OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
 
 Behind such endpoints are chat templates, and many accept only what their model was trained on: a user speaks first,
-nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty text. So consecutive texts
-of the same role become one message, and a user's message is put before a conversation that begins with the assistant,
-such as with a summary.
+nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty text. So an assistant's
+text and the notes behind it become one message, and a user's message is put before a conversation that begins with the
+assistant (`opened`). A user never speaks twice in a row in a request (CTX-17).
 
 Images and PDFs follow the text of their message. Tool messages may have only text here, so what a step's results have
 of them follows in a user's message after all results. Other attachments are text by now
@@ -15,14 +15,14 @@ What an answer had besides text and calls goes back with it to the same model: t
 by name are omitted from then on, and fields that it requires by name are added (`unsupported_parameters.py`).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
 from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
-from turnkeeper.activities.providers.request_encoding import OPENING, Block, CallIds, own_items, sendable_name
+from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
 from turnkeeper.models.transcript.attachments import ImageAttachment
@@ -123,33 +123,31 @@ def _tool(tool: ToolSpec) -> Block:
 
 
 def _messages(
-    messages: Iterable[ModelMessage], name: str, without: Collection[str], required_fields: Mapping[str, JsonValue]
+    messages: Sequence[ModelMessage], name: str, without: Collection[str], required_fields: Mapping[str, JsonValue]
 ) -> list[Block]:
     encoded: list[Block] = []
     of_results: list[JsonValue] = []
     ids = CallIds(accepts_any_id=True)
-    for message in messages:
-        if of_results and message.role != "tool":
-            _append(encoded, {"role": "user", "content": of_results})
-            of_results = []
+    for message in opened(messages):
         block = _message(message, ids, _beyond(message, name, without))
+        if of_results and message.role != "tool":
+            if message.role == "user":  # a steering prompt
+                block = {**block, "content": [*of_results, *_parts(block["content"])]}
+            else:
+                encoded.append({"role": "user", "content": of_results})
+            of_results = []
         if block["role"] == "assistant":
             block = {**block, **{key: value for key, value in required_fields.items() if key not in block}}
-            if not encoded:
-                encoded.append({"role": "user", "content": OPENING})
         elif block["role"] == "tool" and message.attachments:
             source = f"From the result of {message.tool_name or 'the tool'}, call {block['tool_call_id']}:"
             of_results += [_text_part(source), *map(_medium, media_of(message))]
-        _append(encoded, block)
+        if encoded and _are_one(encoded[-1], block):
+            texts = [text for text in (encoded.pop()["content"], block["content"]) if text]
+            block = {**block, "content": "\n\n".join(map(str, texts))}
+        encoded.append(block)
     if of_results:
-        _append(encoded, {"role": "user", "content": of_results})
+        encoded.append({"role": "user", "content": of_results})
     return encoded
-
-
-def _append(encoded: list[Block], block: Block) -> None:
-    if encoded and _are_one(encoded[-1], block):
-        block = {**block, "content": _together(encoded.pop(), block)}
-    encoded.append(block)
 
 
 def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
@@ -189,15 +187,8 @@ def _call_id(item: Block) -> str | None:
 
 
 def _are_one(earlier: Block, later: Block) -> bool:
-    """Return whether two messages must become one, since templates reject the same role twice; except tool results."""
-    return earlier["role"] == later["role"] != "tool" and "tool_calls" not in earlier
-
-
-def _together(earlier: Block, later: Block) -> JsonValue:
-    contents = [block["content"] for block in (earlier, later) if block["content"]]
-    if any(isinstance(content, list) for content in contents):
-        return [part for content in contents for part in _parts(content)]
-    return "\n\n".join(map(str, contents))
+    """Return whether an answer and a note behind it must become one: templates reject the same role twice."""
+    return earlier["role"] == later["role"] == "assistant" and "tool_calls" not in earlier
 
 
 def _parts(content: JsonValue) -> list[JsonValue]:

@@ -9,7 +9,8 @@ stream of any other is a failure. The statuses of the response and of its items 
 half a text is no answer.
 
 An answer that could not go back has no state, and is encoded again from its parts: one with reasoning that came without
-its encrypted content, since the vendor doesn't store it, and one with a call that gets no output from us.
+its encrypted content, since the vendor doesn't store it, one with a call that gets no output from us, and one with a
+call whose arguments are not a JSON object.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from turnkeeper.activities.providers.answer_fields import (
 )
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
 from turnkeeper.activities.providers.openai.responses_request import API
+from turnkeeper.activities.providers.openai.tools import arguments_json
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.wire.transport import Event
@@ -194,6 +196,12 @@ def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderSta
         return None
     if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
         return None
+    invalid = {part.id: part for part in parts if isinstance(part, CallPart) and isinstance(part.args, str)}
+    # Strict servers parse the arguments of earlier calls, and would refuse every later request.
+    items = [
+        {**item, "arguments": arguments_json(invalid[item["call_id"]])} if item.get("call_id") in invalid else item
+        for item in items
+    ]
     try:
         to_json(items)
     except PydanticSerializationError:  # a lone surrogate, which can't be stored

@@ -102,9 +102,16 @@ def _escape_marks(text: str) -> str:
 
 
 def _count_answered(messages: Sequence[ModelMessage]) -> int:
-    """Return the number of messages up to the last answer, which is one without calls."""
+    """Return the number of messages up to the last answer: one without calls that no step of its turn follows.
+
+    A note of steps that are left out stands within a turn, and is no answer.
+    """
     answers = (
-        count for count, message in enumerate(messages, 1) if message.role == "assistant" and not message.tool_calls
+        count
+        for count, message in enumerate(messages, 1)
+        if message.role == "assistant"
+        and not message.tool_calls
+        and (count == len(messages) or messages[count].role == "user")
     )
     return max(answers, default=0)
 

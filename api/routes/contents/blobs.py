@@ -1,8 +1,9 @@
 """The large texts of a session: results, answers, thinking and arguments that turns refer to by hash."""
 
+import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 
 from turnkeeper.api import problems
@@ -10,6 +11,7 @@ from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.models.texts.legible import legible_json
 
 router = APIRouter(tags=["conversation"])
 
@@ -40,9 +42,14 @@ async def get_blob(
     services: ServicesDep,
     workflow_id: SessionId,
     blob_hash: BlobHash,
+    legible: Annotated[bool, Query(description="Arguments as people read them, not as JSON.")] = False,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Response:
-    """Return a whole text that a turn refers to by the `hash` of its blob."""
+    """Return a whole text that a turn refers to by the `hash` of its blob.
+
+    With `legible`, a call's arguments are the text that people approve: digits as they are, a marker for what can't be
+    seen, and texts of several lines as lines.
+    """
     until = seconds_from_now(REQUEST_SECONDS)
     await services.reader.describe_if_retained(workflow_id)
     # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
@@ -52,4 +59,6 @@ async def get_blob(
     headers = {**PLAIN_TEXT_HEADERS, "ETag": f'"{blob_hash}"'}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
-    return PlainTextResponse(texts[blob_hash], headers=headers)
+    text = texts[blob_hash]
+    # In a thread: a megabyte takes a while.
+    return PlainTextResponse(await asyncio.to_thread(legible_json, text) if legible else text, headers=headers)

@@ -21,6 +21,7 @@ from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
+from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.workflows import search_attributes
 
 PAGE = 50
@@ -67,8 +68,7 @@ async def list_sessions(
             if tenant_of(WorkflowId(execution.id)) != tenant:
                 continue  # was not started by a gateway
             session = await _listed_session(execution)
-            searched_text = f"{session.title or ''}\n{session.workflow_id}".casefold()
-            if text is None or text.casefold() in searched_text:
+            if text is None or searchable(text) in searchable(f"{session.title or ''}\n{session.workflow_id}"):
                 sessions.append(session)
         if not pages.next_cursor or len(sessions) >= PAGE or text is None or scanned_count >= MAX_SCANNED:
             return SessionList(sessions=sessions, next_cursor=pages.next_cursor)

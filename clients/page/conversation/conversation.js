@@ -72,8 +72,8 @@ export class Conversation {
     this.description = null;
     /** @type {ContextView | null} */
     this.context = null;
-    /** The calls of the session's tasks that need a decision. @type {PendingApproval[]} */
-    this.taskApprovals = [];
+    /** What needs a decision, in the session and in its tasks. @type {PendingApproval[]} */
+    this.approvals = [];
     this.#listener = listener;
     this.#start = start ?? JSON.parse(sessionStorage.getItem(this.#startKey) ?? "null");
     this.isNew = Boolean(this.#start);
@@ -129,7 +129,7 @@ export class Conversation {
     this.#onOutboxChange();
     void this.refreshDescription();
     void this.refreshContext();
-    void this.#refreshTaskApprovals();
+    void this.#refreshApprovals();
     this.#events.open();
   }
 
@@ -210,14 +210,25 @@ export class Conversation {
   }
 
   /**
-   * @param {ToolCall} call @param {Decision} decision @param {string} [reason]
-   * @param {string} [sessionId] the call's: this one, or a task's @returns {Promise<boolean>}
+   * @param {PendingApproval} pending a call of this session or of a task @param {Decision} decision
+   * @param {string} [reason] @returns {Promise<boolean>}
    */
-  async decide(call, decision, reason, sessionId = this.id) {
-    const body = { args_digest: call.approval?.args_digest ?? "", decision, ...(reason ? { reason } : {}) };
-    const isDone = await this.#attempt(gateway.decide(sessionId, call.id, body));
-    if (isDone && sessionId !== this.id) await this.#refreshTaskApprovals();
+  async decide({ workflow_id, call_id, args_digest }, decision, reason) {
+    const sessionId = workflow_id ?? this.id;
+    const body = { args_digest, decision, ...(reason ? { reason } : {}) };
+    const isDone = await this.#attempt(gateway.decide(sessionId, call_id, body));
+    if (isDone && sessionId !== this.id) await this.#refreshApprovals();
     return isDone;
+  }
+
+  /** The calls of the session's tasks that need a decision. @returns {PendingApproval[]} */
+  get taskApprovals() {
+    return this.approvals.filter(({ workflow_id }) => workflow_id && workflow_id !== this.id);
+  }
+
+  /** What is decided on in a call of this session, once it is known. @param {string} callId */
+  approvalOf(callId) {
+    return this.approvals.find(({ workflow_id, call_id }) => workflow_id === this.id && call_id === callId);
   }
 
   /** @param {{title?: string, model?: string}} change @returns {Promise<boolean>} */
@@ -326,7 +337,7 @@ export class Conversation {
   /** @param {import("./wire.js").ConversationUpdate} update */
   #applyUpdate(update) {
     const change = this.manager.applyUpdate(update);
-    void this.#refreshTaskApprovals();
+    void this.#refreshApprovals();
     this.#listener.onTurns(change);
     this.#onOutboxChange();
     void this.#checkFates();
@@ -379,14 +390,20 @@ export class Conversation {
     this.#listener.onState();
   }
 
-  /** Read the calls of tasks that need a decision, if there are any. */
-  async #refreshTaskApprovals() {
-    const waits = this.manager.tasks.some(({ status }) => status === "input_required");
-    if (!waits && !this.taskApprovals.length) return;
+  /** Read what needs a decision, if anything does; on failure, again soon. */
+  async #refreshApprovals() {
+    const waits = this.questions.length || this.manager.tasks.some(({ status }) => status === "input_required");
+    if (!waits && !this.approvals.length) return;
     const read = ++this.#reads.approvals;
-    const { approvals } = waits ? await gateway.readApprovals(this.id).catch(() => ({ approvals: [] })) : { approvals: [] };
-    if (read !== this.#reads.approvals) return;
-    this.taskApprovals = approvals.filter(({ workflow_id }) => workflow_id && workflow_id !== this.id);
+    const known = waits ? await gateway.readApprovals(this.id).catch(() => null) : { approvals: [] };
+    if (read !== this.#reads.approvals || !this.#isOpen) return;
+    if (!known) {
+      setTimeout(() => this.#isOpen && read === this.#reads.approvals && void this.#refreshApprovals(), RETRY_MS);
+      return;
+    }
+    this.approvals = known.approvals;
+    const running = this.manager.turns.at(-1);
+    if (running) this.#listener.onTurns({ reset: false, added: [], updated: [running] });
     this.#listener.onState();
   }
 

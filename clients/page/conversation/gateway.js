@@ -210,5 +210,9 @@ export const readContext = (sessionId, limit) =>
 export const readBlob = async (sessionId, hash) =>
   orUnreachable((await send("GET", path(sessionId, `/blobs/${hash}`))).text());
 
+/** A call's arguments as people read them. @param {string} sessionId @param {string} hash @returns {Promise<string>} */
+export const readArguments = async (sessionId, hash) =>
+  orUnreachable((await send("GET", path(sessionId, `/blobs/${hash}?legible=true`))).text());
+
 /** @param {string[]} texts @returns {Promise<string[]>} */
 export const renderMarkdown = async (texts) => (await json("POST", "/markdown", { texts })).html;

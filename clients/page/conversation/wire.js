@@ -6,7 +6,7 @@
  *   | "terminated" | "stuck"} SessionStatus
  * @typedef {"enqueue" | "steer" | "interrupt"} PromptMode
  * @typedef {"approve" | "allow_for_session" | "reject"} Decision
- * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "not_at_all"} Seen
+ * @typedef {"verbatim" | "truncated" | "summarised" | "refused" | "retried" | "not_at_all"} Seen
  *
  * @typedef {{hash: string, chars: number}} BlobRef
  * @typedef {{input_tokens: number, output_tokens: number, cached_tokens: number, reasoning_tokens: number,
@@ -20,7 +20,7 @@
  * @typedef {{outcome: string, content: string, status: "ok" | "error" | "denied" | "cancelled" | "outcome_unknown",
  *   duration_ms: number | null, blob: BlobRef | null, cut: boolean,
  *   attachments?: Attachment[]}} ToolResult
- * @typedef {{id: string, name: string, args: Object<string, unknown> | string, args_blob: BlobRef | null,
+ * @typedef {{id: string, name: string, legible_args?: string | null, args_blob: BlobRef | null,
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
  *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted: boolean,
@@ -40,6 +40,7 @@
  * @property {number | null} processing_time_ms
  * @property {string | null} error
  * @property {Usage | null} usage
+ * @property {Usage | null} tasks_usage
  * @property {TurnMetrics | null} conversation_metrics
  * @property {TurnStatus} status
  * @property {boolean} is_complete
@@ -61,8 +62,8 @@
  * @typedef {{messages: Turn[], has_more: boolean, session: SessionInTranscript} & SessionState} FullConversation
  * @typedef {{task: {parent: string | null} | null, tasks: SubTask[]}} SessionInTranscript
  *
- * @typedef {{workflow_id: string | null, call_id: string, tool: string, args: Object<string, unknown>,
- *   args_blob: BlobRef | null, args_digest: string, expires_at: string}} PendingApproval
+ * @typedef {{workflow_id: string | null, call_id: string, tool: string, args_blob: BlobRef | null, args_digest: string,
+ *   change: {sha256?: string | null} | null, text: string, is_whole: boolean, expires_at: string}} PendingApproval
  * @typedef {{approvals: PendingApproval[]}} PendingApprovals
  *
  * @typedef {{id: string, text: string, mode: PromptMode, attachments?: Attachment[]}} QueuedPrompt
@@ -76,7 +77,7 @@
  *   parts: GrownPart[]}} PartialGrowth
  *
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
- *   usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
+ *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
  *   links: {temporal: string | null}}} SessionDescription
  * @typedef {{workflow_id: string, title: string | null, preview: string | null, turn_count: number,
  *   cost: number | null, started_at: string, last_activity_at: string | null, closed_at: string | null,

@@ -61,7 +61,7 @@ function rowOf({ number, message_id, seen, estimated_tokens }, promptOf) {
     "li",
     { "data-seen": seen, title: SEEN_WORDS[seen] },
     h("span", { class: "quiet numbers" }, String(number)),
-    h("span", { class: "one-line" }, message_id ? promptOf(message_id) : ""),
+    h("span", { class: "one-line", dir: "auto" }, message_id ? promptOf(message_id) : ""),
     h("span", {}, SEEN[seen]),
     h("span", { class: "turn-tokens quiet numbers" }, estimated_tokens ? tokens(estimated_tokens) : ""),
   );

@@ -73,7 +73,7 @@ export class QueuePanel {
     const element = row?.element ?? h("li", { class: "row", "data-prompt": prompt.id });
     element.dataset.status = prompt.status;
     element.replaceChildren(
-      h("span", { class: "waiting-text one-line", title: promptWords(prompt) }, promptWords(prompt)),
+      h("span", { class: "waiting-text one-line", dir: "auto", title: promptWords(prompt) }, promptWords(prompt)),
       h("span", { class: "quiet" }, waitingWords(prompt)),
       ...this.#actions(conversation, prompt),
     );

@@ -56,7 +56,7 @@ export class SessionBar {
     this.#model.classList.toggle("demo-model", isDemoModel(model));
     this.#showContext(isUnknown ? null : conversation);
     setText(this.#usage, usageWords(description?.usage));
-    this.#usage.title = description?.usage ? usageDetails(description.usage) : "";
+    this.#usage.title = description?.usage ? usageDetails(description.usage, description.tasks_usage) : "";
     this.#actions.hidden = !conversation || isUnknown;
     const isOver = isClosed(conversation?.manager.state.status ?? "idle");
     for (const id of ["rename", "change-model", "end-session"]) byId(id, HTMLButtonElement).disabled = isOver;

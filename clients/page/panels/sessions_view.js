@@ -169,8 +169,8 @@ function linkTo(id) {
   return h(
     "a",
     { href: `/?session=${encodeURIComponent(id)}` },
-    h("span", { class: "one-line" }),
-    h("span", { class: "one-line quiet preview" }),
+    h("span", { class: "one-line", dir: "auto" }),
+    h("span", { class: "one-line quiet preview", dir: "auto" }),
     h("span", { class: "fine" }),
   );
 }

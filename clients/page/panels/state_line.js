@@ -41,7 +41,7 @@ export class StateLine {
     if (connection === "connecting") return { kind: "busy", words: TEXTS.connecting };
     if (connection === "away") return { kind: "problem", words: TEXTS.connectionLost };
     const taskQuestions = conversation.taskApprovals.length;
-    if (taskQuestions && status !== "awaiting_approval") return { kind: "waiting", words: taskApprovalWords(taskQuestions) };
+    if (taskQuestions && !conversation.questions.length) return { kind: "waiting", words: taskApprovalWords(taskQuestions) };
     return { kind: kindOf(status), words: statusWords({ ...manager.state, status }, conversation.questions.length) };
   }
 

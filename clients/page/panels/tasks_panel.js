@@ -8,9 +8,9 @@
  */
 
 import { arrange, byId, h, setText } from "../dom.js";
-import { readBlob } from "../conversation/gateway.js";
+import { readArguments, readBlob } from "../conversation/gateway.js";
 import { ToolCard } from "../turns/tool_card.js";
-import { TASK_STATES, TEXTS, legible, tasksTitle } from "../words.js";
+import { TASK_STATES, TEXTS, tasksTitle } from "../words.js";
 
 export class TasksPanel {
   #panel = byId("tasks-panel", HTMLElement);
@@ -46,7 +46,8 @@ export class TasksPanel {
     row.dataset.key = key;
     row.dataset.status = task.status;
     row.replaceChildren(
-      h("a", { class: "one-line", href, title: TEXTS.openTask }, legible(task.title)),
+      // Isolated: no character in the title turns the words beside it around.
+      h("a", { class: "one-line", dir: "auto", href, title: TEXTS.openTask }, task.title),
       h("span", { class: "quiet" }, progressOf(task)),
     );
     return row;
@@ -55,14 +56,16 @@ export class TasksPanel {
   /** @param {Conversation} conversation @param {PendingApproval} pending @returns {HTMLElement} */
   #question(conversation, pending) {
     return this.#row(`${pending.workflow_id} ${pending.call_id} ${pending.args_digest}`, () => {
-      const { tool: name, args, args_blob, args_digest, expires_at, call_id } = pending;
+      const { tool: name, args_blob, args_digest, expires_at, call_id: id } = pending;
       const approval = { args_digest, expires_at, decision: null, reason: null, decided_at: null };
       const task = pending.workflow_id ?? conversation.id;
       const card = new ToolCard({
-        decide: (call, decision, reason) => conversation.decide(call, decision, reason, task),
+        decide: (call, decision, reason) => conversation.decide(call, decision, reason),
+        approvalOf: () => pending,
         readBlob: (hash) => readBlob(task, hash),
+        readArguments: (hash) => readArguments(task, hash),
       });
-      card.show({ id: call_id, name, args, args_blob, approval, result: null }, true);
+      card.show({ id, name, legible_args: null, args_blob, approval, result: null }, true);
       return h("li", {}, card.element);
     });
   }

@@ -22,7 +22,7 @@ const WORDS = new Set(
 
 const HASH_COMMENTS = /^(py|python|sh|bash|shell|zsh|console|rb|ruby|ya?ml|toml|r|perl|makefile|dockerfile|conf|ini)$/i;
 const DASH_COMMENTS = /^(sql|lua|haskell|hs|elm|ada)$/i;
-const NO_CODE = /^(|text|txt|plain|plaintext|output|log|md|markdown|csv|diff)$/i;
+const NO_CODE = /^(|text|txt|plain|plaintext|output|log|md|markdown|csv|diff|math)$/i;
 
 const LONG_STRING = String.raw`"""[\s\S]*?"""|'''[\s\S]*?'''|\x60(?:\\[\s\S]|[^\x60\\])*\x60`;
 const STRING = String.raw`${LONG_STRING}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'`;

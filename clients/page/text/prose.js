@@ -40,6 +40,8 @@ export class Prose {
 
   /** @param {DocumentFragment} fragment */
   #showRendered(fragment) {
+    // Each block in the direction of its own first letters.
+    for (const block of fragment.children) /** @type {HTMLElement} */ (block).dir = block.matches("pre") ? "ltr" : "auto";
     for (const code of fragment.querySelectorAll("pre > code")) frameCode(/** @type {HTMLElement} */ (code));
     for (const table of fragment.querySelectorAll("table")) frameTable(table);
     this.element.classList.remove("plain");
@@ -67,9 +69,12 @@ function frameCode(code) {
   highlight(code, language);
 }
 
-/** Let a wide table scroll by itself, and not the page. @param {HTMLTableElement} table */
+/** Let a wide table scroll by itself, and not the page; a date or a number in it stays on a line. @param {HTMLTableElement} table */
 function frameTable(table) {
   const frame = h("div", { class: "table", tabindex: "0", role: "group", "aria-label": TEXTS.table });
   table.replaceWith(frame);
   frame.append(table);
+  for (const cell of table.querySelectorAll("th, td")) {
+    if (!/\s/.test(cell.textContent ?? "")) cell.classList.add("unbroken");
+  }
 }

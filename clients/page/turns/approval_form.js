@@ -1,11 +1,13 @@
 /**
  * The form to approve a tool call, allow it for the session, or reject it with a reason for the model.
  *
- * @import {Decision, ToolCall} from "../conversation/wire.js"
+ * @import {Decision, PendingApproval} from "../conversation/wire.js"
  */
 
+import { ApprovalText } from "./approval_text.js";
 import { button, h } from "../dom.js";
-import { TEXTS, deadlineWords, decideLabel, fullTime, question } from "../words.js";
+import { copyButton } from "../text/copying.js";
+import { TEXTS, allowWords, copyLabel, deadlineWords, decideLabel, fullTime, question } from "../words.js";
 
 const MAX_REASON_CHARS = 500;
 
@@ -22,16 +24,19 @@ export class ApprovalForm {
   /** Whether the form had focus when the decision was sent: disabled buttons lose it. */
   hadFocus = false;
 
-  /** @param {ToolCall} call @param {(decision: Decision, reason?: string) => Promise<boolean>} decide */
-  constructor(call, decide) {
+  /**
+   * @param {PendingApproval} pending
+   * @param {(decision: Decision, reason?: string) => Promise<boolean>} decide
+   */
+  constructor(pending, decide) {
     this.#decide = decide;
-    this.#choices = h(
-      "div",
-      { class: "wrapping", "data-needs": "approver" },
-      button("button primary", TEXTS.approve, () => void this.#send("approve")),
-      button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session")),
-      button("button", TEXTS.askToReject, () => this.#showReason(true)),
-    );
+    const approve = button("button primary", TEXTS.approve, () => void this.#send("approve"));
+    const allow = button("button", TEXTS.allowForSession, () => void this.#send("allow_for_session"));
+    allow.title = allowWords(pending);
+    // Nobody can know what would run.
+    if (!pending.is_whole) approve.hidden = allow.hidden = true;
+    const reject = button("button", TEXTS.askToReject, () => this.#showReason(true));
+    this.#choices = h("div", { class: "wrapping", "data-needs": "approver" }, approve, allow, reject);
     this.#rejection = h(
       "div",
       { class: "rejection", hidden: true },
@@ -48,13 +53,21 @@ export class ApprovalForm {
       event.stopPropagation(); // it closes the reason and must not stop the turn
       this.#showReason(false);
     });
-    const expires = call.approval?.expires_at ?? "";
-    const { verb, object } = question(call);
-    const deadline = expires && h("span", { class: "quiet", title: fullTime(expires) }, deadlineWords(expires));
+    const { expires_at, text } = pending;
+    const { verb, object } = question(pending);
+    const shown = new ApprovalText(text);
     this.element = h(
       "div",
-      { class: "approval", role: "group", "aria-label": decideLabel(call) },
-      h("p", {}, `${verb} `, h("code", {}, object), "? ", deadline),
+      { class: "approval", role: "group", "aria-label": decideLabel(pending) },
+      h(
+        "header",
+        { class: "row apart" },
+        h("p", {}, `${verb} `, h("code", {}, object), "?"),
+        copyButton(copyLabel(TEXTS.approvalText), () => text),
+      ),
+      shown.element,
+      shown.sign,
+      h("p", { class: "quiet", title: fullTime(expires_at) }, deadlineWords(expires_at)),
       this.#choices,
       h("p", { class: "quiet", "data-lacks": "approver" }, TEXTS.approverDecides),
       this.#rejection,

@@ -11,7 +11,7 @@
 
 import { PAGE_TURNS } from "../conversation/conversation.js";
 import { arrange, byId, h, icon } from "../dom.js";
-import { readBlob } from "../conversation/gateway.js";
+import { readArguments, readBlob } from "../conversation/gateway.js";
 import { TurnView } from "./turn_view.js";
 import { TEXTS } from "../words.js";
 
@@ -45,6 +45,11 @@ export class LogView {
     this.#scroller.addEventListener("scroll", () => this.#updatePosition(), { passive: true });
     this.#older.addEventListener("click", () => void this.showOlder());
     this.#jump.addEventListener("click", () => this.jumpToEnd());
+    // What is in memory is printed; older turns would have to be fetched, and printing doesn't wait.
+    window.addEventListener("beforeprint", () => {
+      this.#prepend(this.#hidden);
+      this.#showOlderButton();
+    });
     const follow = new ResizeObserver(() => this.#follow());
     follow.observe(this.#content);
     follow.observe(this.#scroller);
@@ -185,7 +190,9 @@ export class LogView {
     const view = new TurnView(turn, {
       sessionId: conversation.id,
       decide: (call, decision, reason) => conversation.decide(call, decision, reason),
+      approvalOf: (callId) => conversation.approvalOf(callId),
       readBlob: (hash) => readBlob(conversation.id, hash),
+      readArguments: (hash) => readArguments(conversation.id, hash),
       retry: (failed) => conversation.retry(failed),
       fork: (completed) => conversation.fork(completed),
     });
@@ -216,7 +223,7 @@ export function echoOf({ text, words }, ...actions) {
     h(
       "header",
       { class: "request" },
-      h("div", { class: "bubble" }, text),
+      h("div", { class: "bubble", dir: "auto" }, text),
       h("div", { class: "facts fine numbers" }, icon("clock"), h("span", {}, words), ...actions),
     ),
   );

@@ -10,7 +10,12 @@ import { ToolCard } from "./tool_card.js";
 
 /** @typedef {{element: HTMLElement, shown: number, grow: (text: string) => void}} PartView */
 
-const NO_ACTIONS = { decide: async () => false, readBlob: async () => "" };
+const NO_ACTIONS = {
+  decide: async () => false,
+  approvalOf: () => undefined,
+  readBlob: async () => "",
+  readArguments: async () => "",
+};
 
 export class PartialView {
   /** @type {PartView[]} */

@@ -82,6 +82,6 @@ export function steeringPrompt({ content, attachments }, sessionId) {
     { class: "request steered" },
     h("span", { class: "quiet" }, TEXTS.steered),
     attachmentsView(sessionId, attachments),
-    h("div", { class: "bubble" }, content),
+    h("div", { class: "bubble", dir: "auto" }, content),
   );
 }

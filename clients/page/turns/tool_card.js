@@ -1,7 +1,7 @@
 /**
  * A tool call: its name, arguments, state and result, and the approval form if it needs one.
  *
- * @import {Approval, Decision, ToolCall} from "../conversation/wire.js"
+ * @import {Approval, Decision, PendingApproval, ToolCall} from "../conversation/wire.js"
  */
 
 import { ApprovalForm } from "./approval_form.js";
@@ -9,12 +9,14 @@ import { attachmentsView } from "./attachments_view.js";
 import { copyButton } from "../text/copying.js";
 import { arrange, h, icon, setText } from "../dom.js";
 import { fullTextButton } from "./full_text.js";
-import { CALL_STATES, TEXTS, clock, copyLabel, decisionWords, duration, fullTime, legible } from "../words.js";
+import { CALL_STATES, TEXTS, clock, copyLabel, decisionWords, duration, fullTime, oneLine } from "../words.js";
 
 /**
  * @typedef {object} CallActions
- * @property {(call: ToolCall, decision: Decision, reason?: string) => Promise<boolean>} decide
+ * @property {(call: PendingApproval, decision: Decision, reason?: string) => Promise<boolean>} decide
+ * @property {(callId: string) => PendingApproval | undefined} approvalOf what is decided on, once it is known
  * @property {(hash: string) => Promise<string>} readBlob
+ * @property {(hash: string) => Promise<string>} readArguments
  * @property {string} [sessionId] whose attachments results have
  */
 
@@ -48,6 +50,8 @@ export class ToolCard {
   );
   /** @type {ApprovalForm | null} */
   #form = null;
+  /** @type {string | undefined} the text that the form is about */
+  #question;
   #key = "";
 
   /** @param {CallActions} actions */
@@ -59,25 +63,26 @@ export class ToolCard {
   /** Show a call that the model is writing. @param {string} name */
   showPreparing(name) {
     this.#showState("preparing");
-    setText(this.#name, legible(name) || "…");
+    setText(this.#name, name || "…");
   }
 
   /** @param {ToolCall} call @param {boolean} isRunning whether its turn is running */
   show(call, isRunning) {
-    const key = JSON.stringify([call, isRunning]);
+    const needsDecision = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
+    const pending = needsDecision ? this.#actions.approvalOf(call.id) : undefined;
+    const key = JSON.stringify([call, isRunning, pending?.text]);
     if (key === this.#key) return;
     this.#key = key;
-    const needsDecision = isRunning && !call.result && call.approval !== null && call.approval.decision === null;
     this.element.dataset.call = call.id;
     this.#showState(needsDecision ? "waiting" : stateOf(call, isRunning));
-    setText(this.#name, legible(call.name));
-    setText(this.#gist, legible(gistOf(call)));
+    setText(this.#name, call.name);
+    setText(this.#gist, oneLine(call.legible_args ?? ""));
     const ms = call.result?.duration_ms;
     setText(this.#time, ms === null || ms === undefined ? "" : duration(ms));
     arrange(this.#body, this.#sections(call));
     // Outside the fold: a picture is what one looks for in a result.
     arrange(this.#files, [attachmentsView(this.#actions.sessionId ?? "", call.result?.attachments)]);
-    this.#ask(call, needsDecision);
+    this.#ask(pending);
   }
 
   /** @param {keyof typeof STATES} state */
@@ -91,12 +96,13 @@ export class ToolCard {
   /** @param {ToolCall} call @returns {HTMLElement[]} */
   #sections(call) {
     const note = (/** @type {string} */ words) => h("p", { class: "quiet" }, words);
-    const sections = [this.#textSection(TEXTS.arguments, argumentsOf(call), call.args_blob, legible)];
+    const { readArguments, readBlob } = this.#actions;
+    const sections = [this.#textSection(TEXTS.arguments, call.legible_args ?? "", call.args_blob, readArguments)];
     if (call.approval?.decision) sections.push(decisionNote(call.approval));
     const { result } = call;
     if (result && stateOf(call, false) !== "rejected") {
       if (result.outcome) sections.push(note(result.outcome));
-      if (result.content || result.blob) sections.push(this.#textSection(TEXTS.result, result.content, result.blob));
+      if (result.content || result.blob) sections.push(this.#textSection(TEXTS.result, result.content, result.blob, readBlob));
       if (result.cut) sections.push(note(TEXTS.lostResult));
     }
     return sections;
@@ -104,10 +110,10 @@ export class ToolCard {
 
   /**
    * @param {string} title @param {string} text @param {import("../conversation/wire.js").BlobRef | null} blob
-   * @param {(text: string) => string} asShown
+   * @param {(hash: string) => Promise<string>} read
    */
-  #textSection(title, text, blob, asShown = (text) => text) {
-    const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, asShown(text));
+  #textSection(title, text, blob, read) {
+    const content = h("pre", { tabindex: "0", role: "group", "aria-label": title }, text);
     const header = h(
       "header",
       { class: "row apart fine" },
@@ -117,34 +123,30 @@ export class ToolCard {
     const section = h("section", {}, header, content);
     content.hidden = !text;
     const show = (/** @type {string} */ fullText, /** @type {boolean} */ isClick) => {
-      content.textContent = asShown(fullText);
+      content.textContent = fullText;
       content.hidden = false;
       if (isClick) content.focus(); // otherwise the user may be writing a prompt
     };
-    if (blob) section.append(fullTextButton(blob, { read: this.#actions.readBlob, show, name: title }));
+    if (blob) section.append(fullTextButton(blob, { read, show, name: title }));
     return section;
   }
 
-  /** @param {ToolCall} call @param {boolean} needsDecision */
-  #ask(call, needsDecision) {
-    if (!needsDecision) {
-      this.#closeQuestion();
-      return;
-    }
-    if (this.#form) return;
-    this.#form = new ApprovalForm(call, (decision, reason) => this.#actions.decide(call, decision, reason));
+  /** Ask for a decision, once what is decided on is known. @param {PendingApproval} [pending] */
+  #ask(pending) {
+    if (this.#form && this.#question === pending?.text) return;
+    this.#closeQuestion();
+    this.#question = pending?.text;
+    if (!pending) return;
+    this.#form = new ApprovalForm(pending, (decision, reason) => this.#actions.decide(pending, decision, reason));
     this.element.append(this.#form.element);
-    this.#details.open = true; // the user must see the arguments before deciding
-    if (call.args_blob) this.#body.querySelector("button.link-button")?.dispatchEvent(new Event("click"));
   }
 
-  /** Remove the form of a decided call and fold the card. */
+  /** Remove the form of a decided call. */
   #closeQuestion() {
     if (!this.#form) return;
     const hasFocus = this.#form.hadFocus && document.activeElement === document.body;
     this.#form.element.remove();
     this.#form = null;
-    this.#details.open = false;
     // Otherwise the focus would go to the top of the page.
     if (hasFocus) this.#details.querySelector("summary")?.focus({ preventScroll: true });
   }
@@ -161,24 +163,4 @@ function decisionNote(approval) {
 function stateOf({ approval, result }, isRunning) {
   if (!result) return isRunning ? "running" : "cancelled";
   return result.status === "denied" && approval?.decision === "reject" ? "rejected" : result.status;
-}
-
-/** The arguments in one line. @param {ToolCall} call @returns {string} */
-function gistOf({ args }) {
-  if (typeof args === "string") return args;
-  return Object.entries(args)
-    .map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`)
-    .join(", ");
-}
-
-/** The arguments as JSON; texts of several lines as lines. @param {ToolCall} call @returns {string} */
-function argumentsOf({ args, args_blob }) {
-  if (args_blob) return "";
-  if (typeof args === "string") return args;
-  const isOfLines = (/** @type {unknown} */ value) => typeof value === "string" && value.includes("\n");
-  if (!Object.values(args).some(isOfLines)) return JSON.stringify(args, null, 2);
-  return Object.entries(args)
-    .map(([name, value]) => `${name}:${isOfLines(value) ? `\n${value}` : ` ${JSON.stringify(value, null, 2)}`}`)
-    .map((argument) => argument.replaceAll("\n", "\n    ")) // indented, so that no line looks like an argument
-    .join("\n");
 }

@@ -147,7 +147,7 @@ export class TurnView {
       forkButton(() => this.#actions.fork(turn)),
       last?.kind === "model" && last.model !== null && h("span", {}, last.model),
       turn.processing_time_ms !== null && h("span", {}, duration(turn.processing_time_ms)),
-      turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage) }, used),
+      turn.usage && used !== "" && h("span", { title: usageDetails(turn.usage, turn.tasks_usage) }, used),
       seen !== "" && h("span", { class: "seen" }, seen),
     ]);
   }
@@ -184,7 +184,7 @@ function requestOf(turn, sessionId) {
 
 /** The prompt; a long one is folded. @param {string} text */
 function bubbleOf(text) {
-  const bubble = h("div", { class: "bubble" }, text);
+  const bubble = h("div", { class: "bubble", dir: "auto" }, text);
   if (text.length < LONG_CHARS && text.split("\n", LONG_LINES).length < LONG_LINES) return [bubble];
   bubble.classList.add("folded");
   const unfold = button("link-button", TEXTS.showAll, () => {

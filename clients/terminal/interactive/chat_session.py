@@ -7,15 +7,18 @@ from rich.console import RenderableType
 
 from turnkeeper.clients.python.events import ConnectionLostEvent, Event, PartialEvent, QueueEvent, UpdateEvent
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import amount, context_size, counted, one_line
+from turnkeeper.clients.terminal.formatting import amount, context_size, one_line
 from turnkeeper.clients.terminal.interactive import renderer
+from turnkeeper.clients.terminal.interactive.approval_questions import ApprovalQuestions
 from turnkeeper.clients.terminal.interactive.live_output import LiveOutput
 from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.interactive.transcript_renderer import TranscriptRenderer
 from turnkeeper.models.http_responses import FullConversation, SessionDescription
+from turnkeeper.models.session.approvals import PendingApproval
+from turnkeeper.models.texts.legible import legible_line
 from turnkeeper.models.transcript.conversation import ConversationUpdate
-from turnkeeper.models.transcript.trajectory import ToolCall, UserStep
+from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, UserStep
 
 LOWER_ROWS = 6
 """The rows of the input line, the status line and a question."""
@@ -37,6 +40,7 @@ class ChatSession:
         self._screen = screen
         self._style = style
         self._ends_with_note = False
+        self.questions = ApprovalQuestions(self._print_exactly)
 
     # ---- events
 
@@ -90,6 +94,10 @@ class ChatSession:
             self._screen.print(self._style.render(*parts))
             self._ends_with_note = False
 
+    def _print_exactly(self, text: str) -> None:
+        self._screen.print(f"{self._style.exact(text)}\n")
+        self._ends_with_note = False
+
     def note(self, text: str) -> None:
         """Print a note that is not part of the conversation."""
         self._print_note(renderer.note(text))
@@ -120,9 +128,30 @@ class ChatSession:
         return texts.MODEL.format(model=texts.MODEL_NOTES.get(model, model))
 
     @property
-    def question(self) -> ToolCall | None:
-        """The call that needs a decision now."""
+    def awaited_call(self) -> ToolCall | None:
+        """The call that is decided on next."""
         return next(iter(self.conversation.awaiting_calls), None)
+
+    @property
+    def question(self) -> PendingApproval | None:
+        """What is decided on now, of which at least a part was printed."""
+        call = self.awaited_call
+        return self.questions.find(call.id) if call else None
+
+    def print_question(self) -> None:
+        """Print the next part of the call that is decided on next."""
+        if call := self.awaited_call:
+            heading = texts.APPROVAL_HEADING.format(call_id=call.id, position=self._position_of(call))
+            self.questions.print_next(call.id, f"\n{Sign.QUESTION} {heading}")
+
+    def _position_of(self, call: ToolCall) -> str:
+        """Return which of the step's calls that needed approval this is; empty if it is the only one."""
+        turn = self.conversation.running_turn
+        step = turn.steps[-1] if turn else None
+        call_ids = [other.id for other in step.tool_calls if other.approval] if isinstance(step, ModelStep) else []
+        if len(call_ids) < 2 or call.id not in call_ids:
+            return ""
+        return texts.POSITION.format(number=call_ids.index(call.id) + 1, count=len(call_ids))
 
     def refresh(self) -> None:
         """Show the live output, the question and the status line."""
@@ -130,14 +159,16 @@ class ChatSession:
         self._screen.show(live=self.live.render(rows=rows), question=self._question_line(), status=self._status_line())
 
     def _question_line(self) -> str:
-        calls = self.conversation.awaiting_calls
-        if not calls:
+        call, approval = self.awaited_call, self.question
+        if call is None or approval is None:
             return ""
         width = self._style.width
-        more = texts.MORE_CALLS.format(calls=counted(len(calls) - 1, "more call")) if len(calls) > 1 else ""
-        call = renderer.call_signature(calls[0], max_chars=width - 6 - len(more))
-        question = self._style.encodable(f"{Sign.QUESTION} {call}{more}")
+        question = self._style.exact(f"{Sign.QUESTION} {legible_line(call.name)}{self._position_of(call)}")
         keys = next((keys for keys in texts.APPROVAL_KEYS if len(keys) <= width - 2), texts.APPROVAL_KEYS[-1])
+        if not approval.is_whole:
+            keys = texts.ARGUMENTS_MISSING
+        elif rest := self.questions.rest_of(call.id):
+            keys = texts.SHOW_REST.format(rest=rest)
         dash = self._style.encodable(" — ")
         # The keys are never broken: without room after the call, they get their own line.
         has_room = cell_len(f"{question}{dash}{keys}") <= width
@@ -162,7 +193,7 @@ class ChatSession:
                 texts.QUEUED_COUNT.format(count=queued) if queued else "",
                 texts.SENDING_COUNT.format(count=sending) if sending else "",
                 self._context_size(),
-                amount(description.usage) if description else "",
+                amount(description.usage, of_tasks=description.tasks_usage) if description else "",
                 (description.model or "") if description else "",
             ]
         )

@@ -59,6 +59,7 @@ class InputHandler:
             "interrupt": lambda text: self.send(text, "interrupt"),
             "retry": lambda text: self._run(self._retry()),
             "stop": lambda text: self._stop_running(),
+            "show": lambda text: self._run(self._show()),
             "details": lambda text: self._run(self._details(text)),
             "model": self._model,
             "title": self._title,
@@ -74,7 +75,7 @@ class InputHandler:
         self._leaves_next = False
         question = self._session.question
         if not text or self._question_id is None:
-            self._question_id = question.id if question and text else None
+            self._question_id = question.call_id if question and text else None
 
     def on_interrupt(self) -> None:
         """Handle Ctrl-C: stop a turn that was started here, or leave. Another client's turn keeps running (API-6)."""
@@ -109,7 +110,7 @@ class InputHandler:
             name, text = read_command(line)
             if name:
                 self._commands[name](text)
-            elif self._session.question and (decision := read_decision(text)):
+            elif self._session.awaited_call and (decision := read_decision(text)):
                 self._decide(*decision, question_id=question_id)
             else:
                 self.send(text)
@@ -175,11 +176,36 @@ class InputHandler:
     # ---- questions
 
     def _decide(self, decision: ApprovalDecision, reason: str | None, *, question_id: str | None) -> None:
-        call = self._session.question
-        if call is None or call.approval is None or call.id != question_id:
+        approval = self._session.question
+        if approval is None or approval.call_id != question_id:
             raise InputError(texts.QUESTION_CHANGED)
-        digest = call.approval.args_digest
-        self._run(self._gateway.decide(self._session_id, call.id, args_digest=digest, decision=decision, reason=reason))
+        call_id, digest = approval.call_id, approval.args_digest
+        if decision != "reject" and not self._session.questions.is_shown_whole(call_id):
+            raise InputError(texts.NOT_SHOWN_WHOLE if approval.is_whole else texts.ARGUMENTS_MISSING)
+        self._run(self._gateway.decide(self._session_id, call_id, args_digest=digest, decision=decision, reason=reason))
+
+    async def load_question(self) -> None:
+        """Load the text of the call that is decided on next, unless it was, and print its first part."""
+        session = self._session
+        if session.awaited_call and not session.questions.has(session.awaited_call.id):
+            try:
+                session.questions.learn((await self._gateway.approvals(self._session_id)).approvals)
+            except GatewayError as error:
+                session.error(texts.APPROVAL_UNREADABLE.format(error=error))
+        if session.question is None:
+            session.print_question()
+        session.refresh()
+
+    async def _show(self) -> None:
+        session = self._session
+        if session.awaited_call is None:
+            raise InputError(texts.NOTHING_TO_SHOW)
+        if session.questions.is_shown_whole(session.awaited_call.id):
+            session.note(texts.ALL_SHOWN)
+        elif session.questions.has(session.awaited_call.id):
+            session.print_question()
+        else:
+            await self.load_question()
 
     # ---- commands
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import legible, signature
+from turnkeeper.clients.terminal.formatting import legible
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.input_handler import InputHandler
@@ -27,7 +27,6 @@ from turnkeeper.clients.terminal.interactive.screen import Screen
 from turnkeeper.clients.terminal.interactive.terminal_style import Sign, TerminalStyle
 from turnkeeper.clients.terminal.opening import OpenedSession, newest_page
 from turnkeeper.models.transcript.attachments import Attachment
-from turnkeeper.models.transcript.trajectory import ToolCall
 
 GOODBYE_SECONDS = 2.0
 """How long leaving may take before a note explains the delay."""
@@ -57,7 +56,6 @@ class Interactive:
         )
         self._session = ChatSession(opened_session.session_id, self._screen, self._style, resume_command)
         self._input = InputHandler(self._session, gateway, self._screen)
-        self._printed_questions: set[str] = set()
         self._description_task: asyncio.Task[None] | None = None
         self._has_failed = False
 
@@ -93,7 +91,7 @@ class Interactive:
             session.print(*self._header())
             if self._opened_session.page:
                 session.open_at(self._opened_session.page)
-            await self._show_questions()
+            await self._input.load_question()
             async with aclosing(self._gateway.events(session.session_id, session.conversation.cursor)) as events:
                 async for event in events:
                     if session.apply(event):
@@ -102,7 +100,7 @@ class Interactive:
                         page = await newest_page(self._gateway, session.session_id)
                         if page:
                             session.open_at(page)
-                    await self._show_questions()
+                    await self._input.load_question()
             session.note(texts.session_over(session.conversation.status))
         except GatewayError as error:
             self._has_failed = True
@@ -123,29 +121,6 @@ class Interactive:
             renderer.command(f"  {texts.RESUME_WITH.format(command=self._resume_command)}", style="dim"),
             renderer.note(texts.HINT),
         ]
-
-    # ---- questions
-
-    async def _show_questions(self) -> None:
-        """Print each call that needs approval once in full, if the question line has no room for it; then refresh."""
-        for call in self._session.conversation.awaiting_calls:
-            if call.id not in self._printed_questions:
-                self._printed_questions.add(call.id)
-                full_call = signature(call.name, call.args, max_chars=sys.maxsize, max_value_chars=sys.maxsize)
-                if call.args_blob or full_call != signature(call.name, call.args, max_chars=self._style.width - 6):
-                    self._session.print("", *await self._question(call))
-        self._session.refresh()
-
-    async def _question(self, call: ToolCall) -> list[RenderableType]:
-        question = texts.ASK_WITH_ARGUMENTS.format(tool=legible(call.name))
-        heading = Text(f"{Sign.QUESTION} {question}", style="bold yellow")
-        if call.args_blob:
-            try:
-                arguments = await self._gateway.blob(self._session.session_id, call.args_blob.hash)
-            except GatewayError as error:
-                return [heading, renderer.error(texts.ARGUMENTS_UNREADABLE.format(error=error))]
-            call = call.model_copy(update={"args": arguments})
-        return [heading, *renderer.arguments(call, style=""), ""]
 
     # ---- animation and leaving
 

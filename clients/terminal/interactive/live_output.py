@@ -13,9 +13,10 @@ from rich.text import Text
 
 from turnkeeper.clients.python.conversation import Conversation
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import counted, elapsed, one_line
+from turnkeeper.clients.terminal.formatting import elapsed, one_line
 from turnkeeper.clients.terminal.interactive import renderer
 from turnkeeper.clients.terminal.interactive.terminal_style import SPINNER, Sign, TerminalStyle
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.attachments import Attachment, with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage

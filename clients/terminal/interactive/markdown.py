@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnkeeper.clients.terminal.formatting import legible
+from turnkeeper.models.texts.formulas import leave_formulas
 
 INDENT = 2
 
@@ -54,8 +55,9 @@ def _text(cell: RenderableType) -> Text:
     return cell if isinstance(cell, Text) else Text(str(cell))
 
 
-# A terminal can't show HTML, images and link definitions: they stay as plain text.
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable(["image", "reference"])
+# A terminal can't show HTML and link definitions: they stay as plain text.
+_PARSER = leave_formulas(MarkdownIt("commonmark", {"html": False}))
+_PARSER.enable(["strikethrough", "table"]).disable("reference")
 
 
 class ChatMarkdown(Markdown):
@@ -75,6 +77,7 @@ class ChatMarkdown(Markdown):
         super().__init__(safe_text, code_theme="ansi_dark", hyperlinks=False)
         self.parsed = _PARSER.parse(safe_text)
         _make_legible(self.parsed)
+        _show_images_as_links(self.parsed)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         segments = list(super().__rich_console__(console, options))
@@ -89,3 +92,18 @@ def _make_legible(tokens: Sequence[Token]) -> None:
         if token.type == "softbreak":
             token.type = "hardbreak"
         _make_legible(token.children or ())
+
+
+def _show_images_as_links(tokens: Sequence[Token]) -> None:
+    """Replace an image by its words and its address, or only the address."""
+    for token in tokens:
+        token.children = [part for child in token.children or () for part in _as_link(child)]
+
+
+def _as_link(token: Token) -> list[Token]:
+    if token.type != "image":
+        return [token]
+    address = str(token.attrs.get("src", ""))
+    if not token.children:
+        return [Token("text", "", 0, content=legible(address))]
+    return [Token("link_open", "a", 1, attrs={"href": address}), *token.children, Token("link_close", "a", -1)]

@@ -1,6 +1,5 @@
 """Renders parts of turns, notes and errors for rich."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,9 +8,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from turnkeeper.clients.terminal import texts
-from turnkeeper.clients.terminal.formatting import amount, counted, duration, legible, one_line, signature
+from turnkeeper.clients.terminal.formatting import amount, duration, legible, one_line, signature
 from turnkeeper.clients.terminal.interactive.markdown import INDENT, ChatMarkdown
 from turnkeeper.clients.terminal.interactive.terminal_style import MAX_COLUMNS, Sign
+from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, ToolResult, UserStep
@@ -81,7 +81,7 @@ def turn_end(turn: ConversationMessage, number: int) -> list[RenderableType]:
     """Return the turn's error, if it has one, and its duration and usage."""
     milliseconds = turn.processing_time_ms
     time = duration(milliseconds) if milliseconds is not None else ""
-    line = facts([texts.TURN.format(number=number), time, amount(turn.usage)])
+    line = facts([texts.TURN.format(number=number), time, amount(turn.usage, of_tasks=turn.tasks_usage)])
     return [*_error_of(turn), note(line)]
 
 
@@ -111,19 +111,15 @@ def _step_details(step: ModelStep) -> list[RenderableType]:
     if step.interrupted:
         parts.append(note(texts.INTERRUPTED))
     for call in step.tool_calls:
-        parts += [FinishedCall(call), *arguments(call), *_result(call)]
+        parts += [FinishedCall(call), *_arguments(call), *_result(call)]
     return parts
 
 
-def arguments(call: ToolCall, *, style: str = "dim") -> list[RenderableType]:
-    """Return a call's arguments, one a line, up to `MAX_RESULT_CHARS`."""
-    if isinstance(call.args, str):
-        return [_block(call.args, style=style)]
-    # A value's further lines are indented, so that none looks like another argument.
-    lines = [f"{name}: {_value(value)}".replace("\n", "\n    ") for name, value in call.args.items()]
+def _arguments(call: ToolCall) -> list[RenderableType]:
+    """Return a call's arguments as people read them, up to `MAX_RESULT_CHARS`."""
     if call.args_blob:
-        lines.append(texts.ARGUMENTS_SIZE.format(size=counted(call.args_blob.chars, "character")))
-    return [_block("\n".join(lines), style=style)] if lines else []
+        return [_block(texts.ARGUMENTS_SIZE.format(size=counted(call.args_blob.chars, "character")))]
+    return [_block(call.legible_args)] if call.legible_args and call.args else []
 
 
 def _result(call: ToolCall) -> list[RenderableType]:
@@ -172,13 +168,9 @@ def _unbroken(text: Text) -> RenderableType:
     return Group(text)
 
 
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _block(text: str, *, style: str = "dim") -> RenderableType:
+def _block(text: str) -> RenderableType:
     block = legible(text)
     left_out = len(block) - MAX_RESULT_CHARS
     if left_out > 0:
         block = f"{block[:MAX_RESULT_CHARS]}\n{texts.left_out(left_out, 'more character')}"
-    return Padding(Group(Text(block)), (0, 0, 0, 3 * INDENT), style=style)
+    return Padding(Group(Text(block)), (0, 0, 0, 3 * INDENT), style="dim")

@@ -106,3 +106,18 @@ class TerminalStyle:
         except (UnicodeEncodeError, LookupError):
             return text.translate(_ASCII).encode(self.encoding, errors="replace").decode(self.encoding)
         return text
+
+    def exact(self, text: str) -> str:
+        """Return the text with markers for characters that the terminal can't show, so that all stay different.
+
+        >>> TerminalStyle(lambda: 80, encoding="ascii").exact("1 ü")
+        '1 <U+00FC>'
+        """
+        return "".join(char if self._can_show(char) else f"<U+{ord(char):04X}>" for char in text)
+
+    def _can_show(self, char: str) -> bool:
+        try:
+            char.encode(self.encoding)
+        except (UnicodeEncodeError, LookupError):
+            return char.isascii()
+        return True

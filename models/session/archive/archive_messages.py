@@ -73,7 +73,7 @@ class ArchiveOrder(Compact):
 
 
 class ArchiveMoveQuery(Frozen):
-    """Argument of the query `get_archive_move`."""
+    """Argument of the query `internal_archive_move`."""
 
     move: int
 

@@ -49,7 +49,7 @@ def copy_of_first_turns(snapshot: SessionSnapshot, copied: CopiedTurns) -> Copy:
     earlier = context_through(context, copied.count)
     if copied.count == snapshot.transcript.count or _shows_all(context, copied.count):
         return Copy(turns, earlier)
-    summary = next((ref.summary for ref in earlier.view.entries if ref.summary), None)
+    summary = earlier.view.summary
     return copy_with_new_view(snapshot.config, copied, turns=turns, limit=context.limit, summary=summary)
 
 
@@ -77,11 +77,14 @@ def copy_with_new_view(
     transcript = Transcript(TranscriptState(turns=list(turns), archived=first - 1), page_bytes=limits.page_bytes)
     context = ModelContext(ContextState(limit=limit), transcript)
     visible = copied.for_view()
+    newest: ConversationMessage | None = None
     for exported in visible:
-        context.view.append_turn(exported.turn, number=exported.number)
+        retried = newest if newest and newest.is_error and newest.id == exported.turn.retries else None
+        context.view.append_turn(exported.turn, number=exported.number, retried=retried)
+        newest = exported.turn
     texts = _detach(context, [one for one in visible if one.number < first or one.archived_steps], first, limits)
     if summary:
-        context.view.insert_summary(summary, first_n=config.history.preserve_first_n)
+        context.view.insert_summary(summary)
     window = config.history.model_copy(update={"summarize_on_trim": False})
     head = RequestHead(system=config.system_prompt)
     context.evict(window, model=config.model, head=head, max_bytes=limits.view_bytes)
@@ -103,6 +106,7 @@ def start_of_copy(config: SessionInput, copied: CopiedTurns, copy: Copy, *, now:
         created_at=now,
         revision=max((turn.revision for turn in copy.turns), default=0),
         usage=copied.usage,
+        tasks_usage=copied.tasks_usage,
         moved_events=copied.events_before(copy.turns),
         transcript=TranscriptState(turns=copy.turns, archived=copied.count - len(copy.turns)),
         queue=QueueState(

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
 from turnkeeper.models.session.copies.document import ExportedTurn
@@ -30,6 +30,7 @@ class CopiedTurns:
     def __init__(self, window: ConversationHistoryConfig, *, max_bytes: int) -> None:
         self.count = 0
         self.usage = Usage()
+        self.tasks_usage = Usage()
         self.ids: deque[str] = deque(maxlen=REMEMBERED_IDS)
         self.fates: deque[Fate] = deque(maxlen=REMEMBERED_FATES)
         self.events = 0
@@ -48,6 +49,7 @@ class CopiedTurns:
         self.ids.append(turn.id)
         self.fates.append(Fate(id=turn.id, fate="started", turn_id=turn.id, at=turn.timestamp))
         self.usage += turn.usage or Usage()
+        self.tasks_usage += turn.tasks_usage or Usage()
         self.events += self._newest_events
         self._newest_events = count_events(turn)
         if len(self.head) < self._head_turns:

@@ -14,7 +14,7 @@ from itertools import chain, pairwise
 from pydantic import JsonValue, ValidationError
 from pydantic_core import from_json
 
-from turnkeeper.models.context.model_view import ViewRef
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
@@ -42,8 +42,48 @@ MIN_TURNS_BETWEEN = 100
 """Turns after which an id may be another turn's: a session remembers 1,000 ids, of steering prompts too (SES-6)."""
 
 
-def read_document(body: bytes) -> SessionDocument:
+_BEFORE_VALUES = (b",", b"[", b"{")
+"""Outside strings, one of these stands before every value but the first and those of keys, which have a comma."""
+
+_BACKSLASH = ord("\\")
+
+
+def count_values(body: bytes, *, limit: int) -> int:
+    """Return about how many JSON values there are in `body`, without making any; beyond `limit`: any larger number.
+
+    At least as many as there are, and at most twice as many. An empty list has 2 bytes here, and 72 as an object.
+
+    >>> count_values(b'{"a, b": [1, 2, {}]}', limit=10), count_values(b"[[], [], []]", limit=4) > 4
+    (6, True)
+    """
+    count, position = 1, 0
+    while count <= limit:
+        quote = body.find(b'"', position)
+        end = len(body) if quote < 0 else quote
+        count += sum(body.count(mark, position, end) for mark in _BEFORE_VALUES)
+        if quote < 0:
+            return count
+        position = _end_of_string(body, quote)
+    return count
+
+
+def _end_of_string(body: bytes, start: int) -> int:
+    """Return where the string ends whose first quote is at `start`; the end of the body if it doesn't."""
+    position = start + 1
+    while (quote := body.find(b'"', position)) >= 0:
+        first = quote
+        while first > position and body[first - 1] == _BACKSLASH:
+            first -= 1
+        position = quote + 1
+        if (quote - first) % 2 == 0:
+            return position
+    return len(body)
+
+
+def read_document(body: bytes, *, max_values: int) -> SessionDocument:
     """Return the document in `body`, in its form of today. Raises `RejectedError` naming the first wrong field."""
+    if count_values(body, limit=max_values) > max_values:
+        raise RejectedError("invalid", f"body: may have {max_values:,} JSON values.", field="body")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError:
@@ -111,9 +151,10 @@ def _wrong_turns(document: SessionDocument) -> Complaints:
         if not revision <= turn.revision < MAX_COUNT:
             yield f"{field}.turn.revision", f"is less than that of the turn before, or not less than {MAX_COUNT:,}"
         revision = turn.revision
-        for name, number in turn.usage or ():
-            if number is not None and not 0 <= number < MAX_COUNT:
-                yield f"{field}.turn.usage.{name}", f"0 to {MAX_COUNT:,} are allowed"
+        for name, usage in (("usage", turn.usage), ("tasks_usage", turn.tasks_usage)):
+            for part, number in usage or ():
+                if number is not None and not 0 <= number < MAX_COUNT:
+                    yield f"{field}.turn.{name}.{part}", f"0 to {MAX_COUNT:,} are allowed"
         yield from _wrong_steps(field, exported)
 
 
@@ -209,18 +250,20 @@ def _wrong_context(document: SessionDocument) -> Complaints:
         for index, ref in enumerate(refs):
             if ref.messages and (complaint := _wrong_messages(ref.messages)):
                 yield f"context.state.{name}[{index}].messages", complaint
-            if not ref.messages and not ref.summary and 0 < ref.number <= count:
+            if not ref.messages and 0 < ref.number <= count:
                 expected = document.turns[ref.number - 1].turn.id
                 if ref.turn != expected:
                     yield f"context.state.{name}[{index}].turn", f"is not the id of turn {ref.number:,}"
-            last = max((last for _, last in ref.summary.turns), default=0) if ref.summary else ref.number
-            if last > count:
-                yield f"context.state.{name}[{index}]", f"is of turn {last:,}, and the document has {count:,}"
+            if not 0 < ref.number <= count:
+                yield f"context.state.{name}[{index}]", f"is of turn {ref.number:,}, and the document has {count:,}"
+    summary = context.state.view.summary
+    for first, last in summary.turns if summary else []:
+        if not 1 <= first <= last <= count:
+            yield "context.state.view.summary.turns", f"is of turn {last:,}, and the document has {count:,}"
     for number, chars in context.state.cut.items():
         if not 0 <= chars < MAX_COUNT:
             yield f"context.state.cut.{number}", f"0 to {MAX_COUNT:,} are allowed"
-    # Early releases have not noted the numbers of turns, and a summary is of many.
-    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries if ref.number]
+    places = [(ref.number, -1 if ref.step is None else ref.step) for ref in context.state.view.entries]
     if any(later <= earlier for earlier, later in pairwise(places)):
         yield "context.state.view.entries", "must be in the order of turns and steps, and each there once"
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.model_view import ViewRef, ViewState
+from turnkeeper.models.context.model_view import ViewState
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.session.carried_state import SessionFacts
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.session import Session
@@ -49,10 +50,12 @@ def context_through(context: ContextState, count: int) -> ContextState:
 
     A summary that tells of later turns is left out.
     """
-    entries = list(_refs_through(context.view.entries, count))
+    entries, summary = list(_refs_through(context.view.entries, count)), context.view.summary
     seen = {ref.number for ref in entries}
+    if summary and any(last > count for _, last in summary.turns):
+        summary = None
     return ContextState(
-        view=ViewState(entries=entries, segment=context.view.segment + 1),
+        view=ViewState(entries=entries, summary=summary, segment=context.view.segment + 1),
         waiting=list(_refs_through(context.waiting, count)),
         evicted_since=context.evicted_since,
         summaries_failed=context.summaries_failed,
@@ -64,7 +67,6 @@ def context_through(context: ContextState, count: int) -> ContextState:
 
 def _refs_through(refs: Iterable[ViewRef], count: int) -> Iterable[ViewRef]:
     for ref in refs:
-        last = max((last for _, last in ref.summary.turns), default=0) if ref.summary else ref.number
-        if last <= count:
+        if ref.number <= count:
             messages = tuple(message.model_copy(update={"state": None}) for message in ref.messages)
             yield ref.model_copy(update={"state": None, "messages": messages})

@@ -12,20 +12,14 @@ from turnkeeper.models.errors import RejectedError, RejectionReason
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.leaving_fates import LeavingFates
-from turnkeeper.models.session.queue.prompt_row import MAX_ROW_BYTES, PromptRow, RowState, row_bytes, text_bytes
+from turnkeeper.models.session.queue.prompt_row import PromptRow, RowState
 from turnkeeper.models.session.queue.prompts import Fate, FateName, ParkedPrompt, Prompt, QueuedPrompt, QueueView
 from turnkeeper.models.session.queue.recent_fates import RecentFates
 from turnkeeper.models.session.queue.taken_ids import TakenIds
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
-ACCEPTED_TIMES = 10
-"""The session accepts this many times the gateway's maximum, since other clients send too (SES-6)."""
-
 FATES_AT_ONCE = 50
 """Number of waiting fates that starts a move to the archive."""
-
-MAX_JSON_BYTES = 6
-"""Maximum of a character, as JSON: a control character is `\\u001f`."""
 
 REASON_BYTES = 500
 """Maximum of a fate's reason, as JSON."""
@@ -89,39 +83,16 @@ class PromptQueue:
         """Return whether this id was accepted before (SES-6)."""
         return message_id in self.taken_ids or message_id in self.row
 
-    # ---- its limits
+    # ---- its size
 
-    def check_room(self, prompt: Prompt, limits: Limits) -> None:
-        """Raise `RejectedError` if there is no room for the prompt (SES-6)."""
-        self.check_count(limits)
-        # As JSON, since it is carried like that: a control character has six bytes.
-        size = text_bytes(prompt)
-        max_bytes = limits.queued_bytes * ACCEPTED_TIMES
-        if self.row.text_bytes + size > max_bytes or size > limits.queued_bytes:
-            one = f", {limits.queued_bytes:,} of them for one prompt"
-            raise RejectedError(
-                "queue_full",
-                f"The waiting prompts would hold {self.row.text_bytes + size:,} bytes; limits.max_queued_bytes and "
-                f"limits.max_state_bytes allow {max_bytes:,}{one}.",
-            )
-        if self.row.id_bytes + row_bytes(prompt.id) > limits.parked_bytes:
-            raise RejectedError(
-                "queue_full",
-                f"The ids of the {len(self):,} waiting prompts take {self.row.id_bytes:,} bytes; "
-                f"limits.max_state_bytes allows {limits.parked_bytes:,}.",
-            )
+    @property
+    def carried_bytes(self) -> int:
+        return self.taken_ids.bytes + self._fates.bytes + self.leaving.bytes + self.row.carried_bytes
 
-    def check_count(self, limits: Limits) -> None:
-        """Raise `RejectedError` if the maximum number of prompts is waiting (SES-6)."""
-        if len(self) >= limits.max_queued_prompts * ACCEPTED_TIMES:
-            allows = f"limits.max_queued_prompts allows {limits.max_queued_prompts}"
-            sentence = f"{allows}, and the session holds {ACCEPTED_TIMES} times as many"
-            raise RejectedError("queue_full", f"{len(self)} prompts are waiting already; {sentence}.")
-
-    def carried_bytes(self, limits: Limits) -> int:
+    def reserved_bytes(self, limits: Limits) -> int:
         """Return the carried bytes of a full queue with the present ids and fates."""
         memory = self.taken_ids.bytes + self._fates.bytes + min(self.leaving.bytes, limits.leaving_bytes)
-        return memory + self.row.carried_bytes(limits)
+        return memory + self.row.reserved_bytes(limits)
 
     # ---- in and out
 
@@ -133,6 +104,10 @@ class PromptQueue:
     def reject(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
         """Record that a prompt was rejected, and why; its id may be sent again."""
         self._decide(message_id, "rejected", at=at, reason=rejection.message, refusal=rejection.reason)
+
+    def discard_late(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
+        """Record that a prompt came after the session had begun to end."""
+        self._decide(message_id, "discarded", at=at, reason=rejection.message, refusal=rejection.reason)
 
     def start_next(self, *, at: UtcDatetime) -> Prompt:
         """Remove and return the prompt whose turn starts now. Raises `IndexError` if there is none."""
@@ -175,17 +150,9 @@ class PromptQueue:
         for message_id in self.row.clear():
             self._decide(message_id, "discarded", at=at, reason=reason)
 
-    def reject_all(self, rejection: RejectedError, *, at: UtcDatetime) -> None:
-        """Reject all waiting prompts: the session has no room for more turns (SES-15)."""
-        for message_id in self.row.clear():
-            self._reject_accepted(message_id, rejection, at=at)
-
-    def reject_surplus(self, rejection: RejectedError, limits: Limits, *, at: UtcDatetime) -> None:
-        """Reject the last prompts until the others can be carried; parked prompts stay."""
-        while not self.row.fits(limits):
-            self._reject_accepted(self.row.pop_last().id, rejection, at=at)
-
-    def _reject_accepted(self, message_id: str, rejection: RejectedError, *, at: UtcDatetime) -> None:
+    def reject_last(self, rejection: RejectedError, *, at: UtcDatetime) -> None:
+        """Reject the last waiting prompt, for which Temporal has no room (SES-15). Raises `IndexError`."""
+        message_id = self.row.pop_last()
         self.reject(message_id, rejection, at=at)
         self.taken_ids.forget(message_id)
 
@@ -246,16 +213,9 @@ class PromptQueue:
             positions=positions,
             max_prompts=limits.max_queued_prompts,
             max_bytes=limits.queued_bytes,
+            max_prompt_chars=limits.max_prompt_chars,
             next_position=next_position,
-            next_max_chars=0 if next_position is None else self._certain_chars(limits),
         )
-
-    def _certain_chars(self, limits: Limits) -> int:
-        """Return the length up to which a text is accepted, whatever its characters and its prompt's id are."""
-        if self.row.id_bytes + MAX_ROW_BYTES > limits.parked_bytes:
-            return 0
-        room = limits.queued_bytes - self.row.text_bytes - 2  # its quotes
-        return max(0, min(limits.max_prompt_chars, limits.prompt_bytes // 4, room // MAX_JSON_BYTES))
 
     def _visible(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
         """Return the first prompts, without parked ones, with at most `max_bytes` together, but at least one."""

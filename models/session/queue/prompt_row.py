@@ -19,9 +19,6 @@ from turnkeeper.models.session.queue.prompts import ParkedPrompt, Prompt, Prompt
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.wire import Compact, Items
 
-MAX_ROW_BYTES = 148
-"""Maximum of a parked prompt, with the longest id."""
-
 QUEUED_PROMPT_BYTES = 300
 """Size of a waiting prompt without its text, as JSON."""
 
@@ -116,11 +113,16 @@ class PromptRow:
             self._drop(popped[-1].id)
         return popped
 
-    def pop_last(self) -> Prompt:
-        row = next(row for row in (self.behind, self.waiting, self.steering) if row)
-        prompt = row.pop()
+    def pop_last(self) -> str:
+        """Remove the last prompt and return its id. Raises `IndexError` if there is none."""
+        if not self.behind and self.parked:
+            last = self.parked.pop()
+            self.parked_bytes -= last.size
+            self._drop(last.id)
+            return last.id
+        prompt = (self.behind or self.waiting or self.steering).pop()
         self._drop(prompt.id)
-        return prompt
+        return prompt.id
 
     def requeue_steering(self, *, after: int = 0) -> None:
         """Move steering prompts to the head of the queue, behind interrupting ones (SES-7).
@@ -155,7 +157,7 @@ class PromptRow:
     # ---- parking
 
     def fits(self, limits: Limits) -> bool:
-        """Return whether the next run can carry all prompts that are not parked."""
+        """Return whether none of the prompts need to be parked before the next run."""
         count, size = len(self) - len(self.parked), self.text_bytes - self.parked_bytes
         return count <= 1 or (count <= limits.max_queued_prompts and size <= limits.queued_bytes)
 
@@ -278,9 +280,18 @@ class PromptRow:
         """Return the carried bytes of a waiting prompt."""
         return self._sizes[prompt.id] + QUEUED_PROMPT_BYTES
 
-    def carried_bytes(self, limits: Limits) -> int:
-        """Return the carried bytes of a full row, with the references to prompts that are parked or will be."""
-        parked = self.id_bytes if self.parked or not self.fits(limits) else 0
+    @property
+    def carried_bytes(self) -> int:
+        """The carried bytes of the row as it is: texts that are not parked, and all ids."""
+        count, size = len(self) - len(self.parked), self.text_bytes - self.parked_bytes
+        return size + QUEUED_PROMPT_BYTES * count + self.id_bytes
+
+    def reserved_bytes(self, limits: Limits) -> int:
+        """Return the carried bytes of a full row, with the references to prompts that are parked or will be.
+
+        More references than `limits.parked_bytes` don't count: they must not take the room of turns.
+        """
+        parked = min(self.id_bytes, limits.parked_bytes) if self.parked or not self.fits(limits) else 0
         return limits.queued_bytes + QUEUED_PROMPT_BYTES * min(len(self), limits.max_queued_prompts) + parked
 
     def _count_fitting(self, prompts: Iterable[Prompt], *, count: int, size: int) -> int:

@@ -7,12 +7,16 @@ it waits, or has exactly one fate:
                     │  └───► withdrawn    by the user
                     │  └───► discarded    the session ended first
                     └► steering ► steered joined the running turn; if the turn ends first, back to waiting
-                    └───────► rejected    the session is full (SES-15); its id may be sent again
+                    └───────► rejected    Temporal's own limits leave no room (SES-15); its id may be sent again
+    late ──────────────────► discarded    the session had begun to end
     invalid ───────────────► rejected     with the reason; its id may be sent again
+
+Only what is wrong in itself is invalid: no setting of a session takes back what a gateway has accepted (SES-6).
 
 Ids and times are arguments: this module does not depend on Temporal.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
@@ -27,12 +31,15 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.attachment_rules import check_attachments
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
-from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UtcDatetime
+from turnkeeper.models.wire import Compact, Frozen, Items, Strict, UndecodablePayload, UtcDatetime
 
 PromptMode = Literal["enqueue", "interrupt", "steer"]
 """What a prompt does while a turn is running: wait, stop it and start next, or join it (SES-7)."""
 
 FateName = Literal["started", "steered", "withdrawn", "discarded", "rejected"]
+
+WIDEST = Limits()
+"""The limits of a prompt that no session may raise."""
 
 MAX_PROMPT_KEYS = 16
 """A prompt with more keys is rejected unread."""
@@ -46,6 +53,8 @@ class PromptSignal(Strict):
     attachments: Items[Attachment] = Field([], max_length=MAX_ATTACHMENTS, exclude_if=lambda items: not items)
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
+    retries: str | None = Field(None, pattern=ID_PATTERN, exclude_if=lambda turn_id: turn_id is None)
+    """The id of the failed turn that it sends again, whose place it takes for the model if no turn came between."""
 
 
 class Prompt(Compact):
@@ -57,6 +66,7 @@ class Prompt(Compact):
     received_at: UtcDatetime
     sent_at: UtcDatetime | None = None
     mode: PromptMode = "enqueue"
+    retries: str | None = None
 
 
 class Fate(Compact):
@@ -112,32 +122,27 @@ class QueueView(Frozen):
     positions: dict[str, int] = {}
     """Positions in the whole queue, from 1, of the requested ids that are waiting, with parked ones."""
     max_prompts: int = 0
-    """`limits.max_queued_prompts`, which the gateway enforces. The session itself accepts ten times as many."""
+    """`limits.max_queued_prompts`. Only the gateway enforces this limit and the next two, before a prompt is sent."""
     max_bytes: int = 0
     """The same limit for the JSON bytes of all texts."""
+    max_prompt_chars: int = 0
+    """`limits.max_prompt_chars`."""
     next_position: int | None = None
     """Position of a prompt of mode `enqueue` that is sent now; 0: it starts at once.
 
-    Null: it might be rejected, several ids were requested, or the session already has the requested one.
+    Null: the session is ending, several ids were requested, or the session already has the requested one.
     """
-    next_max_chars: int = 0
-    """The session certainly accepts a text of up to this many characters."""
     as_of: Stamp = None
 
 
-def read_prompt(
-    raw: object,
-    *,
-    extra_arguments: int,
-    new_id: str,
-    now: UtcDatetime,
-    limits: Limits,
-) -> Prompt:
+def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime) -> Prompt:
     """Parse the argument of the signal `prompt`. Raises `RejectedError` with a reason for people (SES-5).
+
+    The bounds are absolute: the session's own limits may be lower than those that a gateway has accepted the prompt by.
 
     >>> from datetime import datetime, UTC
     >>> at = datetime(2026, 1, 1, tzinfo=UTC)
-    >>> read_prompt("hello", extra_arguments=0, new_id="p1", now=at, limits=Limits()).text
+    >>> read_prompt("hello", extra_arguments=0, new_id="p1", now=at).text
     'hello'
     """
     if extra_arguments:
@@ -154,7 +159,8 @@ def read_prompt(
         signal = PromptSignal.model_validate(raw)
     except ValidationError as error:
         raise rejection_for(error) from None
-    check_prompt(signal, limits=limits)
+    check_text(signal.text, limits=WIDEST, may_be_blank=bool(signal.attachments))
+    _check_attachments(signal.attachments)
     return Prompt(
         id=signal.id or new_id,
         text=signal.text,
@@ -162,6 +168,7 @@ def read_prompt(
         received_at=now,
         sent_at=signal.sent_at,
         mode=signal.mode,
+        retries=signal.retries,
     )
 
 
@@ -171,15 +178,14 @@ def id_in(raw: object) -> str | None:
     return message_id if isinstance(message_id, str) and is_id(message_id) else None
 
 
-def check_prompt(prompt: PromptSignal, *, limits: Limits) -> None:
-    """Raise `RejectedError` for a text or attachments that the session can't have (SES-5, CTX-16)."""
-    check_text(prompt.text, limits=limits, may_be_blank=bool(prompt.attachments))
-    check_attachments(prompt.attachments)
-    size = json_bytes(prompt.attachments)
-    if size > limits.attachments_bytes:
+def _check_attachments(attachments: Sequence[Attachment]) -> None:
+    """Raise `RejectedError` for attachments that no signal may have (CTX-16)."""
+    check_attachments(attachments)
+    size = json_bytes(attachments)
+    if size > WIDEST.attachments_bytes:
         raise RejectedError(
             "invalid",
-            f"attachments: hold {size:,} bytes as JSON; a signal may have {limits.attachments_bytes:,}. Send the "
+            f"attachments: hold {size:,} bytes as JSON; a signal may have {WIDEST.attachments_bytes:,}. Send the "
             "prompt through the gateway, which stores larger contents.",
             field="attachments",
         )
@@ -233,5 +239,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _json_type(raw: object) -> str:
+    if isinstance(raw, UndecodablePayload):
+        return str(raw)
     names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "an array"}
     return names.get(type(raw), "binary data")

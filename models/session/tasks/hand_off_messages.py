@@ -3,6 +3,7 @@
 from pydantic import JsonValue
 
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tasks.task_input import TextsToCondense
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.task_context import TaskContext
@@ -61,6 +62,7 @@ class PreparedSubTask(Compact):
     """
 
     context: TaskContext | None = None
+    report: HandOffReport | None = None
     to_condense: TextsToCondense | None = None
     attachments: Items[Attachment] = []
     notes: list[str] = []

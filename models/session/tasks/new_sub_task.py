@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from turnkeeper.models.bounds import head_within
 from turnkeeper.models.session.messages import SessionInput, title_of
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.task import prepare_task
+from turnkeeper.models.session.tasks.allowance import Amount, Caps, TaskAllowance
 from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
 from turnkeeper.models.session.tasks.task_input import TaskInput
+from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, TaskNote
 from turnkeeper.models.tasks.history_attachments import has_attachments
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import Inheritance
@@ -23,6 +26,8 @@ class NewSubTask:
     """A recorded sub-task that is about to be started. `notes` says how its inherited history was changed."""
 
     task: SubTask
+    note: TaskNote
+    """For the memo of its workflow."""
     start: SessionInput
     priority: int
     notes: list[str]
@@ -34,48 +39,53 @@ def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> Pr
     Ranking and condensing need an activity, see `needs_activity`; here its policy only cuts.
     """
     presets = session.config.hand_off or HandOffPresets()
-    policy = presets.resolve(request.history_policy)
+    policy = request.policy(presets)
     policy = policy.model_copy(update={"relevant_to": False, "compress": "truncate"})
     inherited = None
     if request.inherits_history:
         inherited = Inheritance(policy).with_older(session.transcript.turns, has_older=session.transcript.archived > 0)
-    request = request.model_copy(update={"history_policy": policy})
+    request = request.model_copy(update={"history_policy": policy, "history": None})
     prepared = prepare_task(
         request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
     )
-    return PreparedSubTask(context=prepared.context, notes=[warning.message for warning in prepared.warnings])
+    return PreparedSubTask(context=prepared.context, report=prepared.report, notes=prepared.notes)
 
 
 def needs_activity(session: Session, request: RunTask) -> bool:
-    """Return whether a history is to be ranked or condensed, or has attachments: the session can't do that itself."""
-    policy, history = (
-        (session.config.hand_off or HandOffPresets()).resolve(request.history_policy),
-        request.conversation_history,
-    )
-    inherits_attachments = request.inherits_history and any(turn.has_attachments for turn in session.transcript.turns)
-    return (
-        has_attachments(history)
-        or inherits_attachments
-        or (history is not None and (policy.ranks or policy.compress == "summarise"))
+    """Return whether the session can't prepare the history of a task itself.
+
+    That is so if it is to be ranked or condensed, has attachments, or is partly in the archive.
+    """
+    policy, transcript = request.policy(session.config.hand_off or HandOffPresets()), session.transcript
+    if not request.inherits_history and request.conversation_history is None:
+        return False
+    if policy.ranks or policy.compress == "summarise" or has_attachments(request.conversation_history):
+        return True
+    inherited = Inheritance(policy).with_older(transcript.turns, has_older=transcript.archived > 0)
+    return request.inherits_history and (
+        not inherited.is_enough or any(turn.has_attachments for turn in transcript.turns)
     )
 
 
 def start_sub_task(session: Session, request: RunTask, *, call_id: str) -> SubTask:
     """Record a task of the running turn as started. Call it only if `SubTasks.rejection` is `None`."""
-    return session.sub_tasks.start(
-        call_id=call_id,
-        title=request.title or title_of(request.description),
-        background=request.background,
-        limits=session.turn_slot.running().limits,
-    )
+    title = request.title or title_of(request.description)
+    return session.sub_tasks.start(call_id=call_id, title=title, background=request.background)
 
 
 def new_sub_task(
-    session: Session, request: RunTask, task: SubTask, prepared: PreparedSubTask, *, seconds_left: float
+    session: Session,
+    request: RunTask,
+    task: SubTask,
+    prepared: PreparedSubTask,
+    *,
+    portion: Amount,
+    seconds_left: float,
 ) -> NewSubTask:
     """Return the input of a recorded task.
 
-    The task has the turn's model, tools and limits, at most the turn's remaining time, and a share of the allowance.
+    The task has the turn's model, tools and limits, at most the turn's remaining time, and a first portion of what the
+    root's turn may use, in place of limits of its own.
     """
     turn = session.turn_slot.running()
     timeout = request.timeout or turn.limits.turn_timeout
@@ -83,7 +93,8 @@ def new_sub_task(
         update={
             "turn_timeout": timeout if request.background else max(1.0, min(timeout, seconds_left)),
             "max_task_depth": max(0, turn.limits.max_task_depth - 1),
-            "max_tasks": task.share,
+            "max_tokens_per_turn": None,
+            "max_cost_per_turn": None,
         }
     )
     start = session.config.model_copy(
@@ -98,13 +109,21 @@ def new_sub_task(
                 parent=session.id,
                 reports=True,
                 background=request.background,
+                allowance=_allowance(session, portion),
                 open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
                 attachments=prepared.attachments,
                 to_condense=prepared.to_condense,
             ),
         }
     )
-    return NewSubTask(task=task, start=start, priority=request.priority_key, notes=list(prepared.notes))
+    note = TaskNote(description=head_within(request.description, DESCRIPTION_BYTES), context=prepared.report)
+    return NewSubTask(task=task, note=note, start=start, priority=request.priority_key, notes=list(prepared.notes))
+
+
+def _allowance(session: Session, portion: Amount) -> TaskAllowance:
+    above = session.allowance.start if session.allowance else TaskAllowance(root=session.id, depth=0)
+    caps = above.caps if session.allowance else Caps.of(session.turn_slot.running().limits)
+    return TaskAllowance(root=above.root, depth=above.depth + 1, caps=caps, portion=portion)
 
 
 def chat_url_of(session: Session, task: SubTask) -> str | None:

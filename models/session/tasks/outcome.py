@@ -1,5 +1,7 @@
 """The outcome of a task, as its workflow's result and as its parent's model reads it (TSK-4, TSK-5)."""
 
+from collections.abc import Sequence
+
 from pydantic import JsonValue
 from pydantic_core import to_json
 
@@ -24,7 +26,7 @@ _RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": 
 class TaskOutcome(Compact):
     """The outcome of a task, in the result of its workflow.
 
-    `tasks_started` counts the tasks below it. With an `answer_blob`, `answer` is only an excerpt, because the store of
+    `usage` is with that of the tasks below it. With an `answer_blob`, `answer` is only an excerpt, because the store of
     large texts could not be read at the end.
     """
 
@@ -35,14 +37,20 @@ class TaskOutcome(Compact):
     error_type: ErrorType | None = None
     usage: CompactUsage = None
     findings: dict[str, JsonValue] | None = None
-    tasks_started: int = 0
 
 
-def tool_result_of(task: SubTask, outcome: TaskOutcome, *, max_chars: int, max_bytes: int) -> ToolResult:
-    """Return the tool result for a task in the foreground, with a long answer cut."""
+def tool_result_of(
+    task: SubTask, outcome: TaskOutcome, *, notes: Sequence[str], max_chars: int, max_bytes: int
+) -> ToolResult:
+    """Return the tool result for a task in the foreground, with a long answer cut.
+
+    `notes` say how the history was changed that it was handed.
+    """
     parts = [outcome.answer or outcome.error or "The task gave no answer."]
     if outcome.findings is not None:
         parts.append(f"Findings: {to_json(outcome.findings).decode()}")
+    if notes:
+        parts.append(history_notes(notes))
     usage = outcome.usage
     used = f" · {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out" if usage else ""
     return ToolResult(
@@ -50,6 +58,11 @@ def tool_result_of(task: SubTask, outcome: TaskOutcome, *, max_chars: int, max_b
         content=bound_text("\n\n".join(parts), max_chars, max_bytes),
         status=_RESULT_STATUS.get(outcome.status, "error"),
     )
+
+
+def history_notes(notes: Sequence[str]) -> str:
+    """Return what a session's model reads of how the history of its task was changed."""
+    return "\n".join(["[The history that the task got:", *notes]) + "]"
 
 
 def result_prompt(task: SubTask, change: TaskChange) -> str:

@@ -1,17 +1,16 @@
-"""The tasks that a session has started, and how many more it may start (TSK-5).
-
-The allowance is divided: a task starts with a share of its parent's `limits.max_tasks`, and returns the unused part
-when it ends. So the limit holds for the whole tree, however many sessions start tasks at the same time.
-"""
+"""The tasks that a session has started (TSK-5). How many a tree may start is counted at its root: `allowance.py`."""
 
 from collections.abc import Callable
 from hashlib import sha256
 
 from pydantic_core import to_json
 
+from turnkeeper.models.ids import PublicId
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.tasks.allowance import MAX_AMOUNT
 from turnkeeper.models.session.tasks.task_state import TaskChange
-from turnkeeper.models.transcript.task_view import FINAL, SubTask, TaskStatus
+from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
+from turnkeeper.models.transcript.trajectory import Usage
 from turnkeeper.models.wire import Compact, Items
 
 MAX_ENDED = 50
@@ -25,10 +24,6 @@ class SubTasksState(Compact):
 
     started: int = 0
     """Number of tasks started so far; the newest task has this number."""
-    spent: int = 0
-    """The spent part of `limits.max_tasks`, including the shares of working tasks."""
-    is_closed: bool = False
-    """Whether the rest of the allowance was returned to the parent."""
     tasks: Items[SubTask] = []
     """All running tasks and the newest of the others, oldest first."""
 
@@ -65,42 +60,38 @@ class SubTasks:
     def carried_bytes(self) -> int:
         return len(to_json(self.state.tasks)) if self.state.tasks else 0
 
-    def rejection(self, limits: Limits) -> str | None:
-        """Return why no further task may be started now, as a sentence for the model; `None` if one may."""
+    def rejection(self, limits: Limits, *, depth: int) -> str | None:
+        """Return why this session may start no further task now, as a sentence for the model; `None` if it may.
+
+        `depth`: how deep below the root of its tree it is.
+        """
         if limits.max_task_depth < 1:
-            return "No task was started: tasks may not be nested deeper (limits.max_task_depth)."
-        if self.state.is_closed or self.state.spent >= limits.max_tasks:
             return (
-                f"No task was started: {limits.max_tasks} tasks, those of tasks included, are all that this session "
-                "may start (limits.max_tasks)."
+                f"No task was started: tasks may be nested {depth + limits.max_task_depth} deep, and this session is "
+                f"at depth {depth} (limits.max_task_depth)."
             )
         if len(self.working) >= limits.max_tasks_at_once:
             return (
-                f"No task was started: {limits.max_tasks_at_once} tasks are running, and no more may at once "
-                "(limits.max_tasks_at_once). Wait until one has ended."
+                f"No task was started: {len(self.working)} tasks of this session are running, of at most "
+                f"{limits.max_tasks_at_once} at once (limits.max_tasks_at_once). Wait until one has ended."
             )
         return None
 
-    def start(self, *, call_id: str, title: str, background: bool, limits: Limits) -> SubTask:
+    def start(self, *, call_id: str, title: str, background: bool) -> SubTask:
         """Record a task as started and return it. Call it only if `rejection` is `None`."""
-        free = limits.max_tasks - self.state.spent - 1
-        share = free // limits.max_tasks_at_once if limits.max_task_depth > 1 else 0
         number = self.state.started + 1
-        task = SubTask(
-            task_id=sub_task_id(self._session_id, number),
-            call_id=call_id,
-            title=title,
-            background=background,
-            share=share,
-        )
-        self._update(
-            started=number, spent=self.state.spent + 1 + share, tasks=_without_oldest([*self.state.tasks, task])
-        )
+        task_id = sub_task_id(self._session_id, number)
+        task = SubTask(task_id=task_id, call_id=call_id, title=title, background=background)
+        self._update(started=number, tasks=_without_oldest([*self.state.tasks, task]))
         return task
+
+    def drop(self, task_id: str) -> None:
+        """Forget a task that may not be started after all."""
+        self._update(tasks=[task for task in self.state.tasks if task.task_id != task_id])
 
     def change(self, change: TaskChange) -> SubTask | None:
         """Record a change of a task. Return the earlier version; `None` if the task is unknown or nothing changed."""
-        before = next((task for task in self.state.tasks if task.task_id == change.task_id), None)
+        before = self.find(change.task_id)
         if before is None:
             return None
         after = before.model_copy(
@@ -112,19 +103,28 @@ class SubTasks:
                 "is_closed": before.is_closed or change.is_closed,
             }
         )
-        returned = 0
-        if change.status in FINAL and before.share:
-            returned = max(0, before.share - change.tasks_started)
-            after = after.model_copy(update={"share": 0})
         if after == before:
             return None
-        tasks = [after if task is before else task for task in self.state.tasks]
-        self._update(spent=self.state.spent - returned, tasks=_without_oldest(tasks))
+        self._replace(after)
         return before
 
-    def end(self, task_id: str, status: TaskStatus, *, tasks_started: int = 0) -> None:
+    def add_usage(self, task_id: str, usage: Usage | None) -> Usage | None:
+        """Note what a task has used in all; return what is new of it. A repeated or earlier sum adds nothing."""
+        task = self.find(task_id)
+        if task is None or usage is None or any(not 0 <= (number or 0) < MAX_AMOUNT for _, number in usage):
+            return None
+        earlier = task.usage or Usage()
+        if usage.tokens <= earlier.tokens and (usage.cost or 0) <= (earlier.cost or 0):
+            return None
+        self._replace(task.model_copy(update={"usage": usage}))
+        return usage - earlier
+
+    def find(self, task_id: str) -> SubTask | None:
+        return next((task for task in self.state.tasks if task.task_id == task_id), None)
+
+    def end(self, task_id: str, status: TaskStatus) -> None:
         """Record that the session of a task has ended, with the final status of the task."""
-        earlier = next((task for task in self.state.tasks if task.task_id == task_id), None)
+        earlier = self.find(task_id)
         if earlier is not None:
             self.change(
                 TaskChange(
@@ -132,7 +132,6 @@ class SubTasks:
                     status=status,
                     percent=earlier.percent,
                     message=earlier.message,
-                    tasks_started=tasks_started,
                     is_closed=True,
                 )
             )
@@ -149,17 +148,15 @@ class SubTasks:
             if not task.background:
                 self.end(task.task_id, "cancelled")
 
-    def close(self) -> None:
-        """Allow no further tasks: the parent gets the rest of the allowance."""
-        if not self.state.is_closed:
-            self._update(is_closed=True)
+    def _replace(self, task: SubTask) -> None:
+        self._update(tasks=_without_oldest([task if one.task_id == task.task_id else one for one in self.state.tasks]))
 
     def _update(self, **fields: object) -> None:
         self.state = self.state.model_copy(update=fields)
         self._on_change()
 
 
-def sub_task_id(session_id: str, number: int | str) -> str:
+def sub_task_id(session_id: str, number: int | str) -> PublicId:
     """Return the id of a session's task (TSK-5). A long one is cut and made unique by a digest.
 
     >>> sub_task_id("s1", 2)
@@ -169,9 +166,9 @@ def sub_task_id(session_id: str, number: int | str) -> str:
     """
     ending = f".task-{number}"
     if len(session_id) + len(ending) <= MAX_ID_CHARS:
-        return session_id + ending
+        return PublicId(session_id + ending)
     digest = sha256(session_id.encode()).hexdigest()[:16]
-    return f"{session_id[: MAX_ID_CHARS - len(ending) - len(digest) - 1]}~{digest}{ending}"
+    return PublicId(f"{session_id[: MAX_ID_CHARS - len(ending) - len(digest) - 1]}~{digest}{ending}")
 
 
 def _without_oldest(tasks: list[SubTask]) -> list[SubTask]:

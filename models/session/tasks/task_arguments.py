@@ -1,17 +1,36 @@
 """The arguments of `run_task` and `report_progress` (TSK-4, TSK-5)."""
 
-from pydantic import ValidationError
+from typing import Literal, Self
+
+from pydantic import ValidationError, model_validator
 
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.queue.prompts import rejection_for
 from turnkeeper.models.session.task import TaskRequest
 from turnkeeper.models.session.tasks.task_state import ProgressReport
+from turnkeeper.models.tasks.history_policy import HandOffPresets, HistoryPolicy
 
 
 class RunTask(TaskRequest):
     """Arguments of `run_task`. With `background`, the caller does not wait for the answer."""
 
+    history: Literal["latest", "relevant", "none"] | None = None
+    """What the task reads of the caller's conversation: the latest messages, those that matter to it, or nothing."""
     background: bool = False
+
+    @model_validator(mode="after")
+    def _check_history(self) -> Self:
+        if self.history is not None and self.conversation_history is not None:
+            raise ValueError("give history or conversation_history, not both")
+        return self
+
+    @property
+    def inherits_history(self) -> bool:
+        return self.history in ("latest", "relevant") or super().inherits_history
+
+    def policy(self, presets: HandOffPresets) -> HistoryPolicy:
+        policy = super().policy(presets)
+        return policy.model_copy(update={"relevant_to": True}) if self.history == "relevant" else policy
 
 
 def read_run_task(args: object) -> RunTask:

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from turnkeeper.models.ids import ID_PATTERN
+from turnkeeper.models.session.tasks.allowance import TaskAllowance
 from turnkeeper.models.tasks.task_context import TaskContext
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.trajectory import BlobRef
@@ -34,6 +35,8 @@ class TaskInput(Compact):
     """Whether the parent, which called `run_task`, gets progress signals."""
     background: bool = False
     """Whether the parent gets the answer by signal, instead of waiting for the workflow's result."""
+    allowance: TaskAllowance | None = None
+    """Of a task that a session has started: what it may use. `None`: the task is the root of a tree of its own."""
     open_seconds: float | None = Field(0, ge=0, le=365 * 86_400)
     """How long the session accepts further prompts after an answer; `None`: until somebody ends it."""
 

@@ -25,10 +25,20 @@ RUN_TASK_SPEC = ToolSpec(
             "success_criteria": _TEXTS,
             "constraints": _TEXTS,
             "relevant_files": _TEXTS,
-            "conversation_history": {
-                "enum": ["inherit"],
-                "description": "inherit: pass on this conversation, shortened.",
+            "related_documentation": _TEXTS,
+            "client_cwd": {"type": "string", "description": "The working directory of the person or program."},
+            "history": {
+                "enum": ["latest", "relevant", "none"],
+                "description": (
+                    "What to pass on of this conversation: its latest messages, shortened; those that matter to the "
+                    "description, from all of it; or none, the default."
+                ),
             },
+            "priority": {
+                "enum": ["P0", "P1", "P2", "P3", "P4"],
+                "description": "P0 is the most urgent, P2 the default.",
+            },
+            "model": {"type": "string", "description": "provider:name; by default that of this turn."},
             "title": {"type": "string", "maxLength": 120},
             "background": {"type": "boolean", "description": "Do not wait for the answer."},
             "timeout": {"type": "number", "minimum": 1, "description": "Seconds that the task may take."},

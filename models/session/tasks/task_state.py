@@ -8,6 +8,7 @@ from pydantic_core import to_json
 from turnkeeper.models.bounds import encodable, is_nested_over
 from turnkeeper.models.limits import MAX_NESTING
 from turnkeeper.models.transcript.conversation import SessionStatus, TurnStatus
+from turnkeeper.models.transcript.model_call import CompactUsage
 from turnkeeper.models.transcript.task_view import CondensedTexts, TaskStatus
 from turnkeeper.models.wire import Compact, Strict
 
@@ -40,8 +41,8 @@ class ProgressReport(Strict):
 class TaskChange(Compact):
     """Argument of the signal `task_changed`: the state of one of the session's tasks.
 
-    `turn` numbers the task's newest turn. `answer` or `error` is set for a background task that has answered.
-    `tasks_started` counts the tasks below it.
+    `turn` numbers the task's newest turn. `answer` or `error` is set for a background task that has answered. `usage`
+    is that of all its turns and of the tasks below it.
     """
 
     task_id: str
@@ -51,7 +52,7 @@ class TaskChange(Compact):
     turn: int = 0
     answer: str | None = None
     error: str | None = None
-    tasks_started: int = 0
+    usage: CompactUsage = None
     is_closed: bool = False
     """Whether the task's session has ended."""
 
@@ -63,7 +64,7 @@ class TaskState(Compact):
     message: str | None = None
     findings: dict[str, JsonValue] | None = None
     reported: TaskChange | None = None
-    """The last change signalled to the parent, without answer and error; `None`: none yet."""
+    """The last change signalled to the parent, without answer, error and usage; `None`: none yet."""
     condensed: CondensedTexts | None = None
     """What became of the long texts of the task's history (CTX-15)."""
 

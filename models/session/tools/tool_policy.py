@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -12,12 +12,22 @@ from turnkeeper.models.wire import MAX_KEYS, few_keys
 ToolDecision = Literal["allow", "ask", "deny"]
 """`ask`: a person decides on each call of the tool."""
 
+_STRICTNESS: Final[tuple[ToolDecision, ...]] = ("allow", "ask", "deny")
+
+ANY_TOOL = "*"
+
+SERVER_SEPARATOR = "__"
+"""Between the name of a server and that of its tool."""
+
 ToolPolicy = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=128)], ToolDecision],
     BeforeValidator(few_keys),
     Field(max_length=MAX_KEYS),
 ]
-"""Tool name patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence."""
+"""Patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence.
+
+`server__tool` has a pattern for the server and one for its tool; any other pattern is for built-in tools. For foreign
+tools, one without a server is only ever a restriction, except `*`, which is for every tool."""
 
 
 def decide(
@@ -29,8 +39,8 @@ def decide(
 ) -> ToolDecision:
     """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
 
-    A foreign tool matches by its name and by `server__name`. Which of the two is its name depends on the tools of other
-    servers; policies must not depend on that.
+    A foreign server chooses the names of its tools, but not its own, which is in the operator's configuration. So a
+    pattern makes a foreign tool's decision milder only if it names the server, or no name at all.
 
     A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
     nobody can be asked, so the default is `deny`.
@@ -42,13 +52,36 @@ def decide(
     ('allow', 'ask')
     >>> decide({"mail__*": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
     'deny'
+    >>> decide({"mail__*": "allow", "send": "allow"}, ToolSpec(name="mail__send", server="evil"))
+    'ask'
+    >>> decide({"send": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
+    'deny'
     >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
     ('deny', 'allow')
     """
-    names = {tool.name, f"{tool.server}__{tool.name}" if tool.server else tool.name}
-    matching = (decision for pattern, decision in policy.items() if any(fnmatchcase(name, pattern) for name in names))
-    decision = next(matching, None) or _default(tool, unattended=unattended)
+    decision, restriction = _default(tool, unattended=unattended), None
+    for pattern, listed in policy.items():
+        if _is_for(pattern, tool):
+            decision = listed
+            break
+        if restriction is None and fnmatchcase(_own_name(tool), pattern):
+            restriction = listed
+    decision = max(decision, restriction or "allow", key=_STRICTNESS.index)
     return "allow" if decision == "ask" and tool.name in allowed else decision
+
+
+def _is_for(pattern: str, tool: ToolSpec) -> bool:
+    """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
+    if pattern == ANY_TOOL or not tool.server:
+        return fnmatchcase(tool.name, pattern)
+    # The name of a server never has two underscores.
+    server, separator, name = pattern.partition(SERVER_SEPARATOR)
+    return bool(separator) and fnmatchcase(tool.server, server) and fnmatchcase(_own_name(tool), name)
+
+
+def _own_name(tool: ToolSpec) -> str:
+    """Return the tool's name at its server: sessions put the server's name before it where several offer the same."""
+    return tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
 
 
 def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:

@@ -9,11 +9,11 @@ use more of it:
     time           wherever the turn waits                            `turn_timeout`
 
 So an answer that goes over budget is still returned: it is paid for. Tokens and cost include all model calls of the
-turn in all its runs, summaries, and failed attempts, by the vendor's count or an estimate. If failed attempts use up
-the budget, the call fails. If usage or price is unknown, a limit can't be checked; the turn then ends as if it were
-reached, since it must not be passed unnoticed.
+turn in all its runs, summaries, failed attempts, by the vendor's count or an estimate, and what its tasks have drawn.
+If failed attempts use up the budget, the call fails. If usage or price is unknown, a limit can't be checked; the turn
+then ends as if it were reached, since it must not be passed unnoticed.
 
-Sessions of releases without limits of tokens and cost have neither, so these checks change nothing in their replays.
+The turn of a task has the portion that the root of its tree has granted, in place of limits of its own (TSK-5).
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,23 @@ from typing import NoReturn
 
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.tasks.allowance import NOTHING, Allowance, Amount, Caps
 from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """The budgets of a turn under `limits`, after it has `spent` some; `model` is for messages."""
+    """The budgets of a turn under `limits`, after it has `spent` some; `model` is for messages.
+
+    `drawn` is what its tasks may use of them. A task also has an `allowance`, of which it has used `used` in all turns.
+    """
 
     limits: Limits
     model: str
     spent: Usage
+    drawn: Amount = NOTHING
+    allowance: Allowance | None = None
+    used: Amount = NOTHING
 
     def check_next_step(self, steps: int) -> None:
         """Raise `TurnFailedError` if the turn has used all its `steps`."""
@@ -44,13 +51,17 @@ class Budgets:
 
     def check_spent(self) -> None:
         """Raise `TurnFailedError` if the turn has spent more tokens or money than allowed."""
-        spent, limits = self.spent, self.limits
+        spent, drawn, limits = Amount.of(self.spent) + self.drawn, self.drawn, self.limits
         if limits.max_tokens_per_turn is not None and spent.tokens > limits.max_tokens_per_turn:
+            of_tasks = f", {drawn.tokens:,} of them for its tasks," if drawn.tokens else ""
             limit = f"{limits.max_tokens_per_turn:,}"
-            _fail_over(f"The turn used {spent.tokens:,} tokens", "max_tokens_per_turn", limit)
-        if limits.max_cost_per_turn is not None and (spent.cost or 0) > limits.max_cost_per_turn:
+            _fail_over(f"The turn used {spent.tokens:,} tokens{of_tasks}", "max_tokens_per_turn", limit)
+        if limits.max_cost_per_turn is not None and spent.cost > limits.max_cost_per_turn:
+            of_tasks = f", {dollars(drawn.cost)} of it for its tasks," if drawn.cost else ""
             limit = dollars(limits.max_cost_per_turn)
-            _fail_over(f"The turn cost {dollars(spent.cost or 0)}", "max_cost_per_turn", limit)
+            _fail_over(f"The turn cost {dollars(spent.cost)}{of_tasks}", "max_cost_per_turn", limit)
+        if self.allowance and (limit_name := self.allowance.used_up(self.used)):
+            self._fail_without_allowance(self.allowance, limit_name)
 
     def check_step(self, usage: Usage | None) -> None:
         """Raise `TurnFailedError` if a limit is passed, or can't be checked, after the newest step.
@@ -58,20 +69,29 @@ class Budgets:
         `usage` is that of the answer alone, without earlier attempts at it.
         """
         self.check_spent()
-        limits = self.limits
-        if limits.max_tokens_per_turn is not None and usage is None:
-            self._fail_unkeepable("max_tokens_per_turn", f"{limits.max_tokens_per_turn:,}", usage)
-        if limits.max_cost_per_turn is not None and (usage is None or usage.cost is None):
-            self._fail_unkeepable("max_cost_per_turn", dollars(limits.max_cost_per_turn), usage)
+        for caps in (Caps.of(self.limits), *([self.allowance.start.caps] if self.allowance else [])):
+            if caps.tokens is not None and usage is None:
+                self._fail_unkeepable("max_tokens_per_turn", f"{caps.tokens:,}", usage)
+            if caps.cost is not None and (usage is None or usage.cost is None):
+                self._fail_unkeepable("max_cost_per_turn", dollars(caps.cost), usage)
 
     def remaining(self) -> dict[str, int | float]:
         """Return the rest of the limited budgets, by their names in `ModelCall`."""
-        spent, limits = self.spent, self.limits
+        spent, own = Amount.of(self.spent) + self.drawn, Caps.of(self.limits)
+        granted = self.allowance.granted if self.allowance else Caps()
+        tokens = [
+            cap - used
+            for cap, used in ((own.tokens, spent.tokens), (granted.tokens, self.used.tokens))
+            if cap is not None
+        ]
+        costs = [
+            cap - used for cap, used in ((own.cost, spent.cost), (granted.cost, self.used.cost)) if cap is not None
+        ]
         remaining: dict[str, int | float] = {}
-        if limits.max_tokens_per_turn is not None:
-            remaining["tokens_left"] = max(0, limits.max_tokens_per_turn - spent.tokens)
-        if limits.max_cost_per_turn is not None:
-            remaining["cost_left"] = max(0.0, round(limits.max_cost_per_turn - (spent.cost or 0), COST_DIGITS))
+        if tokens:
+            remaining["tokens_left"] = max(0, min(tokens))
+        if costs:
+            remaining["cost_left"] = max(0.0, round(min(costs), COST_DIGITS))
         return remaining
 
     def fail_out_of_time(self, *, wait: float | None = None, reason: str = "") -> NoReturn:
@@ -84,6 +104,18 @@ class Budgets:
             why = reason or f"{self.model} is not available now."
             used = f"{why} The turn would have to wait {round(wait, 1):,g} s until the model is asked again,"
         _fail_over(used, "turn_timeout", f"{self.limits.turn_timeout:,g} s")
+
+    def _fail_without_allowance(self, allowance: Allowance, limit: str) -> NoReturn:
+        """Raise `TurnFailedError`: nothing is left of what the tree may use."""
+        start = allowance.start
+        used = f"{self.used.tokens:,} tokens" if limit == "max_tokens_per_turn" else dollars(self.used.cost)
+        tree = f"a turn of session {start.root} and its tasks may use (limits.{limit})"
+        change = _where(limit, "N").replace("{id}", start.root)
+        fail(
+            "budget",
+            f"The task used {used} and is not done, and none are left of the {start.caps.words(limit)} that {tree}: "
+            f"raise it {change}",
+        )
 
     def _fail_unkeepable(self, limit: str, value: str, usage: Usage | None) -> NoReturn:
         if usage is None:

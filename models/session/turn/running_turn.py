@@ -4,26 +4,36 @@ Every change returns the next version of the turn, with which `TurnSlot` replace
 arguments: this module does not depend on Temporal.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Self
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from turnkeeper.models import ids
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import ErrorType, fail
 from turnkeeper.models.limits import Limits
-from turnkeeper.models.session.approvals import APPROVAL_BYTES, ask_for_approval, expire_approval, record_decision
+from turnkeeper.models.session.approvals import (
+    APPROVAL_BYTES,
+    CHANGE_BYTES,
+    MAX_DIFF_BYTES,
+    ask_for_approval,
+    expire_approval,
+    record_decision,
+)
 from turnkeeper.models.session.queue.prompts import Prompt
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.session.turn.budgets import Budgets
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.attachment_contents import json_bytes
+from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
 from turnkeeper.models.transcript.trajectory import (
     ApprovalDecision,
     BlobRef,
+    FileChange,
     ModelStep,
     ReasoningTrajectory,
     Step,
@@ -137,8 +147,14 @@ class RunningTurn(CarriedTurn):
     # ---- its budgets
 
     @property
+    def own_usage(self) -> Usage:
+        """What the turn has used itself, without its tasks."""
+        return (self.message.usage or Usage()) - (self.message.tasks_usage or Usage())
+
+    @property
     def budgets(self) -> Budgets:
-        return Budgets(self.limits, self.model, spent=self.message.usage or Usage())
+        """The turn's own budgets; `Session.budgets` are those with its tasks and its allowance."""
+        return Budgets(self.limits, self.model, spent=self.own_usage)
 
     def with_next_step(self) -> Self:
         return self.model_copy(update={"steps": self.steps + 1})
@@ -149,7 +165,16 @@ class RunningTurn(CarriedTurn):
     def with_usage(self, usage: Usage | None) -> Self:
         return self.with_message(usage=(self.message.usage or Usage()) + usage) if usage else self
 
+    def with_tasks_usage(self, usage: Usage) -> Self:
+        """Return the turn with the usage of tasks added, in both fields."""
+        return self.with_usage(usage).with_message(tasks_usage=(self.message.tasks_usage or Usage()) + usage)
+
     # ---- its bytes; `cap` is the maximum that the session can carry
+
+    @property
+    def prompt_bytes(self) -> int:
+        """JSON bytes of the prompt that it answers."""
+        return len(to_json(self.message.user_message)) + json_bytes(self.message.attachments)
 
     def check_size(self, cap: int, *, archive_error: str | None) -> None:
         """Raise `TurnFailedError` if the turn is larger than `cap`, after its older steps could not be archived."""
@@ -158,9 +183,13 @@ class RunningTurn(CarriedTurn):
             why = f", and the archive could not take its older steps: {archive_error}" if archive_error else "."
             fail("too_large", holds + why)
 
-    def check_room_for_results(self, calls: int, *, asks: bool, cap: int) -> None:
-        """Raise `TurnFailedError` if there is no room for the results of `calls`; `asks`: some need approval."""
+    def check_room_for_results(self, calls: int, *, asks: bool, shows_changes: bool = False, cap: int) -> None:
+        """Raise `TurnFailedError` if there is no room for the results of `calls`.
+
+        `asks`: some need approval; `shows_changes`: of some it shows what they would change in a file.
+        """
         a_result = self.limits.small_text_bytes + RESULT_BYTES + (APPROVAL_BYTES if asks else 0)
+        a_result += self.limits.small_text_bytes + CHANGE_BYTES if shows_changes else 0
         max_results = (cap - self.carried_bytes) // a_result
         if self.carried_bytes + calls * a_result > self.limits.min_turn_bytes and calls > max_results:
             fail(
@@ -187,6 +216,13 @@ class RunningTurn(CarriedTurn):
         share = self.inline_room // max(1, results)
         return max(self.limits.small_text_bytes, min(self.inline_bytes, share))
 
+    def diff_bytes(self, changes: int) -> int:
+        """Return the maximum of a difference, as JSON, when a step shows this many `changes` (AGT-8).
+
+        The results of the step's calls have the same room after it.
+        """
+        return min(MAX_DIFF_BYTES, self.result_inline_bytes(2 * changes))
+
     def oldest_steps(self, *, keep_bytes: int) -> list[Step]:
         """Return the oldest steps beyond `keep_bytes`.
 
@@ -194,7 +230,8 @@ class RunningTurn(CarriedTurn):
         """
         leaving, excess = list[Step](), self.carried_bytes - keep_bytes
         for step in self.message.steps[:-1]:
-            if excess <= 0:
+            # Steering prompts stay with the one before them: they are one message of the replay text.
+            if excess <= 0 and not (leaving and isinstance(step, UserStep)):
                 break
             leaving.append(step)
             excess -= _bytes_of(step)
@@ -295,15 +332,23 @@ class RunningTurn(CarriedTurn):
         """Whether a call waits for a person's decision (AGT-8)."""
         return self.message.status == "awaiting_approval"
 
-    def with_approvals_asked(self, call_ids: Collection[str], *, now: datetime) -> Self:
-        """Ask for decisions on calls, within `limits.approval_timeout`; this stops the turn's clock (AGT-8)."""
+    def with_approvals_asked(
+        self, call_ids: Collection[str], changes: Mapping[str, FileChange] | None = None, *, now: datetime
+    ) -> Self:
+        """Ask for decisions on calls, within `limits.approval_timeout`; this stops the turn's clock (AGT-8).
+
+        `changes`: what some of the calls would change in a file.
+        """
         timeout = self.limits.approval_timeout
-        calls = self.newest_step.tool_calls
+        calls, changes = self.newest_step.tool_calls, changes or {}
         return (
             self._with_tool_calls(
-                ask_for_approval(call, now=now, timeout=timeout) if call.id in call_ids else call for call in calls
+                ask_for_approval(call, now=now, timeout=timeout, change=changes.get(call.id))
+                if call.id in call_ids
+                else call
+                for call in calls
             )
-            ._with_bytes(len(call_ids) * APPROVAL_BYTES)
+            ._with_bytes(len(call_ids) * APPROVAL_BYTES + sum(map(_bytes_of, changes.values())))
             ._with_clock(now)
         )
 
@@ -340,10 +385,12 @@ class RunningTurn(CarriedTurn):
         """Return the message with the turn's answer; with a `blob`, `answer` is an excerpt."""
         return self._ended(now, agent_message=answer, agent_message_blob=blob, status="completed")
 
-    def failed(self, error_type: ErrorType, error: str, *, now: datetime) -> ConversationMessage:
-        """Return the message with the turn's error (SES-10)."""
+    def failed(
+        self, error_type: ErrorType, error: str, *, stop: TurnStop | None = None, now: datetime
+    ) -> ConversationMessage:
+        """Return the message with the turn's error (SES-10); `stop`: who or what stopped it, if it was cancelled."""
         status = "cancelled" if error_type == "cancelled" else "failed"
-        return self._ended(now, error=error, error_type=error_type, status=status)
+        return self._ended(now, error=error, error_type=error_type, stop=stop, status=status)
 
     def _ended(self, now: datetime, **outcome: object) -> ConversationMessage:
         elapsed = round((now - self.message.timestamp).total_seconds() * 1000)
@@ -381,5 +428,5 @@ class RunningTurn(CarriedTurn):
         return self.model_copy(update={"carried_bytes": self.carried_bytes + added})
 
 
-def _bytes_of(part: Step | ToolResult) -> int:
+def _bytes_of(part: Step | ToolResult | FileChange) -> int:
     return len(part.model_dump_json(exclude_defaults=True))

@@ -50,10 +50,15 @@ class TurnSlot:
         return self.turn
 
     def begin(self, turn: RunningTurn) -> None:
-        """Record a turn (SES-2), and append its prompt to the model view."""
+        """Record a turn (SES-2), and append its prompt to the model view.
+
+        If it retries the turn before it, and that has no answer, it takes its place there (CTX-17).
+        """
+        newest = self._transcript.newest
         self._transcript.record(turn.message)
         self.turn = turn
-        self._context.view.append_request(turn.message, number=self._transcript.count)
+        is_retry = newest is not None and newest.is_error and newest.id == turn.message.retries
+        self._context.begin_turn(turn.message, retried=newest if is_retry else None)
 
     def replace_prompt(self, text: str) -> None:
         """Replace the text of a turn's prompt, before the first model request with it."""
@@ -72,7 +77,9 @@ class TurnSlot:
 
     def end(self, message: ConversationMessage) -> None:
         """End the turn; `message` is the turn with its outcome."""
-        self._transcript.replace_newest(message.model_copy(update={"revision": self._raise_revision()}))
+        ended = message.model_copy(update={"revision": self._raise_revision()})
+        self._transcript.replace_newest(ended)
+        self._context.end_turn(ended)
         self.turn = None
 
     # ---- model requests

@@ -142,8 +142,8 @@ async def test_ctx_16_images_and_pdfs_reach_models_that_see_and_the_text_names_t
         ("user document", PAPER.data),
     ]
     assert (
-        "What is it?\n\n[Image: cat.png, image/png, 1 KB]\n\n[Image: https://example.com/cat.png]"
-        "\n\n[File: paper.pdf, application/pdf, 1 KB]"
+        "What is it?\n\n[Image: cat.png, image/png, 70 bytes]\n\n[Image: https://example.com/cat.png]"
+        "\n\n[File: paper.pdf, application/pdf, 68 bytes]"
     ) in texts_sent(body)
 
 
@@ -153,9 +153,9 @@ async def test_ctx_16_code_and_text_files_are_shown_in_a_fence_that_they_cannot_
     body = wire.requests[0].body
     assert media_sent(body) == []
     assert (
-        'What is it?\n\n[Code: a.py, python, 1 KB]\n````python\nprint("""```""")\n````'
-        '\n\n[File: notes.json, application/json, 1 KB]\n```\n{"a": 1}\n```'
-        f"\n\n[File: all.zip, application/zip, 1 KB] {NOT_READ}"
+        'What is it?\n\n[Code: a.py, python, 16 bytes]\n````python\nprint("""```""")\n````'
+        '\n\n[File: notes.json, application/json, 8 bytes]\n```\n{"a": 1}\n```'
+        f"\n\n[File: all.zip, application/zip, 5 bytes] {NOT_READ}"
     ) in texts_sent(body)
 
 
@@ -170,7 +170,7 @@ async def test_agt_4_an_image_of_a_tool_follows_the_results_of_its_step_and_what
     for received in wire.requests:
         assert media_sent(received.body) == [(f"{where} image", IMAGE.data), (f"{where} document", PAPER.data)]
     texts = texts_sent(wire.requests[0].body)
-    assert "saw 0\n\n[Image: cat.png, image/png, 1 KB]" in texts
+    assert "saw 0\n\n[Image: cat.png, image/png, 70 bytes]" in texts
     if isinstance(wire, ChatWire):
         roles = [message["role"] for message in wire.requests[0].body["messages"]]
         assert roles == ["user", "assistant", "tool", "tool", "tool", "user"]
@@ -204,7 +204,7 @@ async def test_agt_4_an_image_of_a_failed_call_follows_the_results_where_an_erro
         body = wire.requests[0].body
     assert media_sent(body) == [("user image", IMAGE.data)]
     assert [block["type"] for block in body["messages"][-1]["content"]] == ["tool_result"] * 2 + ["text", "image"]
-    assert "saw 0\n\n[Image: cat.png, image/png, 1 KB]" in texts_sent(body)
+    assert "saw 0\n\n[Image: cat.png, image/png, 70 bytes]" in texts_sent(body)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ async def test_ctx_16_a_model_that_does_not_see_is_told_the_names(make: Callable
         await ask(wire.provider(), f"p:{model}", *messages)
         body = wire.requests[0].body
     assert media_sent(body) == []
-    assert f"[Image: cat.png, image/png, 1 KB] {NOT_READ}" in texts_sent(body)
-    assert f"[File: paper.pdf, application/pdf, 1 KB] {NOT_READ}" in texts_sent(body)
+    assert f"[Image: cat.png, image/png, 70 bytes] {NOT_READ}" in texts_sent(body)
+    assert f"[File: paper.pdf, application/pdf, 68 bytes] {NOT_READ}" in texts_sent(body)
     assert "print(" in texts_sent(body)
 
 
@@ -280,7 +280,7 @@ async def test_agt_4_a_model_that_refuses_images_is_asked_with_their_names_and_r
         await ask(provider, wire.model, user(LINK, PAPER))
         bodies = [received.body for received in wire.requests]
     assert [len(media_sent(body)) for body in bodies] == [1, 0, 1]  # the PDF was not refused
-    assert f"[Image: cat.png, image/png, 1 KB] {NOT_READ}" in texts_sent(bodies[1])
+    assert f"[Image: cat.png, image/png, 70 bytes] {NOT_READ}" in texts_sent(bodies[1])
     assert "reads no images" in caplog.text
 
 
@@ -303,7 +303,7 @@ async def test_agt_4_a_broken_image_is_named_in_text_and_does_not_stop_the_next_
     # What the vendor has read before is not blamed.
     assert [len(media_sent(body)) for body in bodies] == [1, 2, 1, 1]
     assert all(("user image", IMAGE.data) in media_sent(body) for body in bodies)
-    assert all(f"[Image: broken.png, image/png, 1 KB] {UNREADABLE}" in texts_sent(body) for body in bodies[2:])
+    assert all(f"[Image: broken.png, image/png, 71 bytes] {UNREADABLE}" in texts_sent(body) for body in bodies[2:])
 
 
 async def test_agt_4_where_no_attachment_is_new_all_are_blamed_and_a_refusal_without_any_is_final(wire):
@@ -456,7 +456,7 @@ def test_agt_4_of_too_many_images_the_newest_are_shown(limit: int | None, left: 
     assert memory.show("m", request, session_id="s").learn(refused("too_many", limit=limit), {})
     assert media_shown(memory, request) == left
     assert (
-        "1 KB] (no longer shown: there were more"
+        "71 bytes] (no longer shown: there were more"
         in memory.show("m", request, session_id="s").request.messages[0].content
     )
 

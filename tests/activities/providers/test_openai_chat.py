@@ -177,7 +177,6 @@ def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
         assistant("I look.", Call("c", "look")),
         result("c", "a chair"),
         user("Hurry."),
-        user("Please."),
         head=RequestHead(),
     )
     assert body["messages"] == [
@@ -188,7 +187,7 @@ def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
         },
         {"role": "tool", "tool_call_id": "c", "content": "a chair"},
-        {"role": "user", "content": "Hurry.\n\nPlease."},
+        {"role": "user", "content": "Hurry."},
     ]
 
 

@@ -13,6 +13,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import over_http
 from tests.waiting import BOUND, until
+from turnkeeper.activities.toolbox import server_connection
 from turnkeeper.activities.toolbox.http_server import HttpServer
 from turnkeeper.activities.toolbox.lenient_parser import MAX_MESSAGE_BYTES, NOT_SENT
 from turnkeeper.activities.toolbox.tool_server import ToolServer
@@ -136,6 +137,8 @@ class OddServer:
 
     def __init__(self) -> None:
         self.says: list[bytes] = []
+        self.lists: list[bytes] = []
+        """What is said in place of the list of tools, as long as there is something."""
         self.sessions = 0
         self.calls = 0
         self.headers = b""
@@ -158,6 +161,8 @@ class OddServer:
                 version = message["params"]["protocolVersion"]
                 body = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
                 return result_of(message["id"], body).replace(b"\r\n", b"\r\nMcp-Session-Id: abc\r\n", 1)
+            case "tools/list" if self.lists:
+                return self.lists.pop(0)
             case "tools/list":
                 return result_of(message["id"], {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]})
             case "tools/call":
@@ -190,6 +195,10 @@ LOST = {
     "no UTF-8": http("200 OK", b"\xff\xfe", "Content-Type: application/json"),
     "an answer to another": result_of(4711, ANSWER),
     "an answer to nobody": result_of(None, ANSWER),
+    "an error to another": as_json({"jsonrpc": "2.0", "id": "xxx", "error": {"code": -32603, "message": "no"}}),
+    "an error that is no message": http(
+        "500 Internal Server Error", b'{"detail": "no"}', "Content-Type: application/json"
+    ),
     "half a body": http("200 OK", b'{"jsonrpc": ', "Content-Type: application/json", length=1_000),
     "nothing": b"",
     "no HTTP": b"SSH-2.0-OpenSSH\r\n",
@@ -202,7 +211,11 @@ LOST = {
 
 
 @pytest.mark.parametrize("kind", LOST)
-async def test_agt_7_after_what_is_no_answer_to_a_call_nobody_knows_and_the_next_call_is_answered(odd, kind):
+async def test_agt_7_a_response_that_is_no_answer_is_an_unknown_outcome(odd, kind):
+    """An HTTP server answers a call with what is no answer to it, and the client waits for ever.
+
+    Reported as modelcontextprotocol/python-sdk#1144.
+    """
     odd.says = [LOST[kind], good_answer()]
     async with toolbox_over(odd) as toolbox:
         result = await call(toolbox, "act")
@@ -287,11 +300,23 @@ async def test_agt_7_a_redirect_to_another_server_is_not_followed(odd):
     assert b"Bearer hunter2" in odd.headers
 
 
-async def test_agt_7_a_session_that_the_server_forgot_is_begun_anew_and_the_call_sent_again(odd):
-    odd.says = [http("404 Not Found"), good_answer()]
+@pytest.mark.parametrize("lost_in", ["a list", "a call"])
+async def test_agt_7_a_lost_http_session_is_begun_again(odd, lost_in, monkeypatch):
+    """An HTTP server restarts and doesn't know the session: every call fails until the client is restarted.
+
+    Reported as modelcontextprotocol/python-sdk#1676, modelcontextprotocol/python-sdk#3556, claude-code#62008,
+    modelcontextprotocol/conformance#76.
+    """
+    monkeypatch.setattr(server_connection, "LIST_COUNTS_SECONDS", 0.0 if lost_in == "a list" else BOUND)
+    not_found = http("404 Not Found")
     async with toolbox_over(odd) as toolbox:
+        odd.says = [good_answer()]
+        await call(toolbox, "act")
+        odd.lists = [not_found] if lost_in == "a list" else []
+        odd.says = [*([not_found] if lost_in == "a call" else []), good_answer()]
+        before = odd.sessions
         assert (await call(toolbox, "act")).outcome == "done"
-    assert (odd.sessions, odd.calls) == (2, 2)
+    assert (odd.sessions - before, odd.lists, odd.says) == (1, [], [])
 
 
 async def test_agt_7_a_server_that_forgets_every_session_is_asked_twice_and_no_more(odd):

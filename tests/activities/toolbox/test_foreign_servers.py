@@ -367,9 +367,15 @@ async def test_agt_7_an_answer_that_cannot_be_read_is_told_at_once_and_the_serve
 @pytest.mark.parametrize(
     ("kind", "outcome"), [("no UTF-8", "a\ufffd\ufffdb"), ("NUL", "a\ufffdb"), ("surrogate", "a\ufffdb")]
 )
-async def test_agt_7_a_text_with_what_is_no_text_is_told_without_it(kind, outcome):
+async def test_agt_7_nul_and_half_characters_in_a_result_are_replaced(kind, outcome):
+    """Half a character in a tool's result ends the connection or the conversation.
+
+    Reported as claude-code#86560, opencode#17758, openclaw#7275.
+    """
     async with configured(a=program()) as toolbox:
+        first = await pid_of(toolbox)
         assert (await call(toolbox, "text", kind=kind)).outcome == outcome
+        assert await pid_of(toolbox) == first
 
 
 async def test_ctx_14_a_huge_answer_is_cut():
@@ -408,10 +414,24 @@ async def test_agt_6_what_is_left_out_of_a_list_is_logged(flag, caplog):
 
 
 @pytest.mark.parametrize("flag", ["endless", "circling"])
-async def test_agt_6_a_list_without_an_end_is_read_so_far_and_logged(flag, caplog):
+async def test_agt_6_an_endless_tool_list_is_bounded_and_logged(flag, caplog):
+    """`nextCursor` never ends, and neither does the listing of the tools.
+
+    Reported as codebase-memory-mcp#1247.
+    """
     async with configured(a=program(flag)) as toolbox:
-        assert len(await names(toolbox)) <= server_connection.MAX_PAGES + 1
+        listed = await names(toolbox)
+        assert len(set(listed)) == len(listed) <= server_connection.MAX_PAGES + 1
     assert "tools of 'a' are left out: its list has no end" in caplog.text
+
+
+async def test_agt_6_every_page_of_a_tool_list_is_read():
+    """Only the first page of `tools/list` is read, and the other tools are missing.
+
+    Reported as vercel/ai#19240, Factory#7, kimi-code#3757.
+    """
+    async with configured(a=program("pages")) as toolbox:
+        assert await names(toolbox) == sorted(f"tool_{number}" for number in range(120))
 
 
 async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_tools_away(caplog):

@@ -26,7 +26,7 @@ from turnkeeper.api.ai_sdk.streams import TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
-from turnkeeper.api.problem_texts import SILENT_WORKER_NOTICE
+from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE, SILENT_WORKER_NOTICE
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -225,6 +225,69 @@ async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncCl
     unknown = await http.post("/api/chat", json=posted(answered(decided())))
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
     assert env.tools.calls == []
+
+
+async def waiting_mail(env: Environment) -> tuple[DrivenSession, dict[str, Any]]:
+    """A session whose turn m1 waits for a decision, and the answer in which it was approved on a page."""
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("Sent."), says("Second.")]
+    session = await env.start()
+    await session.prompt(id="m1", text="write to bob")
+    (pending,) = await session.awaited_approvals()
+    return session, answered(decided(id=f"{pending.call_id}:{pending.args_digest}"))
+
+
+async def test_agt_8_a_decision_behind_a_newer_message_counts(http: AsyncClient, env: Environment) -> None:
+    session, approved = await waiting_mail(env)
+    body = posted(user(), approved, user("and then?", id="m2"), id=session.handle.id)
+    answer = await http.post("/api/chat", json=body)
+    assert answer.status_code == 200
+    turns = await session.idle(turns=2)
+    assert [turn.agent_message for turn in turns] == ["Sent.", "Second."]
+    assert [call.args for call in env.tools.calls] == [{"to": "bob"}]
+    assert turns[0].steps[0].tool_calls[0].approval.decision == "approve"
+    # It stays in the page's messages, and is in nobody's way.
+    again = posted(user(), approved, user("more", id="m3"), id=session.handle.id)
+    assert (await http.post("/api/chat", json=again)).status_code == 200
+
+
+async def test_agt_8_a_decision_behind_a_newer_message_may_conflict(http: AsyncClient, env: Environment) -> None:
+    env.tools.gate.close()
+    session, approved = await waiting_mail(env)
+    (pending,) = await session.awaited_approvals()
+    await session.decide(pending, "approve")
+    await env.tools.gate.until_arrived(1)
+    rejected = json.loads(json.dumps(approved))
+    rejected["parts"][0]["approval"]["approved"] = False
+    body = posted(user(), rejected, user("and then?", id="m2"), id=session.handle.id)
+    answer = await http.post("/api/chat", json=body)
+    assert (answer.status_code, problem_of(answer)) == (409, "not-awaiting-approval")
+    assert (await session.state()).queue_length == 0
+    env.tools.gate.open()
+    await session.idle(turns=1)
+    assert (await http.post("/api/chat", json=body)).status_code == 200  # now that turn is over
+
+
+@pytest.mark.parametrize(
+    "old", [None, 7, {"role": "assistant", "parts": [{"state": "approval-responded"}]}, answered(decided(id="policy"))]
+)
+def test_api_1_old_messages_that_are_wrong_are_not_in_the_way(old: Any) -> None:
+    body = PostChat.model_validate(posted(old, user()))
+    assert list(body.decided_before.known_decisions() if body.decided_before else ()) == []
+
+
+async def test_agt_8_the_stream_of_a_queued_message_names_the_decision(url: str, env: Environment) -> None:
+    session, _ = await waiting_mail(env)
+    async with (
+        asyncio.timeout(BOUND),
+        AsyncClient(base_url=url) as client,
+        client.stream("POST", "/api/chat", json=posted(user(id="m2"), id=session.handle.id)) as stream,
+    ):
+        async for line in stream.aiter_lines():
+            if line.startswith("data: "):
+                break
+    chunk = json.loads(line.removeprefix("data: "))
+    assert (chunk["type"], chunk["data"]["text"]) == ("data-notice", DECISION_AWAITED_NOTICE)
 
 
 async def test_ses_6_a_full_queue_is_said_before_the_stream_begins(http: AsyncClient, env: Environment) -> None:

@@ -21,7 +21,7 @@ from tests.api.conftest import SessionRequests, served
 from tests.api.mcp.client import mcp_client
 from tests.harness import TASK_SECONDS, Environment, Gate
 from tests.waiting import BOUND, until
-from turnkeeper.api.auth import credentials, keys, oidc
+from turnkeeper.api.auth import credentials, keys, oidc, recent_lookups
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import LOCAL
@@ -81,7 +81,7 @@ async def browser(address: str) -> AsyncIterator[httpx.AsyncClient]:
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look keys up at once, and check open requests often. The tests that need it start their own gateway."""
     monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.05)
-    monkeypatch.setattr(keys, "CACHE_SECONDS", 0.01)
+    monkeypatch.setattr(recent_lookups, "CACHE_SECONDS", 0.01)
 
 
 async def test_api_4_the_page_logs_in_with_a_key_that_no_script_can_read_and_logs_out(
@@ -103,6 +103,68 @@ async def test_api_4_the_page_logs_in_with_a_key_that_no_script_can_read_and_log
     assert (await browser.post("/workflow")).status_code == 403
     assert (await browser.post("/logout")).status_code == 204
     assert (await browser.get("/workflow")).status_code == 401
+
+
+async def test_api_4_a_cookie_has_no_key_and_is_of_no_use_after_the_logout(
+    browser: httpx.AsyncClient, settings: Settings
+) -> None:
+    key = await key_of(settings, READER)
+    answer = await browser.post("/login", json={"key": key})
+    (cookie,) = SimpleCookie(answer.headers["set-cookie"]).values()
+    assert cookie.key == f"turnkeeper_{browser.base_url.port}"
+    assert not any(part in answer.headers["set-cookie"] for part in key.split("_")[1:])
+    assert cookie.value.encode() not in (settings.state_dir / "archive.db").read_bytes()
+    stolen = {"Cookie": f"{cookie.key}={cookie.value}"}
+    async with httpx.AsyncClient(base_url=browser.base_url) as thief:
+        assert (await thief.get("/workflow", headers=stolen)).status_code == 200
+        assert (await browser.post("/logout")).status_code == 204
+        assert (await thief.get("/workflow", headers=stolen)).status_code == 401
+        # Neither is a key a cookie, nor the cookie's token a key.
+        assert (await thief.get("/workflow", headers={"Cookie": f"{cookie.key}={key}"})).status_code == 401
+        assert (await thief.get("/workflow", headers={"Authorization": f"Bearer {cookie.value}"})).status_code == 401
+
+
+async def test_api_4_a_login_ends_with_its_key_within_a_second(
+    quick_checks: None, temporal: Client, shared_env: Environment, settings: Settings
+) -> None:
+    key = await key_of(settings, READER)
+    async with (
+        served(temporal, settings, partials=shared_env.partials) as url,
+        httpx.AsyncClient(base_url=url, headers={"Origin": url}) as browser,
+        Stores.of(settings) as stores,
+    ):
+        assert (await browser.post("/login", json={"key": key})).status_code == 200
+        assert (await browser.get("/workflow")).status_code == 200
+        await stores.api_keys.revoke(key.split("_")[1], now=datetime.now(UTC))
+
+        async def is_refused() -> bool:
+            return (await browser.get("/workflow")).status_code == 401
+
+        assert await until(is_refused)
+
+
+async def test_api_4_a_login_by_token_ends_with_the_token_which_is_in_no_cookie(
+    temporal: Client, shared_env: Environment, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "LEEWAY_SECONDS", 0)
+    with running_issuer() as issuer:
+        auth = AuthSettings(oidc=OidcSettings(issuer=issuer.url, audience=AUDIENCE))
+        by_token = settings.model_copy(update={"auth": auth})
+        async with (
+            served(temporal, by_token, partials=shared_env.partials) as url,
+            httpx.AsyncClient(base_url=url, headers={"Origin": url}) as browser,
+        ):
+            ends_at = int(time.time()) + 2
+            token = issuer.token(exp=ends_at, role="writer")
+            answer = await browser.post("/login", json={"key": token})
+            assert answer.json()["caller"]["role"] == "writer"
+            assert not any(part in answer.headers["set-cookie"] for part in token.split("."))
+
+            async def is_refused() -> bool:
+                return (await browser.get("/workflow")).status_code == 401
+
+            assert await until(is_refused)
+            assert time.time() >= ends_at
 
 
 async def test_api_4_a_page_of_another_site_cannot_log_in_or_use_the_cookie(
@@ -447,7 +509,7 @@ async def test_api_4_what_is_open_is_checked_although_the_store_fails_for_a_key_
     monkeypatch.setattr(credentials, "RECHECK_SECONDS", 0.01)
     settings = Settings(state_dir=tmp_path, auth={"keys": True})
     store = FailingKeys()
-    authenticator = Authenticator(settings.auth, store)
+    authenticator = Authenticator(settings.auth, store, store)
     async with authenticator.running(), asyncio.timeout(BOUND):
         identities = [Identity(LOCAL, key_id=key_id) for key_id in ("hanging", "failing", "revoked")]
         with contextlib.ExitStack() as stack:
@@ -468,7 +530,7 @@ async def test_api_4_a_stream_ends_with_its_key_also_while_keys_cannot_be_read(
         _, key = await stores.api_keys.create(
             tenant="", user=None, role="reader", now=datetime.now(UTC), expires_at=ends_at
         )
-        authenticator = Authenticator(settings.auth, stores.api_keys)
+        authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins)
         identity = await authenticator.verify(key)
         monkeypatch.setattr(stores.api_keys, "find", FailingKeys().find_nothing)
         async with authenticator.running():

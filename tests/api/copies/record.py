@@ -9,7 +9,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from tests.api.conftest import gateway
@@ -17,6 +16,7 @@ from tests.api.copies.rich_sessions import exported, rich_session
 from tests.harness import environment
 from turnkeeper.models.session.copies.document import VERSION
 from turnkeeper.workflows import search_attributes
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 EXPORTS = Path(__file__).with_name("exports")
 
@@ -26,7 +26,7 @@ async def record() -> None:
     async with (
         await WorkflowEnvironment.start_local(
             dev_server_existing_path=binary,
-            data_converter=pydantic_data_converter,
+            data_converter=DATA_CONVERTER,
             search_attributes=search_attributes.ALL,
         ) as server,
         environment(server.client) as env,

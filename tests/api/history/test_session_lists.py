@@ -335,3 +335,26 @@ async def test_api_1_comparisons_go_on_after_any_error(
         await repair.close()
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert error.name == index_repair.__name__
+
+
+async def test_api_1_temporals_own_list_finds_a_word_in_any_normal_form(temporal: Client) -> None:
+    """F13: what macOS pastes has another normal form than what people type."""
+    user = f"u-{uuid4().hex[:12]}"
+    handle = await temporal.start_workflow(
+        "AgenticAIWorkflow",
+        SessionInput(user=user),
+        id=f"by-hand-{uuid4()}",
+        task_queue="nobody",
+        memo={"title": "Crème brûlée"},
+        search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.USER, user)]),
+    )
+    try:
+
+        async def ids(text: str) -> list[str]:
+            page = await list_sessions(temporal, tenant="", user=user, text=text)
+            return [row.workflow_id for row in page.sessions]
+
+        assert await until(lambda: ids("cre\u0300me BRU\u0302LE\u0301E")) == [handle.id]
+        assert await ids("custard") == []
+    finally:
+        await handle.terminate()

@@ -14,7 +14,7 @@ from starlette.types import Message
 from tests.api.conftest import served
 from tests.harness import BOUND, DrivenSession
 from turnkeeper.api.app import create_app
-from turnkeeper.models.settings.settings import Settings
+from turnkeeper.models.settings.settings import AuthSettings, Settings
 
 NOT_IN_THE_SCHEMA = ["/", "/static/page.js", "/static/nothing.js", "/docs", "/redoc", "/openapi.json", "/nowhere"]
 EXEMPT = ["/healthz", "/readyz"]
@@ -115,6 +115,28 @@ async def test_api_4_programs_and_the_page_itself_get_through_on_every_route(
             assert answer.status_code != 403, (method, path)
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "forwarded", "Via", "X-Real-IP", "X-Forwarded-Host"])
+async def test_api_4_without_keys_a_proxied_request_is_refused_with_the_fix(app: FastAPI, header: str) -> None:
+    async with client_of(app) as http:
+        for method, path in operations(app):
+            answer = await http.request(method, path, headers={header: "203.0.113.7"})
+            if path in EXEMPT:
+                assert answer.status_code != 403, (method, path)
+            else:
+                assert answer.status_code == 403, (method, path)
+                assert method == "HEAD" or problem_of(answer) == "proxied"
+        detail = (await http.get("/workflow", headers={header: "203.0.113.7"})).json()["detail"]
+    assert header.lower() in detail
+    assert "auth.keys=true" in detail
+
+
+async def test_api_4_with_keys_a_proxied_request_is_answered(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, auth=AuthSettings(keys=True))
+    async with client_of(create_app(settings)) as http:
+        answer = await http.get("/", headers={"X-Forwarded-For": "203.0.113.7", "Via": "1.1 proxy"})
+    assert answer.status_code == 200
+
+
 async def test_api_4_a_foreign_page_embeds_nothing_and_may_link_to_the_page(app: FastAPI) -> None:
     async with client_of(app) as http:
         for kind in ("empty", "image", "script", "style", "iframe", "object"):
@@ -191,7 +213,7 @@ WIRE_REQUESTS = [
     ("GET / HTTP/1.1\r\nHost:\r\n", 403),
     ("GET / HTTP/1.1\r\nHost: user@localhost\r\n", 403),
     ("GET / HTTP/1.1\r\nHost: localhost, rebind.example\r\n", 403),
-    ("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: rebind.example\r\n", 200),
+    ("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Host: rebind.example\r\n", 403),
     ("GET / HTTP/1.1\r\nHost: rebind.example\r\nX-Forwarded-Host: localhost\r\n", 403),
     ("GET http://localhost/ HTTP/1.1\r\nHost: rebind.example\r\n", 403),
     (

@@ -3,20 +3,22 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
 from temporalio.client import Client
 
 from tests.api.conftest import served
-from tests.api.waits import until_not
 from tests.harness import BOUND, TASK_SECONDS, Environment
-from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, ConnectionBounds
+from tests.waiting import until
+from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, BoundedConfig, ConnectionBounds
 from turnkeeper.models.settings.settings import Settings
 
 QUICK = ConnectionBounds(head_seconds=1, body_seconds=1, max_connections=500)
@@ -261,23 +263,80 @@ async def test_api_4_a_head_without_an_end_is_refused(impatient: str) -> None:
         assert problem_or_reset(await connection.rest()) in ("head-too-large", RESET)
 
 
-async def test_api_4_one_connection_too_many_is_told_so_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
-    bounds = ConnectionBounds(head_seconds=BOUND, body_seconds=BOUND, max_connections=3)
-    async with served(None, Settings(state_dir=tmp_path), bounds=bounds) as url:
-        async with connected(url, 3) as connections:
-            for connection in connections:
-                connection.send(WHOLE)
+@dataclass
+class CrowdedServer:
+    """A server that accepts few connections."""
+
+    url: str = ""
+    pending: int = 0
+    """Requests for `/wait` that are not answered yet."""
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def crowded(connections: int) -> AsyncIterator[CrowdedServer]:
+    crowd = CrowdedServer()
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/wait":
+            crowd.pending += 1
+            await crowd.may_answer.wait()
+        await JSONResponse({})(scope, receive, send)
+
+    bounds = ConnectionBounds(head_seconds=BOUND, body_seconds=BOUND, max_connections=connections)
+    config = BoundedConfig(answer, bounds, port=0, log_config=None, lifespan="off", timeout_keep_alive=int(BOUND))
+    server = uvicorn.Server(config)
+    # Signals stay pytest's.
+    serving = asyncio.create_task(server._serve())
+    await until(lambda: server.started)
+    try:
+        crowd.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield crowd
+    finally:
+        crowd.may_answer.set()
+        server.should_exit = True
+        await serving
+
+
+@pytest.mark.parametrize("waiting", [b"", WHOLE, HALF_A_HEAD, WHOLE + HALF_A_HEAD, HALF_A_BODY], ids=range(5))
+async def test_api_4_connections_that_wait_for_their_clients_keep_nobody_out(waiting: bytes) -> None:
+    async with crowded(5) as crowd, connected(crowd.url, 5) as strangers, AsyncExitStack() as more:
+        for connection in strangers:
+            connection.send(waiting)
+            if waiting.startswith(WHOLE):
                 assert (await connection.answer())[0] == 200
-                connection.send(HALF_A_HEAD)
-            async with connected(url) as (fourth,):
-                assert problem(await fourth.rest()) == "too-many-connections"
-            connections[0].send(b"x\r\n\r\n")
-            assert (await connections[0].answer())[0] == 503  # Temporal can't be reached: the connection serves
-        async with httpx.AsyncClient(base_url=url) as http:
-            assert (await until_not(503, partial(http.get, "/healthz"))).status_code == 200
+        for _ in range(10):
+            (client,) = await more.enter_async_context(connected(crowd.url))
+            client.send(WHOLE)
+            assert (await client.answer())[0] == 200
+
+
+async def test_api_4_idle_connections_make_room_before_requests_that_arrive() -> None:
+    async with crowded(2) as crowd, connected(crowd.url, 2) as (uploading, idle):
+        uploading.send(HALF_A_BODY)
+        idle.send(WHOLE)
+        assert (await idle.answer())[0] == 200
+        async with connected(crowd.url) as (client,):
+            assert await idle.rest() == b""
+            client.send(WHOLE)
+            assert (await client.answer())[0] == 200
+            uploading.send(b"x" * 990)
+            assert (await uploading.answer())[0] == 200
+
+
+async def test_api_4_one_connection_too_many_is_told_so_while_all_others_are_answered() -> None:
+    async with crowded(3) as crowd, connected(crowd.url, 3) as connections:
+        for connection in connections:
+            connection.send(WHOLE.replace(b"/healthz", b"/wait"))
+        await until(lambda: crowd.pending == 3)
+        async with connected(crowd.url) as (fourth,):
+            assert problem(await fourth.rest()) == "too-many-connections"
+        crowd.may_answer.set()
+        for connection in connections:
+            assert (await connection.answer())[0] == 200
+        async with connected(crowd.url) as (fourth,):
+            fourth.send(WHOLE)
+            assert (await fourth.answer())[0] == 200
 
 
 async def test_api_4_long_polls_and_event_streams_take_longer_than_any_request_may(

@@ -105,6 +105,10 @@ async def test_api_1_one_who_comes_while_something_waits_is_told_after_the_first
 async def test_agt_5_what_the_model_writes_is_shown_and_never_after_its_step(
     http: httpx.AsyncClient, env: Environment
 ) -> None:
+    """A page that is reloaded in mid-answer lacks the text from before the reload.
+
+    Reported as open-webui#29596, dify#35307, epam/ai-dial-chat#8684.
+    """
     rest = Gate(is_open=False)
     env.vendor.script = [[Delta("respond", "Hel"), Delta("respond", "lo"), rest, says("Hello")]]
     session = await started(http, "hi")

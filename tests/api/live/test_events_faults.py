@@ -14,7 +14,6 @@ from uuid import uuid4
 import httpx
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
@@ -33,6 +32,7 @@ from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_api_1_a_stream_outlives_temporal(
     temporal: Client, env: Environment, tmp_path: Path, product_bounds: None
 ) -> None:
     async with Relay(temporal.service_client.config.target_host) as relay:
-        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
         async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))
@@ -136,7 +136,7 @@ async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
 ) -> None:
     """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
     async with Relay(temporal.service_client.config.target_host) as relay:
-        client = await Client.connect(relay.address, data_converter=pydantic_data_converter)
+        client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
         async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))

@@ -2,17 +2,30 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-from httpx import AsyncClient
+from httpx import AsyncClient, Response
 
+from tests.api.conftest import gateway
+from tests.api.waits import until_not
 from tests.harness import BOUND, Environment
 from tests.waiting import run_other_tasks, until
-from turnkeeper.api.live.delivered_forms import FORM_SECONDS, UNCLEAR_SECONDS, DeliveredForms, Form
+from turnkeeper.api.live.poller import UNCLEAR_SECONDS, _News, without_old_repeats
+from turnkeeper.api.live.shared_reader import UpdateEvent
 from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
+from turnkeeper.models.session.messages import UpdatesRequest
+from turnkeeper.models.transcript.conversation import (
+    ConversationMessage,
+    ConversationUpdate,
+    SessionStatus,
+    TurnStatus,
+)
 
 SHORT = 0.4
 """Seconds; a poll that is held takes at least so long."""
@@ -81,21 +94,127 @@ async def test_ses_12_an_etag_names_the_cursor_and_the_limit_too(http: AsyncClie
             assert answer.status_code == (304 if other == etag else 200)
 
 
-async def test_ses_12_a_client_that_knows_only_the_last_message_is_held_until_something_is_new(
-    http: AsyncClient,
+def ended_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all turns that have ended count as ended long ago."""
+    monkeypatch.setattr("turnkeeper.api.live.poller.REPEAT_SECONDS", -60.0)
+
+
+async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(
+    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await answered(http, "one")
+    ended_long_ago(monkeypatch)
     first = update_of((await poll(http, session))[0])
     cursor = {"last_seen_message_id": first["last_seen_message_id"]}
-    for _ in range(2):
-        answer, took = await poll(http, session, wait=SHORT, **cursor)
-        assert took >= SHORT
-        assert update_of(answer)["new_messages"] == []
+    for wait in ({}, {"wait": SHORT}):
+        answer, took = await poll(http, session, **wait, **cursor)
+        assert took >= wait.get("wait", 0)
+        assert (update_of(answer)["new_messages"], update_of(answer)["updated_messages"]) == ([], [])
     waiting = asyncio.create_task(poll(http, session, wait=50, **cursor))
     await http.post(f"/workflow/{session}/prompt?wait=60", json={"message": "two"})
     async with asyncio.timeout(BOUND / 2):
         answer, _ = await waiting
-    assert [turn["user_message"] for turn in update_of(answer)["new_messages"]] == ["two"]
+    update = update_of(answer)
+    assert [turn["user_message"] for turn in update["new_messages"]] == ["two"]
+    assert [turn["id"] for turn in update["updated_messages"]] == ["p0"]  # for a client that was away
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def turn_of(status: TurnStatus, *, ended_ago: float = 0) -> ConversationMessage:
+    return ConversationMessage(
+        id="p1",
+        timestamp=NOW,
+        user_message="hi",
+        user_timestamp=NOW,
+        agent_message=None if status == "processing" else "Hello.",
+        agent_timestamp=None if status == "processing" else NOW - timedelta(seconds=ended_ago),
+        status=status,
+        revision=7,
+    )
+
+
+def event_of(
+    turn: ConversationMessage | None, *, status: SessionStatus = "idle", new: Sequence[ConversationMessage] = ()
+) -> UpdateEvent:
+    return UpdateEvent(
+        ConversationUpdate(
+            new_messages=list(new),
+            updated_messages=[turn] if turn else [],
+            is_processing=False,
+            current_message_id=None,
+            last_seen_message_id="p1",
+            revision=9,
+            reset=False,
+            has_more=False,
+            status=status,
+            queue_length=0,
+        )
+    )
+
+
+RUNNING, ENDED, OLD = turn_of("processing"), turn_of("completed", ended_ago=4), turn_of("completed", ended_ago=6)
+
+
+@pytest.mark.parametrize(
+    ("turn", "fields", "is_repeated"),
+    [
+        (RUNNING, {}, True),
+        (ENDED, {}, True),
+        (OLD, {}, False),
+        (OLD, {"new": [turn_of("processing")]}, True),
+        (OLD, {"since_revision": 3}, True),
+    ],
+    ids=["running", "ended just now", "ended long ago", "with something new", "with a revision"],
+)
+def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
+    turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
+) -> None:
+    cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
+    event = without_old_repeats(event_of(turn, **fields), cursor, now=NOW)
+    assert event.update.updated_messages == ([turn] if is_repeated else [])
+
+
+@pytest.mark.parametrize(
+    ("first", "event", "seconds"),
+    [
+        (event_of(RUNNING), event_of(RUNNING), UNCLEAR_SECONDS),
+        (event_of(RUNNING), event_of(ENDED), 0),
+        (event_of(ENDED), event_of(ENDED), UNCLEAR_SECONDS),
+        (event_of(ENDED), event_of(None), None),
+        (event_of(None), event_of(None), None),
+        (event_of(None), event_of(None, status="ended"), 0),
+        (event_of(None, status="ended"), event_of(None, status="ended"), UNCLEAR_SECONDS),
+        (event_of(None), event_of(None, new=[RUNNING]), 0),
+    ],
+)
+def test_ses_12_a_client_without_a_revision_waits_a_second_for_a_repeated_turn(
+    first: UpdateEvent, event: UpdateEvent, seconds: float | None
+) -> None:
+    news = _News(UpdatesRequest(last_seen_message_id="p1"), lambda _: False)
+    news.hold_seconds(first)
+    assert news.hold_seconds(event) == seconds
+
+
+async def test_ses_12_the_etag_of_a_deleted_session_does_not_match_its_successor(
+    http: AsyncClient, env: Environment, tmp_path: Path
+) -> None:
+    async with gateway(env.client, env.task_queue, tmp_path) as other:
+        session = await answered(http, "one")
+        first, _ = await poll(http, session)
+        first_etag = first.headers["etag"]
+        # Another gateway deletes the session and starts one with the same id, which comes to the same revision.
+        assert (await other.delete(f"/workflow/{session}")).status_code in (202, 204)
+
+        async def start_again() -> Response:
+            return await other.post("/workflow", json={"id": session})
+
+        await until_not(409, start_again)
+        await other.post(f"/workflow/{session}/prompt?wait=60", json={"message": "one", "id": "p0"})
+        answer, _ = await poll(http, session, etag=first_etag)
+        assert update_of(answer)["revision"] == update_of(first)["revision"]
+        assert answer.headers["etag"] != first_etag
 
 
 async def test_ses_12_a_client_that_knows_only_the_last_message_is_given_its_end_at_once(
@@ -138,31 +257,6 @@ async def test_ses_12_each_of_two_clients_that_know_only_the_last_message_is_giv
             turns: list[Any] = []
             while not (turns and turns[0]["is_complete"]):
                 turns = update_of((await poll(http, session, **cursor))[0])["updated_messages"]
-
-
-def test_ses_12_clients_that_keep_coming_back_for_longer_than_a_minute_are_each_given_the_end() -> None:
-    forms = DeliveredForms()
-    running, ended = (7, False), (8, False)
-
-    def note(form: Form, now: float, *, comes_back: bool = True) -> None:
-        forms.note("s", "p1", form, comes_back=comes_back, now=now)
-
-    def hold_seconds(form: Form, now: float) -> float | None:
-        return forms.hold_seconds("s", "p1", form, now=now)
-
-    for _ in range(2):
-        note(running, 0.0, comes_back=False)
-    for seconds in range(5, 2 * int(FORM_SECONDS) + 5, 5):
-        for after in (0.0, 0.1):
-            assert hold_seconds(running, seconds + after) is None
-            note(running, seconds + after)
-    last = 2 * FORM_SECONDS
-    assert hold_seconds(ended, last + 1) == 0
-    note(ended, last + 1)
-    # The other client comes back: it may be the one that has not seen it.
-    assert hold_seconds(ended, last + 2) == UNCLEAR_SECONDS
-    # Nobody that has seen the older form has come back within the longest wait: nobody is left who wants the newer one.
-    assert hold_seconds(ended, last + FORM_SECONDS + 1) is None
 
 
 async def test_ses_12_a_client_that_knows_only_the_etag_is_held_until_something_is_new(http: AsyncClient) -> None:

@@ -151,8 +151,8 @@ async def test_agt_8_an_approval_is_an_elicitation_that_only_an_answer_that_fits
     task_id, requests = await awaiting(env, client)
     ((key, request),) = requests.items()
     form = form_of(request)
-    assert "Run send_mail" in form["message"]
-    assert '"to": "bob"' in form["message"]
+    assert "Tool: send_mail\nServer: built in\n" in form["message"]
+    assert form["message"].endswith('Arguments:\n  to: "bob"')
     assert form["requestedSchema"]["required"] == ["decision"]
 
     for unfit in UNFIT_ANSWERS:
@@ -225,7 +225,7 @@ async def test_agt_8_an_approval_of_a_task_below_is_asked_for_at_the_task_above(
     env.vendor.answer = mailing_sub_task
     created = await client.create("create_task", description="Tell bob.")
     ((key, request),) = (await client.until(created.task_id, "input_required"))["inputRequests"].items()
-    assert "Run send_mail" in form_of(request)["message"]
+    assert "Tool: send_mail" in form_of(request)["message"]
     assert ".task-1" in form_of(request)["message"]
     approve = {"action": "accept", "content": {"decision": "approve"}}
     await client.request("tasks/update", created.task_id, inputResponses={key: approve})

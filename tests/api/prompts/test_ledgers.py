@@ -18,7 +18,7 @@ from turnkeeper.api.temporal.queue_estimates import (
 )
 from turnkeeper.api.temporal.receipts import are_accepted, early_receipt_of
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.queue.prompts import Fate, PromptSignal, QueueView
+from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
 
 def view_of(
@@ -134,9 +134,9 @@ def test_ses_6_the_tail_is_not_read_while_half_of_the_queue_is_free_even_if_noth
         (view_of(fate_of("a", "rejected")), False),
         (view_of(fate_of("a", "withdrawn")), False),
         (view_of(), False),
-        (view_of(positions={"a": 2}, refusing="queue_full"), False),
+        (view_of(positions={"a": 2}, refusing="ending"), False),
         (view_of(next_position=0), True),
-        (view_of(next_position=0, refusing="queue_full"), False),
+        (view_of(next_position=0, refusing="ending"), False),
     ],
     ids=["waits", "in a turn", "rejected", "withdrawn", "unknown", "others are rejected", "next", "next is rejected"],
 )
@@ -149,19 +149,17 @@ def test_ses_12_only_the_receipt_of_an_accepted_prompt_needs_no_committed_state(
 @pytest.mark.parametrize(
     ("view", "position"),
     [
-        (view_of(next_position=3, next_max_chars=2), 3),
-        (view_of(next_position=0, next_max_chars=2), 0),
-        (view_of(next_position=0, next_max_chars=1), None),
+        (view_of(next_position=3), 3),
+        (view_of(next_position=0), 0),
         (view_of(positions={"a": 2}), 2),
         (view_of(fate_of("a", "started", turn_id="a")), 0),
         (view_of(fate_of("a", "rejected")), None),
-        (view_of(fate_of("a", "rejected"), next_position=1, next_max_chars=2), 1),
+        (view_of(fate_of("a", "rejected"), next_position=1), 1),
         (view_of(), None),
     ],
     ids=[
         "waits behind others",
         "starts at once",
-        "may be too long",
         "waits",
         "has started",
         "rejected: before or after the signal?",
@@ -172,7 +170,7 @@ def test_ses_12_only_the_receipt_of_an_accepted_prompt_needs_no_committed_state(
 def test_api_1_a_view_from_before_the_signal_says_where_a_prompt_will_be_or_leaves_it_open(
     view: QueueView, position: int | None
 ) -> None:
-    receipt = early_receipt_of(view, PromptSignal(id="a", text="hi"))
+    receipt = early_receipt_of(view, "a")
     assert (receipt and receipt.position) == position
     assert receipt is None or receipt.is_known
 
@@ -214,6 +212,25 @@ def test_ses_6_what_no_workflow_task_of_a_closed_session_will_take_is_left_to_te
     estimate.note_tail(HistoryTail(5.0, {"a": 1}, is_closed=True))
     assert not is_full(estimate, now=5.0)
     assert not estimate.is_in_tail("a", now=5.0)
+
+
+def test_ses_6_a_prompt_over_the_limit_of_bytes_has_room_in_an_empty_queue() -> None:
+    estimate = QueueEstimate()
+    estimate.note_read(read(0.0))
+    assert not is_full(estimate, now=1.0, size=11)
+    estimate.reserve("a", 11)
+    assert is_full(estimate, now=1.0)
+
+
+def test_ses_6_only_a_fresh_answer_says_that_a_text_is_too_long() -> None:
+    estimate = QueueEstimate()
+    assert estimate.length_rejection("hello", now=0.0) is None
+    estimate.note_read(QueueRead(0.0, length=0, bytes=0, max_prompts=3, max_bytes=10, max_prompt_chars=4))
+    rejection = estimate.length_rejection("hello", now=FRESH_SECONDS)
+    assert rejection
+    assert rejection.reason == "too_long"
+    assert estimate.length_rejection("hell", now=FRESH_SECONDS) is None
+    assert estimate.length_rejection("hello", now=FRESH_SECONDS + 0.1) is None
 
 
 def test_ses_6_what_the_session_refuses_is_refused_for_two_seconds() -> None:

@@ -16,9 +16,12 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
-from turnkeeper.models.session.queue.prompt_queue import ACCEPTED_TIMES, FATES_AT_ONCE
+from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import Fate, FateName
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
+
+MORE = 10
+"""Prompts that wait beyond the limit of a session."""
 
 
 @pytest.fixture
@@ -116,21 +119,22 @@ async def test_ses_6_a_full_queue_promises_nothing_of_what_the_session_rejected_
     assert (await http.delete(f"/workflow/{session}/queue/withdrawn")).status_code == 204
     assert await waiting(http, session) == []
     # Another gateway fills the queue, which this one can't know yet.
-    await burst(driven, [f"w{number}" for number in range(ACCEPTED_TIMES)])
-    assert (await send(http, session, "rejected", prefer="respond-async")).status_code == 202
-    await burst(driven, [f"r{number}" for number in range(REMEMBERED_FATES + FATES_AT_ONCE)])
+    await burst(driven, [f"w{number}" for number in range(MORE)])
+    assert (await send(http, session, "accepted", prefer="respond-async")).status_code == 202
+    await driven.prompt({"id": "rejected", "text": " "})
+    await burst(driven, [f"r{number}" for number in range(REMEMBERED_FATES + FATES_AT_ONCE)], text=" ")
     await until_archived(env, session, "withdrawn", "rejected")
-    assert len(await waiting(http, session)) == ACCEPTED_TIMES
+    assert len(await waiting(http, session)) == MORE + 1
     again = await send(http, session, "rejected")
     assert (again.status_code, problem_of(again)) == (429, "queue-full")
     again = await send(http, session, "withdrawn")
     assert (again.status_code, problem_of(again)) == (409, "not-waiting")
     assert (await send(http, session, "running")).status_code == 202  # it was taken up
     env.vendor.gate.open()
-    await driven.idle(turns=1 + ACCEPTED_TIMES)
+    await driven.idle(turns=2 + MORE)
     assert await waiting(http, session) == []
     assert (await send(http, session, "rejected")).status_code == 202
-    assert (await driven.idle(turns=2 + ACCEPTED_TIMES))[-1].id == "rejected"
+    assert (await driven.idle(turns=3 + MORE))[-1].id == "rejected"
 
 
 async def waiting(http: AsyncClient, session: str) -> list[str]:
@@ -140,13 +144,13 @@ async def waiting(http: AsyncClient, session: str) -> list[str]:
     return [prompt["id"] for prompt in answer.json()["waiting"]]
 
 
-async def burst(session: DrivenSession, ids: Iterable[str]) -> None:
+async def burst(session: DrivenSession, ids: Iterable[str], *, text: str = "hi") -> None:
     """Send prompts past the gateway."""
     slots = asyncio.Semaphore(40)
 
     async def one(message_id: str) -> None:
         async with slots:
-            await session.prompt(id=message_id, text="hi")
+            await session.prompt(id=message_id, text=text)
 
     await asyncio.gather(*(one(message_id) for message_id in ids))
 

@@ -118,7 +118,7 @@ async def test_ctx_12_large_texts_are_shown_whole(http: AsyncClient, env: Enviro
     assert history[2].args == {"text": "a" * 10_000}
     assert history[3].content == nasty("1.1.0")
     assert history[4].content == "w" * 20_000
-    assert [event.type for event in current] == ["user", "think", "respond", "call", "result"]
+    assert [event.type for event in current] == ["user", "think", "respond", "call", "result", "respond"]
     assert current[1] == ThinkEvent(content="t" * 10_000)
     file = broken(env)
     excerpts = await get(http, session)
@@ -182,7 +182,9 @@ async def test_ses_9_a_session_that_was_terminated_is_told_as_far_as_it_came(
     await env.tools.gate.until_arrived(1)
     assert (await get(http, session)).text == ""
     await session.handle.terminate()
-    assert (await get(http, session)).text.endswith("$result: Interrupted: outcome unknown")
+    assert (await get(http, session)).text.endswith(
+        "$result: Interrupted: outcome unknown\n\n$respond: [Stopped. Tools were called before: look.]"
+    )
 
 
 @pytest.mark.parametrize(

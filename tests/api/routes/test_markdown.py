@@ -46,7 +46,7 @@ def check_harmless(rendered: str) -> None:
         if "href" in attributes:
             assert re.match(r"https?://|mailto:", attributes["href"] or "", re.IGNORECASE)
             assert attributes["rel"] == "noopener noreferrer nofollow"
-        assert re.fullmatch(r"language-.{0,40}", attributes.get("class") or "language-")
+        assert re.fullmatch(r"language-.{0,40}|task", attributes.get("class") or "language-")
 
 
 HOSTILE = [
@@ -85,7 +85,17 @@ def test_api_5_hostile_markdown_becomes_harmless_html(text: str) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            [*"<>&\"'`*_[]()!#|-:\\\n ~=", "script", "javascript:", "https://a.example", "&#", "```", "on", "x"]
+            [
+                *"<>&\"'`*_[]()!#|-:\\\n ~=$",
+                "- [ ] ",
+                "script",
+                "javascript:",
+                "https://a.example",
+                "&#",
+                "```",
+                "on",
+                "x",
+            ]
         ),
         max_size=80,
     )
@@ -106,6 +116,48 @@ def test_api_5_code_names_its_language() -> None:
     assert '<code class="language-c++">' in render_markdown("```c++ title=x\nint a;\n```")
 
 
+FORMULAS = [
+    r"\(a^2 + b^2\)",
+    r"$$e^{-x^2}\,dx$$",
+    r"\[ \frac{a}{b} \]",
+    r"$a_1 * b_1 * \{c\}$",
+    "$$\n- a \\\\\n\n= b\\,c\n$$",
+    "\\[\n> a\n# b\n\\]",
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_api_5_a_formula_in_tex_is_shown_as_it_is_written(formula: str) -> None:
+    """U13: Markdown dropped its backslashes."""
+    for text in (formula, f"- {formula}".replace("\n", "\n  "), f"> {formula}".replace("\n", "\n> ")):
+        rendered = render_markdown(text)
+        assert '<code class="language-math">' in rendered
+        assert Elements(rendered).text.strip() == formula
+
+
+@pytest.mark.parametrize(
+    "text", ["It costs $5 and $10.", "US$1 or US$2", "$HOME/bin:$PATH", "A $ sign and a $", "$(a) and $(b)", "$$", "$"]
+)
+def test_api_5_amounts_and_variables_are_no_formulas(text: str) -> None:
+    assert render_markdown(text) == f"<p>{text}</p>\n"
+
+
+def test_api_5_a_bare_address_is_a_link_and_a_file_name_is_none() -> None:
+    elements = Elements(render_markdown("See https://a.example/x_(y). In README.md, a@b.example and //c.example."))
+    assert [attributes["href"] for element, attributes in elements.elements if element == "a"] == [
+        "https://a.example/x_(y)"
+    ]
+    assert elements.text.strip() == "See https://a.example/x_(y). In README.md, a@b.example and //c.example."
+    long_name = f"http://{'a.' * 1_000}example"
+    assert Elements(render_markdown(long_name)).text.strip() == long_name
+
+
+def test_api_5_a_task_list_shows_what_is_done() -> None:
+    assert render_markdown("- [ ] one\n- [x] *two*\n- [three]") == (
+        '<ul>\n<li class="task">☐ one</li>\n<li class="task">☑ <em>two</em></li>\n<li>[three]</li>\n</ul>\n'
+    )
+
+
 SLOW = {
     "brackets": "[" * 100_000,
     "images": "![" * 50_000,
@@ -122,6 +174,11 @@ SLOW = {
     "lines": "a\n" * 50_000,
     "entities": "&#" * 50_000,
     "comments": "<!--" * 30_000,
+    "dollars": "$a " * 60_000,
+    "formulas": r"\(" * 60_000,
+    "blocks of formulas": "$$ a\n" * 40_000,
+    "addresses": "http://" * 28_000,
+    "addresses and stars": ("https://a.example/" + "*" * 50) * 2_000,
 }
 
 

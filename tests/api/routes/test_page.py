@@ -72,10 +72,6 @@ async def test_api_2_an_unknown_path_is_a_problem_and_not_the_page(shared_http: 
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_api_2_the_page_takes_no_parameter_that_it_does_not_know(shared_http: AsyncClient) -> None:
-    assert (await shared_http.get("/?sesion=a")).status_code == 422
-
-
 async def test_api_5_the_page_says_which_model_new_sessions_get(tmp_path: Path) -> None:
     app = create_app(Settings(state_dir=tmp_path, model='openai-chat:x"><script>'))
     async with AsyncClient(transport=ASGITransport(app=app), base_url="http://localhost") as http:
@@ -94,7 +90,11 @@ async def test_api_5_a_session_links_to_its_page_from_the_gateway_and_from_tempo
 
 def test_api_5_every_module_and_every_style_is_used() -> None:
     texts = {name: (STATIC / name).read_text() for name in FILES}
-    used = {"index.html", *(match for text in texts.values() for match in re.findall(r'"/static/([\w./]+)"', text))}
+    used = {
+        "index.html",
+        "problem.html",
+        *(match for text in texts.values() for match in re.findall(r'"/static/([\w./]+)"', text)),
+    }
     for name, text in texts.items():
         for path in re.findall(r'(?:from|import\()\s*"(\.[\w./]+\.js)"', text):
             used.add(os.path.normpath(Path(name).parent / path))
@@ -116,3 +116,38 @@ def test_api_5_every_icon_that_is_shown_is_there_and_every_one_that_is_there_is_
     used |= set(re.findall(r': \["\w+", "(\w+)"\]', scripts))  # how a tool call stands
     used |= {name for pair in re.findall(r'icon\(\w+ \? "(\w+)" : "(\w+)"\)', scripts) for name in pair}
     assert used == there
+
+
+@pytest.mark.parametrize("path", ["/?utm_source=slack", "/?session=rich&x=1", "/docs?x=1", "/redoc?x=1"])
+async def test_api_5_a_page_ignores_query_parameters_that_it_does_not_know(shared_http: AsyncClient, path: str) -> None:
+    """U12: mail filters, chats and analytics add parameters to links."""
+    answer = await shared_http.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/nowhere", 404, "There is nothing at /nowhere."),
+        ("/%3Cscript%3E", 404, "There is nothing at /&lt;script&gt;."),
+        ("/workflow/none-such", 404, "There is no session &#x27;none-such&#x27;."),
+    ],
+)
+async def test_api_5_a_browser_gets_a_problem_as_a_page_with_a_link_home(
+    shared_http: AsyncClient, path: str, status: int, sentence: str
+) -> None:
+    answer = await shared_http.get(path, headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert sentence in answer.text
+    assert 'href="/"' in answer.text
+    assert "default-src 'none'; style-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "application/problem+json", None])
+async def test_api_2_a_client_of_the_api_gets_the_problem_itself(shared_http: AsyncClient, accept: str | None) -> None:
+    answer = await shared_http.get("/nowhere", headers={"Accept": accept} if accept else {})
+    assert answer.headers["content-type"] == "application/problem+json"

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from httpx import AsyncClient
+from temporalio.client import Client
 
+from tests.api.audit.callers import BOB, client_of, gateway_of_callers
 from tests.api.routes.test_conversation_routes import finished, fresh
 from tests.harness import Environment, says
 from turnkeeper.activities.providers.protocol import ModelError
@@ -38,6 +40,36 @@ async def test_api_1_a_failed_turn_is_sent_again_and_twice_is_once(http: AsyncCl
     assert turns[1]["id"] == first["message_id"]
     assert (await retried(http, session))[1]["message_id"] == first["message_id"]
     assert len(await finished(http, session, 2)) == 2
+
+
+async def test_ctx_17_a_retry_over_http_is_the_only_prompt_of_its_text(http: AsyncClient, env: Environment) -> None:
+    session = await failed_session(http, env)
+    await retried(http, session)
+    first, second = await finished(http, session, 2)
+    assert [message.content for message in env.vendor.requests[-1].messages] == ["hello"]
+    assert (second["retries"], "retries" in first) == ("p1", False)
+
+
+async def test_ctx_17_a_stop_over_http_names_the_person_of_the_key(temporal: Client, env: Environment) -> None:
+    async with gateway_of_callers(temporal, env.settings, partials=env.partials) as app, client_of(app, BOB) as bob:
+        env.vendor.gate.close()
+        session = await env.start()
+        await session.prompt(id="p1", text="hello")
+        await env.vendor.gate.until_arrived(1)
+        path = f"/workflow/{session.handle.id}/cancel"
+        forged = await bob.post(path, json={"message_id": "p1", "stopped_by": "Ada"})
+        assert forged.status_code == 422
+        assert (await bob.post(path, json={"message_id": "p1", "reason": "Not now."})).status_code == 202
+        (turn,) = await session.idle(turns=1)
+        env.vendor.gate.open()
+        assert (turn.stop.by, turn.stop.reason) == ("Bob", "Not now.")
+        await session.prompt("go on")
+        await session.idle(turns=2)
+    assert [message.content for message in env.vendor.requests[-1].messages] == [
+        "hello",
+        '[Stopped by Bob: "Not now.". Nothing was done.]',
+        "go on",
+    ]
 
 
 async def test_api_1_without_a_name_it_is_the_newest_failed_turn_and_a_stopped_one_counts(

@@ -24,7 +24,8 @@ from turnkeeper.models.transcript.trajectory import Usage
 SECRET = "The vault is in room 17."
 LONG = "Nothing of note was said. " * 900 + SECRET + " And so on." * 1_200
 HISTORY = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": LONG}]
-CONDENSING = {"compress": "summarise"}
+CONDENSING = {"compress": "summarise", "max_total_chars": 1}
+"""Without room for whole texts."""
 USAGE = Usage(input_tokens=900, output_tokens=50)
 
 Reply = Callable[[ModelRequest], ModelResponse | ModelError]

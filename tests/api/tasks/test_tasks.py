@@ -9,12 +9,14 @@ from httpx import AsyncClient
 
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
-from tests.api.tasks.delegating import awaited, create
+from tests.api.tasks.delegating import awaited, create, mailing_sub_task
 from tests.harness import FAILING_TASK_SECONDS, Environment, asks, fail_workflow_tasks, last_user_message, says
 from tests.waiting import until
+from tests.workflows.tasks.test_sub_tasks import is_task
 from turnkeeper.activities.providers.offline.model import answer as offline_answer
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolSpec
+from turnkeeper.models.transcript.trajectory import ModelStep
 from turnkeeper.workflows import search_attributes
 
 CONVERSATION = [
@@ -110,6 +112,39 @@ async def test_tsk_1_title_model_policy_and_timeout_are_those_of_its_session(
     assert start.priority.priority_key == 5
 
 
+async def test_agt_8_a_task_is_unattended_so_nobody_is_asked(http: AsyncClient, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.answer = mailing_sub_task
+    receipt = await create(http, "Have bob told.", unattended=True)
+    task = await awaited(http, receipt["task_id"])
+    assert task["status"] == "completed"
+    session = env.adopt(env.client.get_workflow_handle(f"{receipt['task_id']}.task-1"))
+    (turn,) = (await session.state()).messages
+    step = turn.steps[0]
+    assert isinstance(step, ModelStep)
+    assert step.tool_calls[0].result is not None
+    assert step.tool_calls[0].result.status == "denied", "a task's own tasks are unattended too"
+
+
+async def test_tsk_2_what_was_handed_over_is_shown_with_every_task(http: AsyncClient, env: Environment) -> None:
+    def answer(request: ModelRequest) -> ModelResponse:
+        if request.messages[-1].role == "tool":
+            return says("Done.")
+        if is_task(request) and "Inner" in str(request.messages[0].content):
+            return says("Inner done.")
+        return asks(("run_task", {"description": "Inner task.", "history": "latest"}))
+
+    env.vendor.answer = answer
+    receipt = await create(http, "Outer task.", conversation_history=CONVERSATION)
+    task = await awaited(http, receipt["task_id"])
+    assert task["context"] == receipt["context"]
+    inner = (await http.get(f"/tasks/{receipt['task_id']}.task-1")).json()
+    assert inner["description"] == "Inner task."
+    assert inner["context"]["given"] == inner["context"]["kept"] == 1
+    listed = (await http.get("/tasks", params={"parent": receipt["task_id"]})).json()["tasks"]
+    assert [one["description"] for one in listed] == ["Inner task."]
+
+
 async def test_tsk_1_a_task_of_a_session_inherits_its_conversation_and_has_its_id_before_its_own(
     http: AsyncClient, env: Environment
 ) -> None:
@@ -162,6 +197,48 @@ async def test_tsk_1_the_errors_of_seed_3_name_field_reason_and_value_and_start_
     assert (answer.status_code, problem_of(answer)) == (422, "invalid")
     (error,) = answer.json()["errors"]
     assert (error["field"], bool(error["reason"]), bool(error["value"])) == (field, True, True)
+    assert error["error_type"] in ("type_error", "missing_field", "invalid_value", "too_long")
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "value"),
+    [
+        ({"description": 7}, "type_error", "7"),
+        ({"priority": "P1"}, "missing_field", "an object with the keys 'priority'"),
+        ({"description": "x", "priority": "P9"}, "invalid_value", "'P9'"),
+        (
+            {"description": "x", "conversation_history": [{"role": "user", "contnet": "hi"}]},
+            "missing_field",
+            "an object with the keys 'role', 'contnet'",
+        ),
+        (
+            {"description": "x", "conversation_history": [{"role": "user", "content": 7}]},
+            "type_error",
+            "7",
+        ),
+        (
+            {
+                "description": "x",
+                "conversation_history": [
+                    {
+                        "role": "user",
+                        "content": "hi",
+                        "attachments": [{"type": "image", "media_type": "image/png", "data": "no base64!" * 100}],
+                    }
+                ],
+            },
+            "invalid_value",
+            "'no base64!no base64!no base64!no base64!no base64!no base64!' ... 1,000 characters",
+        ),
+    ],
+    ids=["type", "missing", "value", "misspelt", "type in the history", "wrong base64"],
+)
+async def test_tsk_1_an_error_has_a_type_for_programs_and_the_value(
+    http_nowhere: AsyncClient, body: dict[str, Any], error_type: str, value: str
+) -> None:
+    answer = await http_nowhere.post("/tasks", json=body)
+    (error,) = answer.json()["errors"]
+    assert (error["error_type"], error["value"]) == (error_type, value)
 
 
 async def test_tsk_2_the_warnings_of_seed_3_stand_in_the_receipt_and_fail_nothing(http: AsyncClient) -> None:

@@ -127,11 +127,15 @@ class Tab:
         viewport: ViewportSize = DESK,
         color_scheme: Literal["dark", "light", "null"] = "null",
         reduced_motion: Literal["reduce", "null"] = "null",
+        forced_colors: Literal["active", "null"] = "null",
+        media: Literal["print", "null"] = "null",
     ) -> None:
         """Be another screen until the end of the test."""
         self._is_emulating = True
         await self.page.set_viewport_size(viewport)
-        await self.page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
+        await self.page.emulate_media(
+            color_scheme=color_scheme, reduced_motion=reduced_motion, forced_colors=forced_colors, media=media
+        )
 
     # ---- going somewhere
 

@@ -5,10 +5,14 @@ from playwright.async_api import expect
 from tests.clients.page.tab import Tab
 from tests.clients.page.test_sessions import started
 from tests.harness import Environment, asks, says
+from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.trajectory import FileChange
 
 UNSEEN = "\u202eolleh\u202c \u200bü🙂\u2028\x85\U000e0041\u3164"
-UNSEEN_SHOWN = r"\u202eolleh\u202c \u200bü🙂\u2028\u0085\udb40\udc41\u3164"
-"""Turned around, hidden, or on a line of its own; and how JSON escapes it."""
+UNSEEN_SHOWN = "<U+202E>olleh<U+202C> <U+200B>ü🙂<U+2028><U+0085><U+E0041><U+3164>"
+"""Turned around, hidden, or on a line of its own; and how it is shown."""
+
+TEXT = "What you decide on"
 
 PAY = ("pay", {"to": "Registrar", "amount": 12})
 
@@ -24,8 +28,8 @@ async def test_api_5_a_call_is_approved_in_its_card_with_its_arguments_in_sight(
     await tab.send("Pay")
     await expect(tab.state).to_have_text("A tool call needs your approval.")
     await expect(tab.page).to_have_title("(!) Pay · Turnkeeper")
-    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_be_visible()
-    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text('"to": "Registrar"')
+    await expect(tab.tools.get_by_label(TEXT, exact=True)).to_be_visible()
+    await expect(tab.tools.get_by_label(TEXT, exact=True)).to_contain_text('to: "Registrar"')
     assert env.tools.calls == []
     await tab.button("Approve").click()
     await tab.shows(1)
@@ -93,11 +97,11 @@ async def test_api_5_what_is_approved_is_what_is_read_whatever_turns_text_around
     env.vendor.script = [asks(("pay", {"to": UNSEEN}), ("pay", {"to": UNSEEN * 2_000})), says("Paid.")]
     await tab.send("Pay")
     await expect(tab.page.locator(".approval")).to_have_count(2)
-    await expect(tab.tools.first.locator(".tool-gist")).to_have_text(f"to: {UNSEEN_SHOWN}", use_inner_text=True)
-    arguments = tab.tools.get_by_label("Arguments", exact=True)
-    await expect(arguments.first).to_have_text(f'{{\n  "to": "{UNSEEN_SHOWN}"\n}}', use_inner_text=True)
-    await expect(arguments.last).to_contain_text(UNSEEN_SHOWN)
-    assert not set(UNSEEN) & set(await arguments.last.text_content() or "") - set("hello ü🙂")
+    await expect(tab.tools.first.locator(".tool-gist")).to_have_text(f'to: "{UNSEEN_SHOWN}"', use_inner_text=True)
+    texts = tab.tools.get_by_label(TEXT, exact=True)
+    await expect(texts.first).to_contain_text(f'Arguments:\n  to: "{UNSEEN_SHOWN}"', use_inner_text=True)
+    await expect(texts.last).to_contain_text(UNSEEN_SHOWN)
+    assert not set(UNSEEN) & set(await texts.last.text_content() or "") - set("hello ü🙂")
 
 
 async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from_who_writes(
@@ -107,7 +111,7 @@ async def test_api_5_a_question_with_large_arguments_does_not_take_the_keys_from
     env.vendor.script = [asks(("pay", {"to": "Registrar" * 5_000})), says("Paid.")]
     await tab.send("Pay")
     await tab.text.press_sequentially("And ")
-    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_contain_text("Registrar")
+    await expect(tab.tools.get_by_label(TEXT, exact=True)).to_contain_text("RegistrarRegistrar")
     await expect(tab.text).to_be_focused()
 
 
@@ -117,10 +121,69 @@ async def test_api_5_arguments_of_several_lines_are_read_as_lines_and_the_choice
     await a_session_that_asks(tab, env)
     env.vendor.script = [asks(("pay", {"to": "Registrar", "note": "Dear all,\n\tamount: 1\nYours"})), says("Paid.")]
     await tab.send("Pay")
-    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text(
-        'to: "Registrar"\nnote:\n    Dear all,\n    \tamount: 1\n    Yours', use_inner_text=True
+    await expect(tab.tools.get_by_label(TEXT, exact=True)).to_contain_text(
+        '  to: "Registrar"\n  note: 3 lines\n    | Dear all,\n    | <tab>amount: 1\n    | Yours', use_inner_text=True
     )
     for width in (360, 390):
         await tab.emulate(viewport={"width": width, "height": 800})
         boxes = [await tab.button(name).bounding_box() for name in ("Approve", "Allow for this session", "Reject…")]
         assert len({box["y"] for box in boxes if box}) == 1
+
+
+async def test_agt_8_the_page_shows_the_digits_that_run(tab: Tab, env: Environment) -> None:
+    env.tools.specs = [ToolSpec(name="refund", server="shop", description="It can't be undone.")]
+    account = 7960607143101464576
+    env.vendor.script = [asks(("refund", {"10": 1.0, "9": -0.0, "account": account})), says("Done.")]
+    await tab.open(await started(tab.url))
+    await tab.send("Refund")
+    text = tab.tools.get_by_label(TEXT, exact=True)
+    await expect(text).to_have_text(
+        "Tool: refund\nServer: shop\nPurpose:\n  | It can't be undone.\n"
+        "Effect: changes something; runs at most once, says the server\n"
+        f"Arguments:\n  10: 1.0\n  9: -0.0\n  account: {account}",
+        use_inner_text=True,
+    )
+    await tab.button("Approve").click()
+    await tab.shows(1)
+    assert env.tools.calls[0].args == {"10": 1.0, "9": -0.0, "account": account}
+    await tab.tools.locator("summary").click()
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text(
+        f"10: 1.0\n9: -0.0\naccount: {account}", use_inner_text=True
+    )
+
+
+async def test_agt_8_the_page_says_what_does_not_fit_in_sight(tab: Tab, env: Environment) -> None:
+    await a_session_that_asks(tab, env)
+    script = "\n".join(["ls", *[f"echo {number}" for number in range(80)], "rm -rf /"])
+    env.vendor.script = [
+        asks(("pay", {"command": script}), ("pay", {"command": "ls" + "\n" * 80 + "evil"})),
+        says("Done."),
+    ]
+    await tab.send("Pay")
+    first, second = tab.page.locator(".approval").nth(0), tab.page.locator(".approval").nth(1)
+    await expect(first.get_by_role("button", name="more lines below")).to_be_visible()
+    await first.get_by_label(TEXT, exact=True).evaluate("box => box.scrollTo(0, box.scrollHeight)")
+    await expect(first.get_by_role("button", name="more lines below")).to_be_hidden()
+    await expect(second).to_contain_text("(79 blank lines)")
+    await expect(second.get_by_text("| evil")).to_be_in_viewport()
+    await expect(second.get_by_role("button", name="more lines below")).to_be_hidden()
+
+
+async def test_agt_8_the_page_says_that_a_file_is_replaced_and_cards_differ(tab: Tab, env: Environment) -> None:
+    async def change_of(invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
+        is_new = invocation.args["path"] == "b.md"
+        return FileChange(note="as it is", diff="@@ -1,1 +1,1 @@\n-old\n+new", sha256="" if is_new else "0" * 64)
+
+    env.tools.specs = [ToolSpec(name="file_write", effect="idempotent", built_in=True)]
+    env.tools.preview = change_of  # type: ignore[method-assign]
+    calls = [("file_write", {"path": path, "content": "new"}) for path in ("a.md", "b.md")]
+    env.vendor.script = [asks(*calls), says("Done.")]
+    await tab.open(await started(tab.url))
+    await tab.send("Write")
+    for label, question in (
+        ('Decide on file_write, call 1.1.0: path: "a.md", content: "new"', "Replace the file a.md?"),
+        ('Decide on file_write, call 1.1.1: path: "b.md", content: "new"', "Create the file b.md?"),
+    ):
+        card = tab.page.get_by_role("group", name=label)
+        await expect(card).to_contain_text(question)
+        await expect(card.locator(".removed")).to_have_text("\n  -old", use_inner_text=False)

@@ -16,7 +16,7 @@ async def test_tsk_5_a_call_of_a_task_is_approved_on_the_page_of_its_parent(tab:
     panel = tab.page.locator("#tasks-panel")
     await expect(panel).to_contain_text("1 task is running")
     await expect(panel).to_contain_text("needs approval · 50 % · Half of it")
-    await expect(panel.get_by_label("Arguments", exact=True)).to_contain_text('"to": "Registrar"')
+    await expect(panel.get_by_label("What you decide on", exact=True)).to_contain_text('to: "Registrar"')
     await expect(tab.state).to_have_text("A tool call of a task needs your approval.")
     assert env.tools.calls == []
     await panel.get_by_role("button", name="Approve").click()

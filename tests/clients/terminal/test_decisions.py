@@ -24,7 +24,8 @@ async def test_api_6_a_call_is_approved_in_the_line_one_types_in(chat: Chat, env
     env.vendor.script = [asks(("send_mail", {"to": "bob"})), says("It is sent.")]
     async with chat() as terminal:
         terminal.type("write to bob")
-        await terminal.until(f'? send_mail(to="bob") — {KEYS}')
+        await terminal.until(f"? send_mail — {KEYS}")
+        assert 'Arguments:\n  to: "bob"' in terminal.text
         assert "needs your approval" in terminal.on_screen
         terminal.type("y")
         await terminal.until("It is sent.")
@@ -52,11 +53,14 @@ async def test_api_6_several_calls_are_asked_about_one_after_the_other(chat: Cha
     env.vendor.script = [asks(*calls), says("Two of three.")]
     async with chat() as terminal:
         terminal.type("write to all")
-        await terminal.until('send_mail(to="ann") (2 more calls after it)')
+        await terminal.until(f"? send_mail (1 of 3) — {KEYS}")
+        assert 'to: "ann"' in terminal.text
         terminal.type("yes")
-        await terminal.until('send_mail(to="bob") (1 more call after it)')
+        await terminal.until(f"? send_mail (2 of 3) — {KEYS}")
+        assert 'to: "bob"' in terminal.text
         terminal.type("no")
-        await terminal.until(f'send_mail(to="cay") — {KEYS}')
+        await terminal.until(f"? send_mail (3 of 3) — {KEYS}")
+        assert 'to: "cay"' in terminal.text
         terminal.type("y")
         await terminal.until("Two of three.")
     assert [call.args["to"] for call in env.tools.calls] == ["ann", "cay"]
@@ -93,14 +97,15 @@ async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_b
     env.vendor.script = [asks(("send_mail", {"to": "ann"})), asks(("send_mail", {"to": "bob"})), says("Done.")]
     async with chat() as mine:
         mine.type("write to both")
-        await mine.until('? send_mail(to="ann")')
+        await mine.until('to: "ann"')
+        await mine.until(KEYS)
         session = next(line.split(" · ")[1] for line in mine.lines if line.startswith("Turnkeeper · "))
         async with chat("--session", session) as theirs:
-            await theirs.until('? send_mail(to="ann")')
+            await theirs.until(KEYS)
             mine.type("ye", enter=False)
             await mine.until("› ye")
             theirs.type("y")
-            await mine.until('? send_mail(to="bob")')
+            await mine.until('to: "bob"')
             mine.type("s")
             await mine.until("The question changed while you were typing")
             assert len(env.tools.calls) == 1
@@ -109,20 +114,33 @@ async def test_api_6_an_answer_goes_to_the_question_that_was_there_when_it_was_b
             assert len(env.tools.calls) == 2
 
 
-async def test_api_6_all_that_is_decided_on_is_shown(chat: Chat, env: Environment) -> None:
+async def test_agt_8_a_long_call_is_approved_only_after_all_of_it(chat: Chat, env: Environment) -> None:
     with_mail(env)
-    text = "first line\n" + "middle " * 40 + "\nlast line"
-    env.vendor.script = [
-        asks(("send_mail", {"to": "bob", "text": text})),
-        asks(("send_mail", {"text": "x" * 9_000 + "END"})),
-    ]
+    lines = [f"line {number} " + "x" * 60 for number in range(2_000)]
+    env.vendor.script = [asks(("send_mail", {"to": "bob", "text": "\n".join(lines)})), says("Sent.")]
     async with chat() as terminal:
         terminal.type("write a letter")
-        await terminal.until("last line")
-        await terminal.until(KEYS)
-        assert "Run send_mail with these arguments?" in terminal.text
-        terminal.type("n")
-        await terminal.until("5,014 more characters")
+        await terminal.until("? send_mail — /show prints part 2 of 3; then it can be approved")
+        terminal.type("y")
+        await terminal.until("Not all of this call was shown.")
+        terminal.press("c-u")
+        for part in ("part 3 of 3", KEYS):
+            terminal.type("/show")
+            await terminal.until(part)
+        assert env.tools.calls == []
+        assert all(f"| {line}" in terminal.text for line in lines)
+        terminal.type("y")
+        await terminal.until("Sent.")
+
+
+async def test_agt_8_a_short_call_is_never_cut_in_the_terminal(chat: Chat, env: Environment) -> None:
+    with_mail(env)
+    refund = {"order_id": "SHOP-2026-1009", "amount_eur": 12045.5, "to": "x"}
+    env.vendor.script = [asks(("send_mail", refund), ("send_mail", refund)), says("Refunded.")]
+    async with chat(columns=80, rows=24) as terminal:
+        terminal.type("refund both")
+        await terminal.until("(1 of 2)")
+        assert "amount_eur: 12045.5" in terminal.text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +154,7 @@ async def test_api_6_the_keys_of_a_question_stand_in_one_line(
     async with chat("write to bob", columns=120) as terminal:
         await terminal.until(KEYS)
         terminal.resize(columns=columns, rows=32)
-        await terminal.until(lambda t: any(line.strip() == keys for line in t.on_screen.split("\n")))
+        await terminal.until(lambda t: any(line.strip().endswith(keys) for line in t.on_screen.split("\n")))
 
 
 async def test_api_6_a_question_waits_for_who_comes_back(chat: Chat, env: Environment) -> None:

@@ -29,7 +29,15 @@ def test_api_6_what_markdown_would_leave_out_is_printed_as_it_was_written(text: 
 
 
 def test_api_6_an_image_is_its_words_and_its_address() -> None:
-    assert printed("![a cat](http://e/cat.png)") == "!a cat (http://e/cat.png)"
+    assert printed("![a cat](http://e/cat.png)") == "a cat (http://e/cat.png)"
+    assert printed("![](http://e/cat.png)") == "http://e/cat.png"
+    assert printed("![a&#8238;b](http://e/cat.png)") == "a\\u202eb (http://e/cat.png)"
+
+
+@pytest.mark.parametrize("formula", [r"\(a^2 * b^2\)", r"$$e^{-x^2}\,dx$$", "\\[\na \\\\\nb\n\\]", r"$\{a_1\}$"])
+def test_api_6_a_formula_in_tex_is_printed_as_it_is_written(formula: str) -> None:
+    """U13: Markdown dropped its backslashes."""
+    assert printed(formula) == formula
 
 
 @pytest.mark.parametrize("columns", [60, 24, 18])

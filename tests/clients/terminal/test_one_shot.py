@@ -73,7 +73,8 @@ async def test_api_6_a_needed_decision_ends_with_code_3_and_says_how_to_decide(
     assert (ended.code, ended.out) == (3, "")
     session = ended.err.split("--session ")[1].split()[0]
     assert ended.err == (
-        'Approval needed: send_mail(to="bob")\n'
+        "Approval needed:\n\nTool: send_mail\nServer: built in\nEffect: changes something; runs at most once\n"
+        'Arguments:\n  to: "bob"\n'
         f"Your prompt is safe. Decide with: turnkeeper chat --session {session} --url {url}\n"
     )
     assert (await gateway.describe(session)).status == "awaiting_approval"

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.model_view import REFUSED_NOTE
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.messages import SessionInput
@@ -14,9 +13,11 @@ from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelMessage, ProviderState
+from turnkeeper.models.transcript.notes import REFUSED_PROMPT
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolCall, ToolResult
 
 MODEL = "offline:"
+REFUSED_ANSWER = "[Failed: the provider refused to answer. Tools were called before: look.]"
 
 
 def look(target: Session, *results: str, state: ProviderState | None = None, blob: BlobRef | None = None) -> None:
@@ -98,7 +99,7 @@ def test_ctx_7_results_of_the_newest_step_are_shortened_where_they_alone_are_too
     overflow(target)
     assert target.view.chars <= 30_500
     *earlier, _, _, first, second, third = contents(target)
-    assert earlier == ["earlier", "not so long ago"], "memory is worth more than the middle of a result"
+    assert earlier == ["earlier", "ok", "not so long ago", "ok"], "memory is worth more than the middle of a result"
     assert first.startswith("Looked\n\naaa")
     assert "characters left out" in first
     assert second == "Looked\n\nshort"
@@ -213,7 +214,6 @@ def refused_turn(target: Session, text: str = "something bad") -> ConversationMe
     look(target, "found something bad")
     send(target, "bad words, steered in", mode="steer", id="steered")
     target.steer_turn(now=NOW)
-    target.context.replace_refused_turn()
     fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
     turn = target.transcript.newest
     assert turn is not None
@@ -227,7 +227,7 @@ def test_ctx_7_a_refused_turn_is_left_out_with_a_note_in_its_place() -> None:
     refused = refused_turn(target)
     assert target.view.segment > segment
     begin(target, "an innocent question")
-    assert contents(target)[-2:] == [REFUSED_NOTE, "an innocent question"]
+    assert contents(target)[-2:] == [REFUSED_ANSWER, "an innocent question"]
     assert not any("bad" in content for content in contents(target))
     assert not orphans(target.view.messages)
     view = context_of(target)
@@ -257,7 +257,7 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
         look(target, "something bad")
         evict(target)
     assert target.context.waiting
-    target.context.replace_refused_turn()
+    fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
     assert not target.context.waiting
 
 
@@ -270,4 +270,4 @@ def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> No
         send(target, answer, id=answer)
         answer_turn(target)
     begin(target, "now")
-    assert REFUSED_NOTE not in contents(target)
+    assert REFUSED_PROMPT not in contents(target)

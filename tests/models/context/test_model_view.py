@@ -141,7 +141,7 @@ def test_ctx_6_a_warning_comes_once_a_segment_above_eighty_percent() -> None:
         target.turn_slot.add_response(says("ok"), [], now=NOW)
         target.turn_slot.append_step_to_view(state=None)
         complete_turn(target, "ok", now=NOW)
-    assert [count for count, warning in warned if warning] == [9]
+    assert [count for count, warning in warned if warning] == [9, 9]
 
 
 def test_ctx_6_each_turn_carries_what_the_model_saw() -> None:
@@ -191,6 +191,7 @@ def test_ses_9_an_interrupted_answer_reads_the_same_wherever_it_is_kept(words: i
     assert [(message.role, message.content) for message in seen.messages] == [
         ("user", "tell me a story"),
         ("assistant", INTERRUPTED_NOTE + text),
+        ("assistant", "[Stopped. Nothing was done.]"),
     ]
     assert turn.tools_used is None
 

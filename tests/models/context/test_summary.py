@@ -162,7 +162,6 @@ def evict_and_summarise(target: Session, text: str = "Summary.") -> list[ModelMe
     target.context.insert_summary(
         SummaryOutcome(text=text),
         of=entries,
-        first_n=config.preserve_first_n,
         view_bytes=target.config.limits.view_bytes,
     )
     return to_summarise
@@ -215,8 +214,8 @@ def test_ctx_5_where_summaries_fail_for_long_what_waits_stays_carriable() -> Non
         target.context.begin_summary()
         complete_turn(target, "ok", now=NOW)
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
-    waiting = sum(len(entry.messages) for entry in target.context.waiting)
-    assert target.context.given_up == TURNS - waiting - target.view.message_count
+    entries = [*target.context.waiting, *target.view.entries]
+    assert target.context.given_up == 2 * TURNS - sum(len(entry.messages) for entry in entries)
 
 
 def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_nobody() -> None:
@@ -241,7 +240,7 @@ def test_ctx_5_what_waits_stays_carriable_when_its_turn_is_archived_and_blocks_n
     assert target.context.carried_bytes <= 1.3 * target.config.limits.view_bytes
     assert not target.room.is_full
     send(target, "and now?", id="m2")
-    target.reject_waiting_if_full(now=NOW)
+    target.shrink_view_if_full()
     assert [prompt.id for prompt in target.queue.waiting] == ["m2"]
 
 

@@ -399,9 +399,10 @@ def test_ctx_12_a_turn_gives_every_call_its_result_right_after_it_parallel_calls
 
 def test_ctx_12_a_call_of_a_running_turn_is_running():
     assert replay_events(turn(step(call())))[-1] == ResultEvent(outcome="Running")
-    assert replay_events(turn(step(call()), error="Cancelled", status="cancelled"))[-1] == ResultEvent(
-        outcome="Interrupted: outcome unknown"
-    )
+    assert replay_events(turn(step(call()), error="Cancelled", status="cancelled"))[-2:] == [
+        ResultEvent(outcome="Interrupted: outcome unknown"),
+        RespondEvent(content="[Stopped. Tools were called before: look.]"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -466,7 +467,8 @@ STEPS = st.builds(steered, NASTY) | st.builds(
 
 @given(st.lists(STEPS, min_size=1, max_size=6), st.booleans())
 def test_ctx_12_over_finished_steps_a_longer_current_extends_the_shorter_one(steps, ends):
-    turns = [turn(*steps[:count]) for count in range(1, len(steps) + 1)]
+    counts = [count for count, one in enumerate(steps, 1) if count == len(steps) or isinstance(one, ModelStep)]
+    turns = [turn(*steps[:count]) for count in counts]
     if ends:
         turns.append(turn(*steps, error="Cancelled", status="cancelled"))
     texts = [render_replay([], replay_events(each)) for each in turns]
@@ -518,7 +520,8 @@ def test_ctx_12_current_is_an_unfinished_turn_with_something_to_go_on_from(newes
 def test_ses_9_an_interrupted_answer_is_its_text_and_says_that_it_was_interrupted():
     current = parse_replay(of(ANSWERED, HALF).text(0))[1]
     assert current == replay_events(HALF)
-    assert current[-1] == RespondEvent(content=f"{INTERRUPTED_NOTE}It was")
+    assert current[-2] == RespondEvent(content=f"{INTERRUPTED_NOTE}It was")
+    assert current[-1].content.startswith("[Stopped. ")
     assert not any(isinstance(event, ThinkEvent) for event in current)
 
 
@@ -585,5 +588,10 @@ def test_ctx_12_a_turn_without_its_early_steps_has_the_same_last_events(steps, c
 
 def test_ses_9_the_running_turn_of_a_session_that_was_closed_by_force_is_cut_off():
     _, current = parse_replay(of(ANSWERED, ASKING).cut_off("terminated").text(0))
-    assert current == [GO, CallEvent(name="look", args={}), ResultEvent(outcome="Interrupted: outcome unknown")]
+    assert current == [
+        GO,
+        CallEvent(name="look", args={}),
+        ResultEvent(outcome="Interrupted: outcome unknown"),
+        RespondEvent(content="[Stopped. Tools were called before: look.]"),
+    ]
     assert of(ANSWERED).cut_off("terminated") == of(ANSWERED)

@@ -8,7 +8,6 @@ import pytest
 from tests.models.builders import NOW, answer_turn, at, complete_turn, session
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
 from turnkeeper.models.replay_text.turn_events import replay_events
 from turnkeeper.models.session.messages import SessionInput
@@ -45,7 +44,7 @@ def prompted(target: Session, text: str, *attachments: dict[str, Any], id: str =
 def rejection_of(*attachments: object, text: str = "look") -> RejectedError:
     raw = {"text": text, "attachments": list(attachments)}
     with pytest.raises(RejectedError) as rejection:
-        read_prompt(raw, extra_arguments=0, new_id="p1", now=NOW, limits=Limits())
+        read_prompt(raw, extra_arguments=0, new_id="p1", now=NOW)
     return rejection.value
 
 
@@ -98,7 +97,7 @@ def test_ctx_16_a_wrong_attachment_is_named(changed: object, field: str, reason:
 @pytest.mark.parametrize("host", ["example.org", "example.org.:8443", "8.8.8.8", "[2606:4700::1111]", "intern.example"])
 def test_ctx_16_a_public_address_of_an_image_is_taken(host: str) -> None:
     raw = {"text": "look", "attachments": [{"type": "image", "url": f"https://{host}/cat.png"}]}
-    assert read_prompt(raw, extra_arguments=0, new_id="p1", now=NOW, limits=Limits()).attachments
+    assert read_prompt(raw, extra_arguments=0, new_id="p1", now=NOW).attachments
 
 
 def test_ctx_16_a_prompt_has_a_bounded_number_of_attachments_of_a_bounded_size() -> None:

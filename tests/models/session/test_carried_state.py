@@ -13,6 +13,8 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.tasks.allowance import TaskAllowance
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tasks.task_state import FINDINGS_BYTES, ProgressReport, TaskChange
 
 MOMENT = "2026-01-01T00:00:00Z"
@@ -28,6 +30,8 @@ FULL: dict[str, Any] = {
     "revision": 7,
     "request_count": 3,
     "usage": {"input_tokens": 5},
+    "tasks_usage": {"input_tokens": 4},
+    "usage_between_turns": {"input_tokens": 3},
     "ending": "enough",
     "moved_events": {"earlier": 6, "newest": 1},
     "transcript": {"turns": [{**TURN, "reasoning_trajectory": {"steps": [STEP]}}], "archived": 5},
@@ -45,7 +49,11 @@ FULL: dict[str, Any] = {
         "leaving": [FATE],
     },
     "context": {
-        "view": {"entries": [{"turn": "t6", "number": 6}], "segment": 2},
+        "view": {
+            "entries": [{"turn": "t6", "number": 6}],
+            "segment": 2,
+            "summary": {"text": "They counted.", "turns": [[1, 5]]},
+        },
         "waiting": [{"turn": "t6", "number": 6, "step": 0}],
         "evicted_since": 1,
         "summaries_failed": 2,
@@ -76,6 +84,10 @@ FULL: dict[str, Any] = {
         "is_closed": True,
         "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
     },
+    "accounts": [
+        {"turn": "t6", "caps": {"tokens": 9}, "portions": [{"task_id": "s1.task-1", "granted": {"tokens": 2}}]}
+    ],
+    "allowance": {"granted": {"tokens": 8}, "number": 3, "drawn_by": 2, "is_asking": True},
     "running": {
         "deadline": MOMENT,
         "model": "offline:",
@@ -111,7 +123,8 @@ def test_the_full_state_has_another_value_in_every_field() -> None:
 
 def test_ses_14_every_field_that_is_carried_survives_a_run() -> None:
     state = CarriedState.model_validate(FULL)
-    start = SessionInput(carried=state)
+    # A task of a tree: others have no allowance.
+    start = SessionInput(carried=state, task=TaskInput(allowance=TaskAllowance(root="s0")))
     check_outside_start(start, now=NOW)
     continued = Session("s1", start, now=NOW).carry()
     assert continued.carried == state

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from turnkeeper.models.context.model_context import ContextState
-from turnkeeper.models.context.model_view import ViewRef, ViewState
+from turnkeeper.models.context.model_view import ViewState
 from turnkeeper.models.context.summary import Summary
+from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.session.copies.copied_state import copy_with_new_view
 from turnkeeper.models.session.copies.copied_turns import CopiedTurns
 from turnkeeper.models.session.copies.document import ExportedTurn, schema_text
 from turnkeeper.models.session.copies.markdown import markdown_turn
-from turnkeeper.models.session.copies.reading import check_document, read_document
+from turnkeeper.models.session.copies.reading import check_document, count_values, read_document
 from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -32,10 +35,24 @@ RECORDED = json.loads((ROOT / "tests/api/copies/exports/v1.json").read_text())
 """An export that the first release which could export has made."""
 
 
+MAX_VALUES = 1_000_000
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text('a,[{"\\', max_size=8),
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text('b:,"\\', max_size=4), values, max_size=4),
+    max_leaves=20,
+)
+
+
+def values_in(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(values_in, parts))
+
+
 def complaint_about(document: Any) -> RejectedError | None:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     try:
-        check_document(read_document(body))
+        check_document(read_document(body, max_values=MAX_VALUES))
     except RejectedError as error:
         return error
     return None
@@ -115,8 +132,8 @@ DAMAGES: list[tuple[Damage, str, str]] = [
     (other("context.archived_turns", 12), "context.archived_turns", "may be 11"),
     (other("context.state.view.entries.0.number", 99), "context.state.view.entries[0]", "the document has 12"),
     (
-        other("context.state.view.entries.0", {"turn": "", "summary": {"text": "x", "turns": [[1, 13]]}}),
-        "context.state.view.entries[0]",
+        other("context.state.view.summary", {"text": "x", "turns": [[1, 13]]}),
+        "context.state.view.summary.turns",
         "is of turn 13",
     ),
     (other("context.state.cut", {"1": -1}), "context.state.cut.1", "0 to"),
@@ -181,6 +198,27 @@ def test_ses_18_a_document_with_many_wrong_entries_is_refused_at_once() -> None:
         tracemalloc.stop()
 
 
+@given(value=JSON, separators=st.sampled_from([(",", ":"), (", ", ": ")]))
+def test_api_4_the_values_of_a_document_are_counted_without_making_them(
+    value: Any, separators: tuple[str, str]
+) -> None:
+    count = count_values(json.dumps(value, separators=separators).encode(), limit=10_000)
+    assert values_in(value) <= count <= 2 * values_in(value)
+
+
+@pytest.mark.parametrize("dense", [b"[]", b"{}", b"0", b'""', b"[[]]", b'{"a":[]}'])
+def test_api_4_a_document_of_many_small_values_is_refused_before_it_takes_memory(dense: bytes) -> None:
+    """They take up to 40 times their size."""
+    body = b'{"turns":[' + b",".join([dense] * 200_000) + b"]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(RejectedError, match=r"^body: may have 100,000 JSON values\.$"):
+            read_document(body, max_values=100_000)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_ses_18_an_imported_attachment_of_another_type_than_it_says_gets_its_own() -> None:
     """A session may have one, and a vendor would refuse every later request of the copy."""
     raw, content = deepcopy(RECORDED), b"no picture"
@@ -189,17 +227,18 @@ def test_ses_18_an_imported_attachment_of_another_type_than_it_says_gets_its_own
     raw["turns"][0]["turn"]["attachments"][0]["media_type"] = "image/gif"
     wrong = {"type": "image", "name": "a.png", "media_type": "image/png", "hash": name, "bytes": len(content)}
     raw["turns"][0]["turn"]["attachments"].append(wrong)
-    document = read_document(json.dumps(raw).encode())
+    document = read_document(json.dumps(raw).encode(), max_values=MAX_VALUES)
     check_document(document)
     types = [(one.type, getattr(one, "media_type", "")) for one in document.turns[0].turn.attachments]
     assert types == [("image", "image/png"), ("file", "application/octet-stream")]
 
 
 def test_ses_18_a_fork_of_turns_that_the_window_preserves_has_no_summary_of_later_ones() -> None:
-    summary = ViewRef(turn="", summary=Summary(text="B, then C.", turns=[(2, 3)]))
-    entries = [ViewRef(turn="p1", number=1), summary, ViewRef(turn="p4", number=4)]
-    context = ContextState(view=ViewState(entries=entries))
-    assert [len(context_through(context, count).view.entries) for count in (1, 2, 3, 4)] == [1, 1, 2, 3]
+    summary = Summary(text="B, then C.", turns=[(2, 3)])
+    entries = [ViewRef(turn="p1", number=1), ViewRef(turn="p4", number=4)]
+    context = ContextState(view=ViewState(entries=entries, summary=summary))
+    views = [context_through(context, count).view for count in (1, 2, 3, 4)]
+    assert [(len(view.entries), view.summary) for view in views] == [(1, None), (1, None), (1, summary), (2, summary)]
 
 
 TAG = "<img src=x>"

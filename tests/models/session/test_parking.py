@@ -11,6 +11,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
+from turnkeeper.models.session.messages import Configure, SessionInput
 from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
@@ -115,6 +116,13 @@ class Story:
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
         self.has_grown = False
 
+    def hand_over_all(self) -> None:
+        """Continue in the next run with whatever is not parked: the run can wait no longer (SES-15)."""
+        self.end()
+        self.session.reject_uncarriable(now=NOW)
+        self.session = Session("s1", SessionInput.model_validate_json(self.session.carry().model_dump_json()), now=NOW)
+        self.has_grown = False
+
     def run_turn(self) -> None:
         self.unpark()
         if self.session.queue.waiting:
@@ -133,15 +141,14 @@ class Story:
 def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
     story = Story(max_queued_prompts=10)
     story.send(100)
-    assert not story.session.room.is_queue_carriable
+    assert not story.session.room.is_carriable
     story.hand_over()
     queue = story.session.queue
     assert (len(queue), len(queue.waiting), len(queue.parked)) == (100, 5, 95)
     assert state_of(story.session).queue_length == 100
-    story.send(20)  # ten times the limit is all there may be
-    assert [fate.refusal for fate in queue.fates] == ["queue_full"] * 20
+    story.send(20)
     story.run_all()
-    assert story.started == [f"m{number}" for number in range(100)]
+    assert story.started == [f"m{number}" for number in range(120)]
     story.park()
     assert (story.archive.prompts, queue.row.forgotten) == ({}, queue.row.next_number)
 
@@ -215,7 +222,7 @@ def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked
     story.send(6)
     story.has_grown = True
     story.begin()
-    story.session.queue.reject_all(RejectedError("state_full", "The session is full."), at=NOW)
+    story.session.reject_waiting(now=NOW)
     send(story.session, "first", id="new")
     send(story.session, "second", id="m4")
     story.end()
@@ -300,7 +307,8 @@ def test_ses_11_a_queue_of_many_large_prompts_is_shown_within_a_page() -> None:
 
 def test_ses_6_fates_that_are_no_turn_leave_for_the_archive_and_can_be_asked_for() -> None:
     story = Story(max_queued_prompts=10)
-    story.send(1_000)
+    story.send(100)
+    story.send(900, text=" ")
     assert [story.fate(f"m{number}") for number in (99, 100, 999)] == [None, "rejected", "rejected"]
     story.park()
     assert len(story.archive.fates) == 1_000 - 100 - REMEMBERED_FATES
@@ -316,7 +324,7 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     for number in range(500):
         send(story.session, " ", id=f"r{number}")
     story.session.archive.record_failure("it is gone", now=NOW)
-    assert story.session.room.is_queue_carriable
+    assert story.session.room.is_carriable
     story.session = Session("s1", story.session.carry(), now=NOW)
     assert {story.fate(f"m{number}") for number in range(30)} == {"withdrawn"}
     assert story.fate("r0") is None
@@ -324,17 +332,28 @@ def test_ses_6_while_the_archive_is_down_rejections_give_way_before_what_was_acc
     assert story.session.queue.leaving.bytes <= story.limits.leaving_bytes
 
 
-def test_ses_15_what_can_never_be_handed_over_is_rejected_at_last_and_told_why() -> None:
+def test_ses_15_while_the_archive_is_down_a_run_carries_more_than_the_limits() -> None:
     story = Story(max_queued_prompts=4)
     story.send(10)
     story.session.archive.record_failure("it is gone", now=NOW)
+    assert not story.session.room.is_carriable
+    assert story.session.room.is_carriable_by_temporal
     story.session.reject_uncarriable(now=NOW)
-    assert story.session.room.is_queue_carriable
+    story.session = Session("s1", story.session.carry(), now=NOW)
     story.run_all()
-    assert story.started == ["m0", "m1", "m2", "m3"]
-    rejected = story.session.queue.fate_of("m9")
-    assert rejected is not None
-    assert (rejected.refusal, "it is gone" in (rejected.reason or "")) == ("state_full", True)
+    assert story.started == [f"m{number}" for number in range(10)]
+
+
+def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> None:
+    story = Story(max_queued_prompts=4)
+    story.send(12)
+    story.hand_over()
+    story.send(2)
+    row, order = story.session.queue.row, [item.id for item in story.session.queue.row]
+    assert [row.pop_last() for _ in order] == order[::-1]
+    assert (len(row), row.text_bytes, row.id_bytes, row.parked_bytes) == (0, 0, 0, 0)
+    with pytest.raises(IndexError):
+        row.pop_last()
 
 
 def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> None:
@@ -343,14 +362,14 @@ def test_ses_14_whatever_waits_the_carried_state_stays_under_a_megabyte() -> Non
         send(story.session, "x" * 2_000, id=f"{number:0128}")
     story.session.begin_turn(now=NOW)
     story.hand_over()
-    assert len(story.session.queue) == 999
-    assert len(story.session.carry().model_dump_json()) < 500_000
+    assert len(story.session.queue) == 1_199
+    assert len(story.session.carry().model_dump_json()) < 600_000
     assert not story.session.room.is_full
 
 
 COMING = ["send", "burst", "steer", "interrupt", "again"]
 GOING = ["start", "take", "end turn", "withdraw first", "withdraw last"]
-MOVING = ["grow", "end", "die", "go down", "come back", "hand over"]
+MOVING = ["grow", "end", "die", "go down", "come back", "hand over", "hand over all", "allow less", "allow more"]
 BUSY = ["start", "steer", "interrupt", "burst"]
 """Drawn more often: they make a turn end while the archive takes prompts that come before and behind steering ones."""
 ACTIONS = st.sampled_from([*COMING, *GOING, *MOVING]) | st.sampled_from([*BUSY, "grow", "end turn", "end"])
@@ -402,6 +421,11 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
             story.is_down = action == "go down"
         elif action == "hand over":
             story.hand_over()
+        elif action == "hand over all":
+            story.hand_over_all()
+        elif action.startswith("allow"):
+            change = {"max_queued_prompts": 1 if action.endswith("less") else 6, "max_prompt_chars": 1}
+            target.configure(Configure.model_validate({"limits": change}))
         elif action == "again" and waiting():
             send(target, "again", id=waiting()[-1])
         if not story.is_down:
@@ -412,7 +436,6 @@ def test_ses_6_every_prompt_has_one_fate_in_order_whatever_is_parked_and_whateve
         assert queue.parked or not queue.row.behind
         assert queue.row.text_bytes == len(queue) * 4
         assert queue.row.parked_bytes == len(queue.parked) * 4
-        assert story.limits.max_queued_prompts * 10 >= len(queue)
 
     if story.session.turn:
         complete_turn(story.session, "ok", now=NOW)

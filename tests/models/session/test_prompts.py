@@ -1,5 +1,7 @@
 """Prompts on their way in: SES-5, SES-6, SES-7."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,23 +29,14 @@ def fates(target) -> list[tuple[str, str]]:
     return [(fate.id, fate.fate) for fate in target.queue.fates]
 
 
-@given(
-    text=st.text(min_size=1, max_size=40),
-    waiting=st.integers(0, 4),
-    limits=st.fixed_dictionaries(
-        {"max_prompt_chars": st.integers(1, 40), "max_queued_bytes": st.integers(1_024, 1_100)}
-    ),
-)
-def test_api_1_a_session_says_where_the_next_prompt_will_be_and_which_it_certainly_accepts(
-    text: str, waiting: int, limits: dict[str, int]
-) -> None:
-    target = session(limits=Limits(**limits))
+@given(text=st.text(min_size=1, max_size=40), waiting=st.integers(0, 4))
+def test_api_1_a_session_says_where_the_next_prompt_will_be(text: str, waiting: int) -> None:
+    target = session(limits=Limits(max_prompt_chars=1, max_queued_prompts=1, max_queued_bytes=1_024))
     for number in range(waiting):
-        target.receive({"id": f"m{number}", "text": "x"}, extra_arguments=0, new_id="?", now=NOW)
+        send(target, "x", id=f"m{number}")
     view = queue_of(target, "new")
     accepted = target.receive({"id": "new", "text": text}, extra_arguments=0, new_id="?", now=NOW)
-    if text.strip() and "\0" not in text and len(text) <= view.next_max_chars:
-        assert accepted
+    assert (accepted is not None) == bool(text.strip() and "\0" not in text)
     if accepted:
         assert queue_of(target, "new").positions["new"] == (view.next_position or 1)
         assert view.next_position == (waiting + 1 if waiting else 0)
@@ -85,7 +78,7 @@ def test_ses_5_whatever_a_signal_carries_has_a_fate_that_can_be_stored(raw: obje
 )
 def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason: str) -> None:
     with pytest.raises(RejectedError) as refusal:
-        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW)
     assert refusal.value.reason == reason
     refusal.value.message.encode()
 
@@ -101,7 +94,7 @@ def test_ses_5_what_is_no_prompt_is_refused_with_its_reason(raw: object, reason:
 )
 def test_ses_5_the_field_that_is_wrong_is_named_whatever_it_is_called(raw: object, field: str) -> None:
     with pytest.raises(RejectedError) as refusal:
-        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW, limits=Limits())
+        read_prompt(raw, extra_arguments=0, new_id="n", now=NOW)
     assert refusal.value.field == field
     assert refusal.value.message.startswith(f"{field}: ")
     assert refusal.value.message.isascii()
@@ -149,21 +142,62 @@ def test_ses_6_a_rejected_id_may_be_sent_again() -> None:
     assert [prompt.id for prompt in queue_of(target).waiting] == ["m1"]
 
 
-def test_ses_6_a_full_queue_rejects_naming_the_limit() -> None:
-    target = session(limits={"max_queued_prompts": 2})
-    for number in range(21):
-        send(target, "hi", id=f"m{number}")
-    (fate,) = target.queue.fates
-    assert (fate.id, fate.refusal) == ("m20", "queue_full")
-    assert "limits.max_queued_prompts allows 2, and the session holds 10 times as many" in (fate.reason or "")
+SMALLEST = {"max_prompt_chars": 1, "max_queued_prompts": 1, "max_queued_bytes": 1_024, "max_state_bytes": 32_000}
+IDS = [f"{number:0128}" for number in range(100)]
+REFERENCE = {"type": "image", "hash": "0" * 64, "bytes": 9, "media_type": "image/png", "name": "n" * 100}
+
+ACCEPTED: dict[str, tuple[dict[str, int], list[dict[str, Any]]]] = {
+    "a lower max_prompt_chars": ({"max_prompt_chars": 5}, [{"text": "x" * 100_000}]),
+    "a lower max_state_bytes": ({"max_state_bytes": 32_000}, [{"text": "\u4e2d" * 40_000}]),
+    "more prompts than max_queued_prompts": ({"max_queued_prompts": 2}, [{"text": "hi"}] * 100),
+    "more bytes than max_queued_bytes": ({"max_queued_bytes": 1_024}, [{"text": "x" * 60_000}] * 20),
+    "long ids in a small session": ({"max_state_bytes": 32_000}, [{"text": "hi", "id": one} for one in IDS]),
+    "a text that is long as JSON": ({}, [{"text": "\x01" * 100_000}]),
+    "attachments in a small session": ({"max_state_bytes": 32_000}, [{"text": "hi", "attachments": [REFERENCE] * 10}]),
+}
 
 
-def test_ses_6_a_queue_of_many_bytes_rejects_naming_the_limit() -> None:
-    target = session(limits={"max_queued_bytes": 2_500})
-    for number in range(17):
-        send(target, "x" * 1_500, id=f"m{number}")
-    send(target, "\x01" * 500, id="large")
-    assert [(fate.id, fate.refusal) for fate in target.queue.fates] == [("m16", "queue_full"), ("large", "queue_full")]
+@pytest.mark.parametrize(("limits", "prompts"), ACCEPTED.values(), ids=ACCEPTED)
+@pytest.mark.parametrize("change", ["at the start", "by configure"])
+def test_ses_6_no_setting_of_a_session_rejects_a_prompt(
+    limits: dict[str, int], prompts: list[dict[str, Any]], change: str
+) -> None:
+    target = session(limits=limits if change == "at the start" else {})
+    if change == "by configure":
+        target.configure(Configure.model_validate({"limits": limits}))
+    for number, prompt in enumerate(prompts):
+        target.receive({"id": f"m{number}", **prompt}, extra_arguments=0, new_id="?", now=NOW)
+    assert (len(target.queue), fates(target)) == (len(prompts), [])
+    for _ in prompts:
+        target.shrink_view_if_full()
+        answer_turn(target)
+    assert {fate for _, fate in fates(target)} == {"started"}
+
+
+def test_ses_6_a_lower_limit_takes_back_nothing_that_waits() -> None:
+    target = session()
+    for number, prompt in enumerate([{"text": "x" * 50_000}] * 10):
+        send(target, prompt["text"], id=f"m{number}")
+    target.configure(Configure.model_validate({"limits": SMALLEST}))
+    assert [fate for _, fate in fates(target)] == []
+    while len(target.queue):
+        answer_turn(target)
+    assert fates(target) == [(f"m{number}", "started") for number in range(10)]
+
+
+@pytest.mark.parametrize("discards", [False, True])
+def test_ses_6_a_prompt_after_the_end_is_discarded_and_earlier_ones_are_not(discards: bool) -> None:
+    target = session()
+    send(target, "before", id="m1")
+    target.end("enough", discard_queue=discards, now=NOW)
+    send(target, "after", id="m2")
+    fate = target.queue.fate_of("m2")
+    assert fate
+    assert (fate.fate, fate.refusal, "is ending" in (fate.reason or "")) == ("discarded", "ending", True)
+    assert [prompt.id for prompt in target.queue.waiting] == ([] if discards else ["m1"])
+    target.close("ended", reason="enough", now=NOW)
+    send(target, "late", id="m3")
+    assert fates(target)[-1] == ("m3", "discarded")
 
 
 def test_ses_7_an_interrupt_goes_before_the_queue_and_a_steer_joins_the_turn() -> None:
@@ -235,19 +269,36 @@ def test_ses_6_every_accepted_prompt_has_at_most_one_fate_and_waits_until_it_has
     assert not set(decided) & set(waiting)
 
 
-def test_ses_15_a_full_session_refuses_and_says_why() -> None:
+def test_ses_15_a_full_session_accepts_prompts_while_the_archive_is_down() -> None:
     target = session(limits={"max_state_bytes": 32_000, "max_queued_bytes": 8_000})
-    for number in range(5):
-        send(target, "x" * 3_000, id=f"m{number}")
-        answer_turn(target)
     target.archive.record_failure("it is gone", now=NOW)
-    send(target, "waiting", id="w1")
-    target.reject_waiting_if_full(now=NOW)
-    send(target, "hi", id="w2")
-    assert fates(target)[5:] == [("w1", "rejected"), ("w2", "rejected")]
-    assert [fate.refusal for fate in target.queue.fates][5:] == ["state_full", "state_full"]
-    assert "limits.max_state_bytes allows 32,000" in (target.queue.fates[-1].reason or "")
-    assert "it is gone" in (target.queue.fates[-1].reason or "")
+    for number in range(20):
+        send(target, "x" * 3_000, id=f"m{number}")
+        target.shrink_view_if_full()
+        answer_turn(target)
+    assert target.room.is_full
+    assert target.room.is_carriable
+    assert {fate for _, fate in fates(target)} == {"started"}
+
+
+def test_ses_15_what_temporal_can_not_carry_is_rejected_with_the_reason() -> None:
+    target = session()
+    target.archive.record_failure("it is gone", now=NOW)
+    for number in range(40):
+        send(target, "x" * 90_000, id=f"m{number}")
+    assert not target.room.is_carriable_by_temporal
+    assert target.room.is_carriable_at_last
+    target.reject_uncarriable(now=NOW)
+    assert len(target.carry().model_dump_json()) < 2_000_000
+    waiting = [prompt.id for prompt in target.queue.waiting]
+    assert len(waiting) > 15
+    assert waiting == [f"m{number}" for number in range(len(waiting))]
+    rejected = [fate for fate in target.queue.fates if fate.fate == "rejected"]
+    assert [fate.id for fate in rejected] == [f"m{number}" for number in reversed(range(len(waiting), 40))]
+    assert {fate.refusal for fate in rejected} == {"state_full"}
+    assert "it is gone" in (rejected[0].reason or "")
+    send(target, "again", id="m39")
+    assert target.queue.waiting[-1].id == "m39"
 
 
 def test_ses_15_a_session_that_is_full_goes_on_once_the_archive_has_taken_turns() -> None:
@@ -343,7 +394,8 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
     for number in range(300):
         send(target, "x" * 300, id=f"m{number}")
         assert next_move(target) is None or target.remove_moved(next_move(target), now=NOW) is None
-        target.reject_waiting_if_full(now=NOW)
+        target.shrink_view_if_full()
+        assert not target.room.is_full
         answer_turn(target)
     assert fates(target)[-1] == ("m299", "started")
 

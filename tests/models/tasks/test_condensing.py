@@ -18,12 +18,16 @@ def says(content: str, role: str = "assistant") -> dict[str, Any]:
     return {"role": role, "content": content, "timestamp": NOW}
 
 
+NO_ROOM = {"max_total_chars": 1, "min_messages": 50}
+"""Of a policy that leaves no room for more than cut texts."""
+
+
 def prepared(*messages: dict[str, Any], **policy: Any) -> PreparedTask:
     task = CreateTask.model_validate(
         {
             "description": "Which port is it?",
             "conversation_history": list(messages),
-            "history_policy": {"compress": "summarise", **policy},
+            "history_policy": {"compress": "summarise", **NO_ROOM, **policy},
         }
     )
     return prepare_task(task, now=NOW)
@@ -42,7 +46,7 @@ def test_ctx_15_only_texts_over_their_limit_are_condensed_and_meanwhile_they_are
     assert (task.report.truncated, task.report.to_condense) == (2, 2)
     assert "x (truncated)" not in task.prompt
     assert "x ... (truncated)" in task.prompt
-    assert [warning.code for warning in task.warnings] == ["condensed", "condensed"]
+    assert [warning.code for warning in task.warnings] == ["condensed", "condensed", "total_size"]
     assert "500 characters" in task.warnings[0].message
     assert task.warnings[0].field == "conversation_history[1].content"
     assert prepared(says("short")).long_texts is None
@@ -54,12 +58,12 @@ def test_ctx_15_a_condensed_text_has_the_bookkeeping_of_a_cut_one() -> None:
     prompt = condensed_prompt(texts, {1: "The port is 5433."})
     assert prompt is not None
     assert "Assistant (00:00:00) [CONDENSED]:\n    The port is 5433. ... (condensed, original: 500 chars)\n" in prompt
-    assert "2 messages, 1 truncated" in prompt
+    assert "📊 History metadata: 2 messages\n" in prompt, "a condensed text is not a cut one"
 
 
 def test_ctx_15_of_a_history_whose_oldest_were_dropped_the_right_texts_are_condensed() -> None:
     messages = [says(f"{number} " * 100) for number in range(20)]
-    texts = long_texts(*messages, max_total_chars=2_000)
+    texts = long_texts(*messages, max_total_chars=2_000, min_messages=5)
     assert len(texts.messages) < 20
     for text in texts.texts:
         assert (
@@ -110,6 +114,22 @@ def test_ctx_15_a_request_has_few_texts_of_bounded_length() -> None:
 def test_ctx_15_of_any_answer_only_usable_texts_count(reply: str, condensed: dict[int, str]) -> None:
     texts = long_texts(says("x" * 500), says("y" * 500))
     assert read_answer(reply, texts.texts) == condensed
+
+
+def test_ctx_15_a_text_is_condensed_only_where_the_whole_has_no_room() -> None:
+    task = prepared(says("x" * 500), says("y" * 700), max_total_chars=2_000)
+    assert task.long_texts is None
+    assert "x" * 500 in task.prompt
+    assert task.warnings == []
+    assert task.report.truncated == 0
+
+
+def test_ctx_15_a_condensed_text_may_grow_with_the_room() -> None:
+    texts = long_texts(*[says("x" * 5_000)] * 3, max_total_chars=2_400).texts
+    # The three cut texts have a size of 600 with all that belongs to them: the rest is shared.
+    assert [text.max_chars for text in texts] == [745] * 3
+    roomy = long_texts(*[says("x" * 50_000)] * 3, max_total_chars=60_000).texts
+    assert [text.max_chars for text in roomy] == [900] * 2, "the latest is handed over whole"
 
 
 def test_ctx_15_the_prompt_stays_within_its_bounds() -> None:

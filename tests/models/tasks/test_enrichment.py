@@ -676,8 +676,8 @@ def test_tsk_1_the_words_of_a_session_are_its_prompts_also_steered_ones_and_its_
     ]
     stamp = at.isoformat()
     assert messages_in(turns) == [
-        says("user", "Look!", stamp),
-        says("user", "Hurry.", stamp),
+        says("user", "Look!\n\n[The user added:]\nHurry.", stamp),
         says("assistant", "Seen.", stamp),
         says("user", "Again!", stamp),
+        says("assistant", "[Failed: something went wrong inside. Nothing was done.]", stamp),
     ]

@@ -166,7 +166,7 @@ def test_ctx_9_only_the_latest_fifty_messages_are_looked_at():
     history, warnings = hand_off(nonsense * 10 + [says(content=str(number)) for number in range(50)])
     assert [message.content for message in history.messages] == [str(number) for number in range(50)]
     assert [(warning.code, warning.field) for warning in warnings] == [("too_many_messages", "conversation_history")]
-    assert "latest 50" in warnings[0].message
+    assert "most recent 50" in warnings[0].message
 
 
 def test_ctx_9_over_the_total_size_the_oldest_go_and_the_first_kept_says_so():

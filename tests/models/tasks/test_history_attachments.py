@@ -30,7 +30,7 @@ def prepared(*messages: dict[str, Any], **policy: Any) -> PreparedTask:
 
 def test_ctx_16_the_history_names_attachments_and_the_first_prompt_has_them() -> None:
     task = prepared({"attachments": [image(), code()]})
-    assert "    Look.\n    \n    [Image: a.png, image/png, 20 KB]\n    [Code: a.py, python, 1 KB]\n" in task.prompt
+    assert "    Look.\n    \n    [Image: a.png, image/png, 20 KB]\n    [Code: a.py, python, 8 bytes]\n" in task.prompt
     assert [(one.type, one.hash) for one in task.attachments] == [
         ("image", sha256(PNG).hexdigest()),
         ("code", sha256(b"print(1)").hexdigest()),
@@ -49,7 +49,7 @@ def test_ctx_11_a_message_without_attachments_is_stored_as_before() -> None:
 def test_ctx_16_a_message_of_attachments_alone_stays() -> None:
     task = prepared({"content": " ", "attachments": [code()]})
     assert task.report.kept == 1
-    assert "    [Code: a.py, python, 1 KB]\n" in task.prompt
+    assert "    [Code: a.py, python, 8 bytes]\n" in task.prompt
 
 
 def test_ctx_16_what_is_dropped_takes_its_attachments_with_it() -> None:
@@ -97,3 +97,11 @@ def test_ctx_10_a_wrong_attachment_is_an_error_that_names_it(attachments: object
 def test_ctx_10_an_error_about_all_attachments_of_a_message_names_them_once() -> None:
     with pytest.raises(TaskValidationError, match=r"^\w+\[0\]\.attachments: may have at most 20 items$"):
         prepared({"attachments": [code()] * (MAX_ATTACHMENTS + 1)})
+
+
+def test_ctx_16_unnamed_attachments_are_numbered_and_have_their_true_size() -> None:
+    first, second = ({"type": "code", "language": "python", "content": f"print({text!r})"} for text in ("one", "two"))
+    task = prepared({"attachments": [first]}, {"attachments": [second, first]})
+    assert "[Code: code 1, python, 12 bytes]\n" in task.prompt
+    assert "[Code: code 2, python, 12 bytes]\n    [Code: code 1, python, 12 bytes]\n" in task.prompt
+    assert [one.name for one in task.attachments] == ["code 2", "code 1"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kept_facts import KEPT_KINDS, POLICIES, keeps, read_cases
+from benchmarks.kept_facts import KEPT_KINDS, POLICIES, keeps, read_cases, read_threads
 from turnkeeper.stores.ranking.bm25 import rank
 
 CASES = read_cases()
@@ -32,3 +32,18 @@ def test_ctx_15_the_fact_is_kept_where_truncation_loses_it(case: dict[str, Any])
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_ctx_15_threads_on_another_subject_do_not_have_the_fact(case: dict[str, Any]) -> None:
     assert not keeps(case, {"relevant_to": "the weather in Lisbon", "compress": "summarise"})
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "counts"),
+    [
+        (10, {"truncation": 2, "relevant threads": 10, "semantic compression": 10, "both": 10}),
+        (30, {"truncation": 2, "relevant threads": 10, "semantic compression": 10, "both": 10}),
+        (60, {"truncation": 0, "relevant threads": 10, "semantic compression": 0, "both": 10}),
+        (150, {"truncation": 0, "relevant threads": 10, "semantic compression": 0, "both": 10}),
+    ],
+)
+def test_ctx_15_the_facts_of_hand_written_threads_are_kept(exchanges: int, counts: dict[str, int]) -> None:
+    threads = read_threads(exchanges)
+    assert len(threads) == 10
+    assert {name: sum(keeps(case, policy) for case in threads) for name, policy in POLICIES.items()} == counts

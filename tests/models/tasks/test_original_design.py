@@ -39,7 +39,9 @@ def test_ctx_10_validation_missing_role() -> None:
     with pytest.raises(TaskValidationError) as exc:
         validate_conversation_history([{"content": "no role"}], "keep_user", NOW)
     assert exc.value.error_type == "missing_field"
-    assert str(exc.value) == "conversation_history[0]: role missing"  # the original: "missing required field 'role'"
+    assert "missing required field 'role'" in str(exc.value)
+    assert exc.value.field == "conversation_history[0]"
+    assert exc.value.value == "an object with the keys 'content'"
 
 
 def test_ctx_10_validation_over_50_messages() -> None:
@@ -48,8 +50,7 @@ def test_ctx_10_validation_over_50_messages() -> None:
     assert history is not None
     assert [message.content for message in history.messages] == [f"msg {i}" for i in range(10, 60)]
     (warning,) = [w for w in warnings if w.code == "too_many_messages"]
-    # The original: "conversation_history has 60 messages, truncating to most recent 50"
-    assert warning.message == "Of 60 messages only the latest 50 were looked at."
+    assert "truncating to most recent 50" in warning.message
     assert warning.severity == "medium"
 
 

@@ -8,6 +8,7 @@ from tests.speed import cpu_seconds
 from turnkeeper.models.session.task import CreateTask, PreparedTask, prepare_task
 from turnkeeper.models.tasks.hand_off import validate_conversation_history
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
+from turnkeeper.models.tasks.stored_history import HistoryMessage
 from turnkeeper.stores.ranking.bm25 import MAX_QUERY_TERMS, rank
 
 NOW = "2026-01-01T00:00:00Z"
@@ -111,9 +112,25 @@ def test_ctx_15_messages_beyond_max_messages_are_looked_at() -> None:
 def test_ctx_15_warnings_are_only_of_what_stays() -> None:
     talk = [TALK[0], ("Lunch?", "Soup. " * 100), ("The database?", "Port 5433. " * 100), TALK[5]]
     fields = [
-        warning.field for warning in prepared(history(*talk), "the database").warnings if warning.code == "truncated"
+        warning.field
+        for warning in prepared(history(*talk), "the database", max_total_chars=700).warnings
+        if warning.code == "truncated"
     ]
     assert fields == ["conversation_history[5].content"]
+
+
+def test_ctx_15_the_least_relevant_texts_are_cut_first() -> None:
+    talk = [("Hello.", "Hi. " * 300), ("The database?", "Port 5433. " * 100), ("Paint it.", "Blue. " * 200)]
+    contents = [len(message.content) for message in remaining_messages(prepared(history(*talk), "the database"))]
+    assert contents == [6, 1_199, 13, 1_099, 9, 1_199], "there is room for all"
+    tight = prepared(history(*talk), "the database", max_total_chars=2_000)
+    assert [message.truncated for message in remaining_messages(tight)] == [False, True, False, False, False, True]
+    assert sum(message.size for message in remaining_messages(tight)) <= 2_000
+
+
+def remaining_messages(task: PreparedTask) -> list[HistoryMessage]:
+    stored = task.context.conversation_history
+    return stored.messages if stored else []
 
 
 def test_ctx_15_an_invalid_message_is_an_error_wherever_it_is() -> None:
@@ -124,7 +141,7 @@ def test_ctx_15_an_invalid_message_is_an_error_wherever_it_is() -> None:
 def test_ctx_15_texts_that_no_store_could_keep_are_ranked_and_condensed_like_others() -> None:
     texts = ["The port\ud800 is 5433.", "Lunch?", "Tea \x00" * 3_000]
     messages = [{"role": "user", "content": text, "timestamp": NOW} for text in texts]
-    task = prepared(messages, "Which port?", compress="summarise")
+    task = prepared(messages, "Which port?", compress="summarise", max_total_chars=9_000)
     assert [exchange.score for exchange in task.relevance] == [1.0, 0.0, 0.0]
     assert task.long_texts is not None
     assert [text.text for text in task.long_texts.texts] == ["Tea \ufffd" * 3_000]

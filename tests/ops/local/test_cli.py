@@ -175,6 +175,7 @@ async def test_ops_1_one_command_starts_everything_and_ctrl_c_stops_all_of_it(fo
     assert await gateway_is_ready()
     code, findings = await run("doctor")
     assert (code, "BROKEN" in findings) == (0, False), findings
+    assert "the embedded server has no authentication" in findings
 
     children = stack.children()
     assert server.pid in children

@@ -53,7 +53,7 @@ async def test_ops_5_the_server_of_the_containers_is_the_embedded_one_s_version(
 
 def test_ops_5_every_port_is_published_on_loopback_only():
     published = re.findall(r'ports: \["(.*?)"\]', COMPOSE)
-    assert len(published) == 3
+    assert len(published) == 2
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 

@@ -152,7 +152,7 @@ async def test_ops_2_the_web_ui_is_served_where_it_says(folder):
     async with DevServer(folder, in_memory=True) as server:
         host, _, port = server.ui_url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        writer.write(b"GET /temporal/ HTTP/1.0\r\n\r\n")
         assert b" 200 " in await asyncio.wait_for(reader.readline(), BOUND)
         writer.close()
 

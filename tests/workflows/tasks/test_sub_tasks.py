@@ -14,6 +14,7 @@ from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolResult
+from turnkeeper.workflows import search_attributes
 
 DELEGATE = "Delegate: find the longest file."
 DESCRIPTION = "Find the longest file."
@@ -167,7 +168,9 @@ async def test_tsk_5_what_a_task_waits_for_is_seen_by_its_parent_whose_clock_sta
     session = await env.start(SessionInput())
     await session.prompt(id="p1", text=DELEGATE)
     state = await session.until(lambda state: [task.status for task in state.session.tasks] == ["input_required"])
-    assert state.status == "processing"
+    assert state.status == "awaiting_approval"
+    listed = (await session.handle.describe()).typed_search_attributes
+    assert listed.get(search_attributes.SESSION_STATUS) == "awaiting_approval"
 
     task = task_of(env, session)
     (pending,) = await task.awaited_approvals()
@@ -181,7 +184,7 @@ async def test_tsk_5_stopping_the_turn_cancels_its_task_and_its_tasks_tasks(env:
     env.tools.gate.close()
     session = await env.start(UNASKED)
     await session.prompt(id="p1", text=DELEGATE)
-    await env.tools.gate.until_arrived(1)
+    await env.tools.gate.until_arrived(2)
     task = task_of(env, session)
     below = task_of(env, task)
     await session.update("cancel_turn", {"message_id": "p1", "reason": "enough"})

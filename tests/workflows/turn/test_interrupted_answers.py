@@ -76,13 +76,14 @@ async def test_ses_9_a_stopped_turn_keeps_what_was_written_and_the_model_is_told
     assert [(message.role, message.content) for message in request.messages] == [
         ("user", "tell me a story"),
         ("assistant", INTERRUPTED_NOTE + STORY),
+        ("assistant", "[Stopped by the user. Nothing was done.]"),
         ("user", "and now?"),
     ]
     assert request.messages[1].state is None
     seen = (await session.context()).turns[0]
     assert (seen.seen, seen.estimated_tokens) == (
         "verbatim",
-        -(-len("tell me a story" + INTERRUPTED_NOTE + STORY) // 4),
+        -(-len("tell me a story" + INTERRUPTED_NOTE + STORY + "[Stopped by the user. Nothing was done.]") // 4),
     )
 
 
@@ -99,7 +100,14 @@ async def test_ses_9_steps_before_the_interrupted_one_stay_as_they_were(env: Env
         (2, True),
     ]
     request = await next_request(env, session)
-    assert [message.role for message in request.messages] == ["user", "assistant", "tool", "assistant", "user"]
+    assert [message.role for message in request.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "assistant",
+        "user",
+    ]
 
 
 async def test_ses_9_an_interrupt_keeps_what_was_written_and_names_no_id_to_people(env: Environment) -> None:
@@ -139,6 +147,7 @@ async def test_ses_9_calls_that_had_begun_are_shown_as_not_called_and_never_sent
     assert [(message.role, message.tool_calls) for message in request.messages] == [
         ("user", []),
         ("assistant", []),
+        ("assistant", []),
         ("user", []),
     ]
 
@@ -148,7 +157,7 @@ async def test_ses_9_thinking_alone_is_shown_and_not_sent(env: Environment) -> N
     await session.update("cancel_turn", {"message_id": "p1"})
     (turn,) = await session.idle(turns=1)
     assert (interrupted_step(turn).thinking, interrupted_step(turn).text) == ("Let me see.", None)
-    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "user"]
+    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "assistant", "user"]
 
 
 async def test_ses_9_a_turn_that_is_stopped_before_anything_was_written_has_no_step(env: Environment) -> None:
@@ -230,7 +239,7 @@ async def test_ses_9_the_half_text_of_a_refusal_is_shown_and_not_sent(env: Envir
     await session.prompt("tell me a story")
     (turn,) = await session.idle(turns=1)
     assert (turn.error_type, interrupted_step(turn).text) == ("refusal", STORY)
-    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "user"]
+    assert [message.role for message in (await next_request(env, session)).messages] == ["user", "assistant", "user"]
 
 
 async def test_ses_9_of_several_attempts_the_last_counts(env: Environment) -> None:

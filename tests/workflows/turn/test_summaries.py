@@ -44,8 +44,8 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(env: Env
     env.vendor.summarise = lambda request: ModelResponse(
         parts=[RespondPart(kind="respond", text="They counted.")], model="test", usage=Usage(input_tokens=7)
     )
-    session = await env.start(started(history={**WINDOW, "preserve_first_n": 1}))
-    await chat(session, 1, 7)
+    session = await env.start(started(history={**WINDOW, "preserve_first_n": 1, "max_messages": 14}))
+    await chat(session, 1, 8)
     (summary_request,) = env.vendor.summary_requests
     assert summary_request.head.max_tokens == 1_024
     assert summary_request.head.tools == []
@@ -54,13 +54,15 @@ async def test_ctx_5_a_summary_stands_between_the_head_and_what_is_kept(env: Env
     newest = env.vendor.turn_requests[-1]
     assert [message.content.split(",")[0] for message in newest.messages] == [
         "question 1",
+        "echo: question 1",
         f"{SUMMARY_MARK}\nThey counted.",
-        "echo: question 6",
         "question 7",
+        "echo: question 7",
+        "question 8",
     ]
-    assert newest.messages[1].role == "assistant"
+    assert newest.messages[2].role == "assistant"
     turns = await session.idle(turns=7)
-    assert [turn.user_message.split(",")[0] for turn in turns] == [f"question {n}" for n in range(1, 8)]
+    assert [turn.user_message.split(",")[0] for turn in turns] == [f"question {n}" for n in range(1, 9)]
     assert turns[-1].usage == Usage(input_tokens=7)
 
 

@@ -1,0 +1,381 @@
+"""What the tasks of a tree may use: tokens, cost and number are drawn from the tree's root (TSK-5).
+
+Theory of operation. A session that no other one has started by `run_task` is a root. It has an account for each of its
+turns that has started tasks. The caps of the account are those of the turn. They bound everything that the turn, its
+tasks and the tasks below these use together, also after the turn has ended. A task gets a portion with its start. It
+asks for more before a step that needs more, and returns the rest when a turn of it ends. Every start is registered with
+the root, which counts it.
+
+Requests and answers are signals. All amounts in them are totals, each request has a number, and a portion only follows
+the newest request, so a repeated or late signal never grants anything twice. Here are the rules; `AllowanceMail` sends
+the signals. A task that is terminated returns nothing: its portion stays used.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_core import to_json
+
+from turnkeeper.models.ids import ID_PATTERN, PublicId
+from turnkeeper.models.limits import Limits
+from turnkeeper.models.transcript.trajectory import COST_DIGITS, Usage, dollars
+from turnkeeper.models.wire import Compact, Frozen, Items
+
+SessionId = Annotated[PublicId, Field(pattern=ID_PATTERN)]
+
+MAX_AMOUNT = 2**53
+"""More than any tree uses; JSON readers have it exactly."""
+
+PORTIONS = 20
+"""A grant is at least the cap divided by this number, if there is as much left: so a task asks about as often."""
+
+
+class Amount(Compact):
+    """Tokens, and cost in US dollars."""
+
+    tokens: int = Field(0, ge=0, le=MAX_AMOUNT)
+    cost: float = Field(0.0, ge=0, le=MAX_AMOUNT)
+
+    @classmethod
+    def of(cls, usage: Usage | None) -> "Amount":
+        return cls(tokens=max(0, usage.tokens), cost=max(0.0, usage.cost or 0.0)) if usage else cls()
+
+    def __add__(self, other: "Amount") -> "Amount":
+        # Not validated: a sum may be over the maximum.
+        return Amount.model_construct(
+            tokens=self.tokens + other.tokens, cost=round(self.cost + other.cost, COST_DIGITS)
+        )
+
+
+NOTHING = Amount()
+
+
+class Caps(Frozen):
+    """What a turn of a root and its tasks may use together; `None`: no limit."""
+
+    tokens: int | None = None
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, limits: Limits) -> "Caps":
+        tokens, cost = limits.max_tokens_per_turn, limits.max_cost_per_turn
+        return cls(
+            tokens=None if tokens is None else min(tokens, MAX_AMOUNT),
+            cost=None if cost is None else min(cost, MAX_AMOUNT),
+        )
+
+    @property
+    def are_set(self) -> bool:
+        return self.tokens is not None or self.cost is not None
+
+    def used_up_by(self, amount: Amount) -> str | None:
+        """Return the name of the limit that is used up by `amount`; `None`: something of everything is left."""
+        if self.tokens is not None and amount.tokens >= self.tokens:
+            return "max_tokens_per_turn"
+        return "max_cost_per_turn" if self.cost is not None and amount.cost >= self.cost else None
+
+    def words(self, limit: str) -> str:
+        """Return the value of a limit for people."""
+        return f"{self.tokens:,} tokens" if limit == "max_tokens_per_turn" else dollars(self.cost or 0.0)
+
+
+class TaskAllowance(Compact):
+    """Part of a task's input: the root of its tree, at which `depth` below it the task is, and the first portion."""
+
+    root: PublicId
+    depth: int = 1
+    caps: Caps = Caps()
+    portion: Amount = Amount()
+
+
+class AllowanceRequest(Compact):
+    """Argument of the signal `request_allowance`, from the task `task_id` to the root of its tree.
+
+    `number` counts the requests of the task. It has used `used` in all, and asks for `requested` in all; without that,
+    it returns the rest, and gets no answer. With `starts`, the request is about this task instead: whether the task may
+    start it, or with `is_void`, that it was not started.
+    """
+
+    task_id: SessionId
+    number: int
+    used: Amount = Amount()
+    requested: Amount | None = None
+    starts: SessionId | None = None
+    is_void: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        return not self.is_void and (self.starts is not None or self.requested is not None)
+
+
+class AllowanceAnswer(Compact):
+    """Argument of the signal `grant_allowance`, from the root to the task that asked.
+
+    `granted`: what the task may use in all; for a request to start one, the first portion of that. `rejection` is why
+    it may not be started, as a sentence.
+    """
+
+    number: int
+    granted: Amount = Amount()
+    rejection: str | None = None
+
+
+class Portion(Compact):
+    """What a task has been granted and has not returned. `number` is that of its newest request.
+
+    `is_void`: the task was not started, and does not count.
+    """
+
+    task_id: PublicId
+    granted: Amount = Amount()
+    number: int = 0
+    is_void: bool = False
+
+
+class TurnAccount(Compact):
+    """The account of a root's turn. `used` is what the turn itself has used, without its tasks."""
+
+    turn: str
+    caps: Caps = Caps()
+    used: Amount = Amount()
+    portions: Items[Portion] = []
+
+    @property
+    def drawn(self) -> Amount:
+        """What the tasks of the turn may use, or have used where that is more."""
+        return sum((portion.granted for portion in self.portions), NOTHING)
+
+    def find(self, task_id: str) -> Portion | None:
+        return next((portion for portion in self.portions if portion.task_id == task_id), None)
+
+    def with_request(self, request: AllowanceRequest) -> "TurnAccount":
+        """Return the account after a task has asked for more, or returned the rest. A stale request changes nothing."""
+        portion = self.find(request.task_id)
+        if portion is None or portion.is_void or request.number <= portion.number:
+            return self
+        granted = self._grant(portion, request) if request.is_answered else request.used
+        return self._with_portion(portion.model_copy(update={"granted": granted, "number": request.number}))
+
+    def with_start(self, task_id: str) -> "TurnAccount":
+        """Return the account with a first portion for a new task. A repetition changes nothing."""
+        if self.find(task_id):
+            return self
+        portion = Portion(task_id=task_id)
+        granted = self._grant(portion, AllowanceRequest(task_id=task_id, number=0))
+        return self._with_portion(portion.model_copy(update={"granted": granted}))
+
+    def with_void(self, task_id: str) -> "TurnAccount":
+        """Return the account after a task was not started: it is remembered, so that a late request gets nothing."""
+        return self._with_portion(Portion(task_id=task_id, is_void=True))
+
+    def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
+        """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room.
+
+        It is never less than before: only the task itself gives back a part of its portion.
+        """
+        caps, used, requested = self.caps, request.used, request.requested or NOTHING
+        granted, drawn = portion.granted, self.used + self.drawn
+        tokens, cost = used.tokens, used.cost
+        if caps.tokens is not None:
+            goal = max(requested.tokens, used.tokens + caps.tokens // PORTIONS, used.tokens + 1)
+            tokens = max(used.tokens, granted.tokens, min(goal, caps.tokens - drawn.tokens + granted.tokens))
+        if caps.cost is not None:
+            goal_cost = max(requested.cost, used.cost + caps.cost / PORTIONS)
+            cost = max(used.cost, granted.cost, min(goal_cost, caps.cost - drawn.cost + granted.cost))
+        return Amount(tokens=tokens, cost=round(cost, COST_DIGITS))
+
+    def _with_portion(self, portion: Portion) -> "TurnAccount":
+        if self.find(portion.task_id) is None:
+            return self.model_copy(update={"portions": [*self.portions, portion]})
+        portions = [portion if one.task_id == portion.task_id else one for one in self.portions]
+        return self.model_copy(update={"portions": portions})
+
+
+class Accounts:
+    """The accounts of a root's turns; of a session that is no root, none."""
+
+    def __init__(self, accounts: Sequence[TurnAccount], *, session_id: str) -> None:
+        self.accounts = list(accounts)
+        """What the next run gets; replaced with every change."""
+        self._session_id = session_id
+
+    @property
+    def carried_bytes(self) -> int:
+        return len(to_json(self.accounts)) if self.accounts else 0
+
+    @property
+    def task_count(self) -> int:
+        """Number of tasks that the tree has started."""
+        return sum(not portion.is_void for account in self.accounts for portion in account.portions)
+
+    def find(self, turn: str) -> TurnAccount | None:
+        return next((account for account in self.accounts if account.turn == turn), None)
+
+    def drawn(self, turn: str) -> Amount:
+        """Return what the tasks of a turn have drawn from its budget."""
+        account = self.find(turn)
+        return account.drawn if account else NOTHING
+
+    def note_used(self, turn: str, used: Amount) -> None:
+        """Note what a turn itself has used so far, if it has an account."""
+        if account := self.find(turn):
+            self._replace(account.model_copy(update={"used": used}))
+
+    def open(self, turn: str, limits: Limits) -> None:
+        """Open an account for a turn, unless it has one."""
+        if self.find(turn) is None:
+            self.accounts = [*self.accounts, TurnAccount(turn=turn, caps=Caps.of(limits))]
+
+    def start(self, task_id: PublicId, *, turn: str, max_tasks: int, number: int = 0) -> AllowanceAnswer:
+        """Register a task, and return its first portion, or why it may not be started.
+
+        A repetition gets the same portion. A task whose start was withdrawn can't be started any more.
+        """
+        account = self.find(turn) or TurnAccount(turn=turn)
+        if account.find(task_id) is None:
+            if rejection := self._rejection(account, max_tasks):
+                return AllowanceAnswer(number=number, rejection=rejection)
+            account = account.with_start(task_id)
+            self._replace(account)
+        portion = account.find(task_id)
+        if portion is None or portion.is_void:
+            return AllowanceAnswer(number=number, rejection="No task was started: its start was withdrawn.")
+        return AllowanceAnswer(number=number, granted=portion.granted)
+
+    def _rejection(self, account: TurnAccount, max_tasks: int) -> str | None:
+        limit = "max_tasks" if self.task_count >= max_tasks else account.caps.used_up_by(account.used + account.drawn)
+        if limit is None:
+            return None
+        tasks = "1 task" if max_tasks == 1 else f"{max_tasks} tasks"
+        left_of = f"{tasks} that session {self._session_id} may start in all, with those of its tasks"
+        if limit != "max_tasks":
+            left_of = f"{account.caps.words(limit)} that a turn of session {self._session_id} and its tasks may use"
+        return f"No task was started: nothing is left of the {left_of} (limits.{limit})."
+
+    def void(self, task_id: str) -> None:
+        """Note that a registered task was not started."""
+        if account := self._account_of(task_id):
+            self._replace(account.with_void(task_id))
+
+    def answer(self, request: AllowanceRequest, *, max_tasks: int) -> AllowanceAnswer | None:
+        """Apply a task's request, and return the answer; `None` if there is none, as for a task of no account."""
+        account = self._account_of(request.task_id)
+        if account is None:
+            return None
+        if request.starts is None:
+            account = account.with_request(request)
+            self._replace(account)
+            portion = account.find(request.task_id)
+            is_answered = request.is_answered and portion is not None and portion.number == request.number
+            return AllowanceAnswer(number=request.number, granted=portion.granted) if portion and is_answered else None
+        if request.is_void:
+            self._replace(account.with_void(request.starts))
+            return None
+        return self.start(request.starts, turn=account.turn, max_tasks=max_tasks, number=request.number)
+
+    def _account_of(self, task_id: str) -> TurnAccount | None:
+        return next((account for account in self.accounts if account.find(task_id)), None)
+
+    def _replace(self, account: TurnAccount) -> None:
+        self.accounts = [account if one.turn == account.turn else one for one in self.accounts]
+
+
+class AllowanceState(Compact):
+    """The carried state of a task's allowance.
+
+    `number` is that of its newest request, `drawn_by` that of the newest that asked for a portion or returned one, and
+    `is_asking` is whether that has no answer yet.
+    """
+
+    granted: Amount
+    number: int = 0
+    drawn_by: int = 0
+    is_asking: bool = False
+
+
+class Allowance:
+    """What a task may use, and its requests to the root. Amounts `used` are totals of the task, without its tasks."""
+
+    def __init__(self, start: TaskAllowance, state: AllowanceState | None, *, task_id: PublicId) -> None:
+        self.start = start
+        self.state = state or AllowanceState(granted=start.portion)
+        """The state that the next run gets; replaced with every change."""
+        self.outbox: list[AllowanceRequest] = []
+        """Requests to be sent, in order."""
+        self.is_root_gone = False
+        """Whether a request could not be delivered, because the root has ended."""
+        self._task_id = task_id
+        self._pending = set[int]()
+        self._answers = dict[int, AllowanceAnswer]()
+
+    @property
+    def granted(self) -> Caps:
+        """What the task may use in all of its turns; `None`: no limit."""
+        caps, granted = self.start.caps, self.state.granted
+        return Caps(
+            tokens=None if caps.tokens is None else granted.tokens, cost=None if caps.cost is None else granted.cost
+        )
+
+    def used_up(self, used: Amount) -> str | None:
+        """Return the name of the limit of which nothing is left; `None`: something of everything is left."""
+        return self.granted.used_up_by(used)
+
+    def is_too_small(self, used: Amount, *, need: Amount) -> bool:
+        """Return whether the portion is too small for a step that needs about `need`."""
+        caps, granted = self.start.caps, self.state.granted
+        if self.used_up(used):
+            return True
+        return (caps.tokens is not None and granted.tokens < used.tokens + need.tokens) or (
+            caps.cost is not None and granted.cost < used.cost + need.cost
+        )
+
+    def ask(self, used: Amount, *, need: Amount) -> int:
+        """Ask the root for a portion of at least `need`; return the number of the request."""
+        number = self._send(used=used, requested=used + need)
+        self._pending.add(number)
+        self._replace(drawn_by=number, is_asking=True)
+        return number
+
+    def ask_to_start(self, task_id: PublicId) -> int:
+        """Ask the root whether this task may start another one; return the number of the request."""
+        number = self._send(starts=task_id)
+        self._pending.add(number)
+        return number
+
+    def void_start(self, task_id: PublicId) -> None:
+        """Tell the root that a task was not started, also if its answer is still to come."""
+        self._send(starts=task_id, is_void=True)
+
+    def return_rest(self, used: Amount) -> None:
+        """Return what is left of the portion, also of one that is still to come, and report what was used beyond it."""
+        self._pending.clear()
+        if self.start.caps.are_set and (self.state.is_asking or self.state.granted != used):
+            self._replace(drawn_by=self._send(used=used), granted=used, is_asking=False)
+
+    def answer_to(self, number: int) -> AllowanceAnswer | None:
+        """Return the answer to a request; `None`: there is none yet."""
+        return self._answers.get(number)
+
+    def forget(self, number: int) -> None:
+        """Forget a request whose answer was read, or is no longer waited for."""
+        self._pending.discard(number)
+        self._answers.pop(number, None)
+
+    def receive(self, answer: AllowanceAnswer) -> None:
+        """Accept an answer of the root. One that comes too late or twice changes nothing."""
+        if answer.number not in self._pending:
+            return
+        self._pending.remove(answer.number)
+        self._answers[answer.number] = answer
+        if answer.number == self.state.drawn_by:
+            self._replace(granted=answer.granted, is_asking=False)
+
+    def _send(self, **fields: object) -> int:
+        number = self.state.number + 1
+        self._replace(number=number)
+        self.outbox.append(AllowanceRequest.model_validate({"task_id": self._task_id, "number": number, **fields}))
+        return number
+
+    def _replace(self, **fields: object) -> None:
+        self.state = self.state.model_copy(update=fields)

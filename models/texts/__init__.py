@@ -1,0 +1,1 @@
+"""Texts as people read them: on one line, with formulas, and with nothing hidden in them."""

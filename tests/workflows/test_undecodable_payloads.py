@@ -1,0 +1,181 @@
+"""Payloads that can't be decoded, sent straight to Temporal: each gets a fate or an error (SES-5, SES-10)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError
+
+from tests.harness import BOUND, DrivenSession, Environment, environment, replayer
+from tests.waiting import until
+from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
+from turnkeeper.models.wire import UndecodablePayload
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+
+ENCODINGS = [
+    *(b"json/plain", b"json/protobuf", b"binary/protobuf", b"binary/null", b"binary/plain", b"binary/encrypted"),
+    *(b"json/gzip", b"", b"\xff\xfe", b"x" * 5_000),
+]
+CONTENTS = [b"", b"{", b"\xff\xff", b'"\\ud800', b"[" * 200_000, b"1" * 5_000, b"NaN", b'{"text": 1e999}', b"\x00" * 20]
+PAYLOADS = [
+    Payload(metadata={"encoding": encoding}, data=content) for encoding in ENCODINGS for content in CONTENTS
+] + [
+    Payload(data=b'{"text": "without an encoding"}'),
+    Payload(metadata={"encoding": b"binary/protobuf", "messageType": b"no.such.Message"}, data=b"\x08\x01"),
+    Payload(metadata={"encoding": b"json/protobuf", "messageType": b"google.protobuf.Timestamp"}, data=b"{}"),
+    Payload(metadata={"encoding": b"binary/protobuf", "messageType": b"google.protobuf.Timestamp"}, data=b"\xff"),
+]
+"""Of any encoding, with and without data that fits it. Some decode to a value that is no prompt."""
+
+INVALID = [
+    payload
+    for payload in PAYLOADS
+    if not isinstance(DATA_CONVERTER.payload_converter.from_payloads([payload])[0], dict | None)
+]
+"""Without those that decode to an object or to null, which are valid arguments."""
+
+AT_ONCE = 25
+
+
+@pytest.fixture(scope="module")
+async def shared(temporal: Client) -> AsyncIterator[Environment]:
+    async with environment(temporal) as env:
+        yield env
+
+
+async def gather(*calls: Any) -> list[Any]:
+    """Make the calls, a few at a time; return their results and exceptions."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(call: Any) -> Any:
+        async with slots:
+            return await call
+
+    return await asyncio.gather(*map(one, calls), return_exceptions=True)
+
+
+def raw(payload: Payload) -> RawValue:
+    return RawValue(payload)
+
+
+async def failed_tasks(driven: DrivenSession) -> list[str]:
+    """Return why workflow tasks of the session failed."""
+    return [
+        event.workflow_task_failed_event_attributes.failure.message
+        for event in (await driven.handle.fetch_history()).events
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    ]
+
+
+async def test_ses_5_each_signal_of_any_payload_is_rejected_with_its_reason(shared: Environment) -> None:
+    driven = await shared.start()
+    results = await gather(*(driven.handle.signal("prompt", raw(payload)) for payload in PAYLOADS))
+    assert set(results) == {None}
+    fates = await until(lambda: fates_of(driven, len(PAYLOADS)))
+    assert {(fate.fate, fate.refusal) for fate in fates} <= {("rejected", "invalid"), ("rejected", "blank")}
+    assert any("can't be decoded as 'binary/encrypted'" in (fate.reason or "") for fate in fates)
+    assert all(len((fate.reason or "").encode()) <= 500 for fate in fates)
+    await driven.prompt("hello")
+    assert [turn.user_message for turn in await driven.idle(turns=1)] == ["hello"]
+    assert await failed_tasks(driven) == []
+    for history in await driven.histories():
+        await replayer().replay_workflow(history)
+
+
+async def fates_of(driven: DrivenSession, count: int) -> Any:
+    fates = (await driven.queue()).fates
+    return fates if len(fates) >= min(count, REMEMBERED_FATES) else None
+
+
+@pytest.mark.parametrize("signal", ["end_chat", "task_changed"])
+async def test_ses_5_other_signals_of_any_payload_block_nothing(shared: Environment, signal: str) -> None:
+    driven = await shared.start()
+    await driven.prompt("hello")
+    await driven.idle(turns=1)
+    await driven.handle.signal(signal, raw(PAYLOADS[1]))
+    if signal == "task_changed":
+        await driven.handle.signal("end_chat")
+    assert (await driven.handle.result())["status"] == "ended"
+    assert await failed_tasks(driven) == []
+
+
+@pytest.mark.parametrize("update", ["withdraw_prompt", "cancel_turn", "resolve_approval", "configure", "end_session"])
+async def test_ses_5_an_update_of_any_payload_is_rejected_by_its_validator(shared: Environment, update: str) -> None:
+    driven = await shared.start()
+    payloads = INVALID[::4]
+    for error in await gather(*(driven.update(update, raw(payload)) for payload in payloads)):
+        assert isinstance(error, WorkflowUpdateFailedError)
+        assert isinstance(error.cause, ApplicationError)
+        assert error.cause.type == "invalid"
+        assert error.cause.failure
+        assert error.cause.failure.ByteSize() <= 2_048
+    await driven.prompt("hello")
+    await driven.idle(turns=1)
+    assert await failed_tasks(driven) == []
+
+
+@pytest.mark.parametrize("query", ["get_conversation_state", "get_conversation_updates", "get_queue"])
+async def test_ses_5_a_query_of_any_payload_fails_with_a_reason(shared: Environment, query: str) -> None:
+    driven = await shared.start()
+    payloads = INVALID[::4]
+    answers = await gather(*(driven.handle.query(query, raw(payload)) for payload in payloads))
+    refused = [answer for answer in answers if isinstance(answer, WorkflowQueryFailedError)]
+    # A string is a message id to `get_conversation_updates`.
+    assert len(refused) >= len(payloads) - 2
+    assert {str(error)[:9] for error in refused} == {"Refused: "}
+
+
+@pytest.mark.parametrize("workflow", ["AgenticAIWorkflow", "DeleteSession"])
+async def test_ses_5_a_start_with_any_payload_fails_as_invalid(shared: Environment, workflow: str) -> None:
+    async def start(payload: Payload) -> str:
+        handle = await shared.client.start_workflow(
+            workflow, raw(payload), id=f"raw-{uuid4()}", task_queue=shared.task_queue
+        )
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result(rpc_timeout=timedelta(seconds=BOUND))
+        assert isinstance(failed.value.cause, ApplicationError)
+        return failed.value.cause.type or ""
+
+    assert set(await gather(*map(start, INVALID))) == {"invalid"}
+
+
+async def test_ses_5_a_start_with_two_undecodable_arguments_fails_as_invalid(shared: Environment) -> None:
+    handle = await shared.client.start_workflow(
+        "AgenticAIWorkflow", args=[raw(PAYLOADS[1]), raw(PAYLOADS[-1])], id=f"r-{uuid4()}", task_queue=shared.task_queue
+    )
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result(rpc_timeout=timedelta(seconds=BOUND))
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "invalid"
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_ses_5_the_converter_returns_a_value_for_any_payload(payload: Payload) -> None:
+    (value,) = DATA_CONVERTER.payload_converter.from_payloads([payload])
+    try:
+        (expected,) = pydantic_data_converter.payload_converter.from_payloads([payload])
+    except Exception:  # noqa: BLE001
+        assert isinstance(value, UndecodablePayload)
+        assert value.size == len(payload.data)
+        assert len(str(value)) < 200
+    else:
+        assert str(value) == str(expected)
+
+
+def test_ses_5_a_typed_value_still_has_to_decode() -> None:
+    with pytest.raises(ValueError, match="1 validation error"):
+        DATA_CONVERTER.payload_converter.from_payloads(
+            [Payload(metadata={"encoding": b"json/plain"}, data=b"{")], [int]
+        )
+    stamp = Timestamp(seconds=7)
+    payloads = DATA_CONVERTER.payload_converter.to_payloads([stamp, {"a": 1}])
+    assert DATA_CONVERTER.payload_converter.from_payloads(payloads, [Timestamp, dict]) == [stamp, {"a": 1}]

@@ -1,0 +1,79 @@
+"""Asks the root of the session's tree for what the running turn may use (AGT-1, TSK-5)."""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.models.context.request_size import head_tokens
+    from turnkeeper.models.errors import fail
+    from turnkeeper.models.ids import PublicId
+    from turnkeeper.models.session.tasks.allowance import Allowance, AllowanceAnswer, Amount
+    from turnkeeper.models.transcript.trajectory import Usage
+    from turnkeeper.workflows.turn.turn_scope import TurnScope
+
+ANSWER_TOKENS = 1_000
+"""Tokens that a step is expected to need beyond its request."""
+
+
+class TurnAllowance:
+    """The tokens and cost that a turn may use, and the tasks that it may start.
+
+    A root decides itself; a task asks, and waits for the answer as long as its turn has time.
+    """
+
+    def __init__(self, scope: TurnScope) -> None:
+        self._scope = scope
+        self._session = scope.session
+
+    async def check_spent(self) -> None:
+        """Raise `TurnFailedError` if nothing is left for a further step; a task asks for more first."""
+        await self._draw()
+        self._session.budgets.check_spent()
+
+    async def check_step(self, usage: Usage | None) -> None:
+        """Check this before the calls of a step run, see `Budgets.check_step`; a task asks for more first."""
+        await self._draw()
+        self._session.budgets.check_step(usage)
+
+    async def start_of(self, task_id: PublicId) -> AllowanceAnswer:
+        """Return the first portion of a task that this session starts, or why it may not be started."""
+        session, allowance = self._session, self._session.allowance
+        if allowance is None:
+            return session.register_task(task_id)
+        number = allowance.ask_to_start(task_id)
+        fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
+        return await self._answer(allowance, number) or fallback
+
+    async def _draw(self) -> None:
+        """Ask the root for a larger portion if the present one is too small for the next step."""
+        allowance, used = self._session.allowance, self._session.used
+        need = self._need(used)
+        if allowance is None or not allowance.is_too_small(used, need=need):
+            return
+        if await self._answer(allowance, allowance.ask(used, need=need)) is None and allowance.used_up(used):
+            fail("budget", f"The task has used up its portion and can get no more: {_has_ended(allowance)}")
+
+    async def _answer(self, allowance: Allowance, number: int) -> AllowanceAnswer | None:
+        """Wait for the root's answer to a request; `None`: the root has ended."""
+        self._scope.check_stop()
+        try:
+            await workflow.wait_condition(
+                lambda: allowance.is_root_gone or allowance.answer_to(number) is not None,
+                timeout=self._scope.time_left(),
+                timeout_summary=f"allowance from {allowance.start.root}",
+            )
+        except TimeoutError:
+            fail("budget", f"Session {allowance.start.root}, whose budget this task shares, gives no answer.")
+        answer = allowance.answer_to(number)
+        allowance.forget(number)
+        self._scope.check_stop()
+        return answer
+
+    def _need(self, used: Amount) -> Amount:
+        """Estimate what the next step needs: the request as it is now, at the price of the steps so far."""
+        view = self._session.view
+        tokens = head_tokens(self._session.head) + view.estimated_tokens + ANSWER_TOKENS
+        return Amount(tokens=tokens, cost=used.cost * tokens / used.tokens if used.tokens else 0.0)
+
+
+def _has_ended(allowance: Allowance) -> str:
+    return f"session {allowance.start.root}, whose budget it shares, has ended."
