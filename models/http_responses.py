@@ -137,7 +137,7 @@ class SessionDescription(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again."""
     waiting_reason: str | None = None
-    """Why it is not asked earlier."""
+    """Why the model is not asked earlier, or is asked again now."""
     created_at: UtcDatetime | None = None
     turn_count: int | None = None
     queue_length: int | None = None

@@ -85,12 +85,6 @@ FEW_TURNS = 3
 """Turns that every query may bring; of more, only the last query does."""
 
 
-def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
-    for module in ("activities.failures", "workflows.turn.model_calls"):
-        monkeypatch.setattr(f"turnkeeper.{module}.MAX_RETRY_DELAY", seconds)
-
-
 def says(text: str) -> ModelResponse:
     return ModelResponse(parts=[RespondPart(kind="respond", text=text)], model="test")
 

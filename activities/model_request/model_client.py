@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -54,12 +54,12 @@ class ModelClient:
         request = cached or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(current_session_id(), request)
 
-    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
+    def spending(self, model: str, *, lasting_failures: Mapping[str, int] | None = None) -> Spending:
         """Return the usage of the running activity's failed attempts with `model`.
 
-        `unclear_answers`: how many answers to the same request were unclear before this activity.
+        `lasting_failures`: how often the same request failed in each way before this activity.
         """
-        return Spending(self._prices, model=model, unclear_answers=unclear_answers)
+        return Spending(self._prices, model=model, lasting_failures=lasting_failures)
 
     async def answer(
         self,
@@ -87,7 +87,7 @@ class ModelClient:
                 on_delta(delta)
 
         try:
-            async with _in_time(attempt):
+            async with _in_time(attempt, name=name):
                 response = await _complete_answer(provider.stream(name, request, info), take)
         except ModelError as error:
             # A silent vendor was probably working, and bills for it.
@@ -118,8 +118,8 @@ class ModelClient:
 
 
 @asynccontextmanager
-async def _in_time(info: activity.Info) -> AsyncIterator[None]:
-    """Time out before Temporal would, with time for a last heartbeat. Raises `ModelError`.
+async def _in_time(info: activity.Info, *, name: str) -> AsyncIterator[None]:
+    """Time out before Temporal would, with time for a last heartbeat. Raises `ModelError` that names the model.
 
     If the time of the whole turn ends first, Temporal times out instead.
     """
@@ -129,7 +129,8 @@ async def _in_time(info: activity.Info) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
             yield
     except TimeoutError:
-        raise ModelError("timeout", f"no complete answer within {seconds:,g} s") from None
+        late = f"{name} did not answer within {seconds:,g} s, which is limits.model_timeout"
+        raise ModelError("timeout", late, lasting="model_timeout") from None
 
 
 async def _complete_answer(

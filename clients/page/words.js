@@ -237,7 +237,7 @@ export function statusWords({ status, waiting_reason }, questions) {
   const calls = questions > 1 ? `${questions} tool calls need` : "A tool call needs";
   return {
     idle: "",
-    processing: "Working on it",
+    processing: waiting_reason ?? "Working on it",
     awaiting_approval: `${calls} your approval.`,
     waiting_retry: `${waiting_reason ?? "The model did not answer."} Trying again`,
     ending: "This session ends after its queued prompts and accepts no new ones.",

@@ -194,7 +194,7 @@ class ConversationState(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again (AGT-9)."""
     waiting_reason: str | None = None
-    """Why it is not asked earlier: a sentence for people that names the vendor."""
+    """Why it is not asked earlier, or is asked again now: a sentence for people that names the vendor."""
     queue_length: int
     archived_count: int
     has_more: bool

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, PlainSerializer
 
+from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
@@ -214,8 +215,8 @@ class ModelCall(Compact):
     tokens_left: int | None = None
     """Tokens that the turn may still use; failed attempts that used more end the call (AGT-9). `None`: no limit."""
     cost_left: float | None = None
-    unclear_answers: int = 0
-    """How many answers to this request were unclear in earlier calls (AGT-9)."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of this request occurred in earlier calls, by its digest (AGT-9)."""
     quick_reads: QuickReads | None = None
     """`None`: no tool runs in the call's activity."""
 
@@ -235,20 +236,22 @@ class ModelCallOutcome(Compact):
     """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""
     wait_reason: str = ""
     """Why: a sentence for people that names the vendor."""
+    wait_type: ErrorType | None = None
+    """The vendor's failure that the wait is for; `None`: the vendor was not asked."""
     repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
     """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged."""
     spent: CompactUsage = None
     """Usage of attempts without a complete answer (AGT-9)."""
-    unclear_answers: int = 0
-    """How many answers to the request were unclear so far: input of the next call (AGT-9)."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of the request occurred so far: input of the next call (AGT-9)."""
 
 
 class Spent(Compact):
     """Usage of attempts without a complete answer: the second detail of heartbeats and failures (AGT-9)."""
 
     usage: CompactUsage = None
-    unclear_answers: int = 0
-    """Answers that were unreadable, or possibly incomplete."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of the request occurred, by its digest."""
 
 
 class SummaryCall(Compact):

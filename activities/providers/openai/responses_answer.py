@@ -26,7 +26,7 @@ from turnkeeper.activities.providers.answer_fields import (
     join_pieces,
     name_of,
 )
-from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
 from turnkeeper.activities.providers.openai.responses_request import API
 from turnkeeper.activities.providers.openai.tools import arguments_json
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -83,7 +83,7 @@ class ResponsesAccumulator:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
         if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
-            raise ModelError("connection", "OpenAI's answer broke off before its end")
+            raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
             _check_is_cut(end)
         # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.

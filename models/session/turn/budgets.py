@@ -97,9 +97,9 @@ class Budgets:
     def fail_out_of_time(self, *, wait: float | None = None, reason: str = "") -> NoReturn:
         """Raise `TurnFailedError`: the turn's time is over, or would be after `wait` seconds.
 
-        `reason` says, in a sentence, why the model is not asked earlier; empty: unknown.
+        `reason` says, in a sentence, why the model is not asked earlier, or is asked again; empty: unknown.
         """
-        used = "The turn ran out of time"
+        used = f"{reason} The turn ran out of time".lstrip()
         if wait is not None:
             why = reason or f"{self.model} is not available now."
             used = f"{why} The turn would have to wait {round(wait, 1):,g} s until the model is asked again,"

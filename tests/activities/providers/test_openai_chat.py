@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     REASONING_ROOM,
@@ -472,11 +473,11 @@ def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
 
 
 def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
-    botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", 3)
-    for finish, most in (("of next year", 3), botched, ("network_error", None)):
+    botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", UNCLEAR_ANSWER)
+    for finish, lasting in (("of next year", UNCLEAR_ANSWER), botched, ("network_error", "")):
         with pytest.raises(ModelError) as failed:
             of_deltas({"content": "I wi"}, finish=finish)
-        assert failed.value.max_attempts == most
+        assert failed.value.lasting == lasting
 
 
 def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():

@@ -22,6 +22,7 @@ from tests.vendors.responses_wire import (
     refusal,
 )
 from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
 from turnkeeper.activities.providers.openai.responses_request import encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -429,7 +430,7 @@ def test_agt_9_a_refusal_is_no_answer(items, end):
 def test_agt_9_a_response_that_ended_early_at_no_limit_of_its_length_is_no_answer(end):
     with pytest.raises(ModelError) as failed:
         of_items(message("Half"), end=end)
-    assert (failed.value.error_type, failed.value.max_attempts) == ("provider_error", 3)
+    assert (failed.value.error_type, failed.value.lasting) == ("provider_error", UNCLEAR_ANSWER)
 
 
 def test_agt_9_a_refusal_beside_an_answer_is_text():
