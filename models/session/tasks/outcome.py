@@ -20,7 +20,8 @@ SIGNALLED_ANSWER_BYTES = 16_000
 
 SUMMARY_CHARS = 280
 
-_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "cancelled"}
+_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "outcome_unknown"}
+"""Others are errors. A task that was cancelled may have acted before."""
 
 
 class TaskOutcome(Compact):
