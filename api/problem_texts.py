@@ -267,6 +267,7 @@ RENDERER_BUSY = "Too many texts are being rendered. Try again in a moment."
 
 SILENT_WORKER_NOTICE = "Your message is safe. It is answered as soon as a worker is available."
 DECISION_AWAITED_NOTICE = "An earlier message needs a decision on a tool call first. Then this one is answered."
+DECISION_UNUSED_NOTICE = "A tool call was already decided otherwise, or has expired: your decision on it has no effect."
 ANSWER_RESTARTED = "The answer is being written again. The turn continues: resume the stream to see it."
 SESSION_CLOSED = "The session is {status}; this turn has no answer."
 STREAM_BROKEN = "The connection ended before the turn did. The turn continues: resume the stream to see the rest."

@@ -222,7 +222,7 @@ class Tools:
         return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
 
     async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
-        return FileChange(note=f"{invocation.args.get('path')} is a new file.", sha256="")
+        return FileChange(note="The file is new.", sha256="")
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})

@@ -191,9 +191,13 @@ class ToolCalls:
         )
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
-        if call.id in self._scheduled and not self._is_repeatable(call.name):
+        if call.id in self._task_tools.started or (call.id in self._scheduled and not self._only_reads(call.name)):
             return _outcome_unknown(f"the turn ended before {call.name} returned")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
+
+    def _only_reads(self, name: str) -> bool:
+        tool = self._session.find_tool(name)
+        return tool is not None and tool.effect == "read"
 
     def _is_repeatable(self, name: str) -> bool:
         tool = self._session.find_tool(name)

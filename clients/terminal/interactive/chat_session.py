@@ -144,6 +144,16 @@ class ChatSession:
             heading = texts.APPROVAL_HEADING.format(call_id=call.id, position=self._position_of(call))
             self.questions.print_next(call.id, f"\n{Sign.QUESTION} {heading}")
 
+    @property
+    def blocked_tasks(self) -> set[str]:
+        """The ids of the tasks in which a call needs a decision."""
+        return {task.task_id for task in self.conversation.tasks if task.status == "input_required"}
+
+    def print_call_of_task(self, approval: PendingApproval) -> None:
+        """Print the text of a call of a task, all at once: it is decided on in the task's own session."""
+        heading = texts.TASK_APPROVAL_HEADING.format(call_id=approval.call_id, session_id=approval.workflow_id)
+        self._print_exactly(f"\n{Sign.QUESTION} {heading}\n{approval.text}")
+
     def _position_of(self, call: ToolCall) -> str:
         """Return which of the step's calls that needed approval this is; empty if it is the only one."""
         turn = self.conversation.running_turn

@@ -22,7 +22,8 @@ SUMMARY_CHARS = 280
 
 _HISTORY_NOTES = "[The history that the task got:"
 
-_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "cancelled"}
+_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "outcome_unknown"}
+"""Others are errors. A task that was cancelled may have acted before."""
 
 
 class TaskOutcome(Compact):

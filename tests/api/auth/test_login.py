@@ -20,16 +20,18 @@ from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
 from tests.api.conftest import SessionRequests, gateway, served
 from tests.api.mcp.client import mcp_client
-from tests.harness import TASK_SECONDS, Environment, Gate
+from tests.harness import TASK_SECONDS, Environment, Gate, asks
 from tests.waiting import BOUND, until
 from turnkeeper.api.auth import credentials, keys, oidc, recent_lookups
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
+from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.logins import TOKEN_BYTES, Logins
 from turnkeeper.stores.stores import Stores
@@ -320,6 +322,41 @@ async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(add
         headers = {"Authorization": f"Bearer {await key_of(settings, Column('x', role))}"}
         async with httpx.AsyncClient(base_url=address, headers=headers) as http:
             assert (await http.post("/api/chat", json=body)).status_code in (status, 422 if status != 403 else 403)
+
+
+async def test_agt_8_a_writer_s_earlier_decision_is_not_in_the_way_of_a_prompt(
+    address: str, settings: Settings, env: Environment
+) -> None:
+    env.tools.specs = [ToolSpec(name="pay")]
+    env.vendor.script = [asks(("pay", {}))]
+    session = await env.start()
+    await session.prompt(id="m1", text="pay")
+    (pending,) = await session.awaited_approvals()
+    call = {
+        "type": "tool-pay",
+        "toolCallId": pending.call_id,
+        "state": "approval-responded",
+        "input": {},
+        "approval": {"id": f"{pending.call_id}:{pending.args_digest}", "approved": True},
+    }
+    answer = {"id": "m1:answer", "role": "assistant", "parts": [call]}
+    prompt = {"id": "m2", "role": "user", "parts": [{"type": "text", "text": "and?"}]}
+    body = {"id": session.handle.id, "trigger": "submit-message", "messages": [answer, prompt]}
+    headers = {"Authorization": f"Bearer {await key_of(settings, Column('x', 'writer'))}"}
+    async with (
+        asyncio.timeout(BOUND),
+        httpx.AsyncClient(base_url=address, headers=headers) as http,
+        http.stream("POST", "/api/chat", json=body) as stream,
+    ):
+        assert stream.status_code == 200
+        async for line in stream.aiter_lines():
+            if line.startswith("data: "):
+                break
+    assert DECISION_AWAITED_NOTICE in line
+    assert [waiting.call_id for waiting in await session.awaited_approvals()] == [pending.call_id]
+    assert (await session.state()).queue_length == 1
+    await session.decide(pending, "reject")
+    await session.idle(turns=2)
 
 
 async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
