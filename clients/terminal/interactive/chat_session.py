@@ -152,7 +152,7 @@ class ChatSession:
     def print_call_of_task(self, approval: PendingApproval) -> None:
         """Print the text of a call of a task, all at once: it is decided on in the task's own session."""
         heading = texts.TASK_APPROVAL_HEADING.format(call_id=approval.call_id, session_id=approval.workflow_id)
-        self._print_exactly(f"\n{Sign.QUESTION} {heading}\n{approval.text}")
+        self._print_approval(f"\n{Sign.QUESTION} {heading}\n{approval.text}")
 
     def _position_of(self, call: ToolCall) -> str:
         """Return which of the step's calls that needed approval this is; empty if it is the only one."""
