@@ -43,6 +43,8 @@ class ToolSpec(Compact):
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
     server: str = ""
+    own_name: str = ""
+    """Its name at its server, by which policies name it; empty: `name`."""
 
     @property
     def is_quick_read(self) -> bool:
@@ -286,6 +288,13 @@ class ToolListCall(Compact):
     known: str = ""
 
 
+class ServerText(Compact):
+    """A text of a tool server, or about it."""
+
+    server: str
+    text: str
+
+
 class ToolList(Compact):
     """Output of `list_tools`: the tools, in a stable order. `unread`: servers that could not be reached.
 
@@ -295,6 +304,10 @@ class ToolList(Compact):
     tools: list[ToolSpec] = []
     unread: list[str] = []
     unchanged: bool = False
+    instructions: list[ServerText] = []
+    """What servers say to models about their tools, in a stable order."""
+    absent: list[ServerText] = []
+    """Servers without tools, or with their earlier ones only, and why."""
 
 
 class ToolInvocation(Compact):

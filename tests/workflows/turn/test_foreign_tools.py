@@ -18,7 +18,7 @@ from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
 from turnkeeper.activities.toolbox import server_connection
-from turnkeeper.activities.toolbox.configured_servers import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
@@ -37,7 +37,7 @@ def toolbox_of(folder: Path, **servers: object) -> Toolbox:
     """Return a toolbox as a worker builds it from an `mcp.json`."""
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))
-    return Toolbox(configured_servers(Settings(mcp_config=file, state_dir=folder / "state", workspace_root=folder)))
+    return build_toolbox(Settings(mcp_config=file, state_dir=folder / "state", workspace_root=folder))
 
 
 @asynccontextmanager
