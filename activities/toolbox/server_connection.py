@@ -18,6 +18,7 @@ with its call; and an error in a link must not reach the caller that happened to
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -128,13 +129,18 @@ class ServerConnection:
             _log.warning("more than %d tools of %r are left out: its list has no end", len(tools), self.server.name)
         return self._normalised(tools, has_reader=await has_resources(client))
 
-    async def call(self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
+    async def call(
+        self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta, *, patience: float | None = None
+    ) -> CallToolResult:
         """Call a tool, if the server still offers it unchanged.
+
+        `patience`: seconds to wait for an answer, counted again from every report of progress; `None`: no limit but
+        the server's own `timeout`, which counts in the same way.
 
         Raises:
             ToolChangedError: The tool has changed, and was not called; `tools` is up to date.
             UnreachableError: The tool was not called.
-            TimeoutError: The server's `timeout` is over.
+            TimeoutError: There was no answer and no progress for so long; the message says how long.
             MCPError: The server returned an error, or the outcome is unknown, depending on the code.
         """
         for _ in range(2):
@@ -143,12 +149,13 @@ class ServerConnection:
             await self._check_still_offered(tool, link)
             try:
                 if link.is_usable:
+                    waiting = _Patience(min(filter(None, (patience, self.server.timeout)), default=None))
                     call = (
                         tool.run(client, args)
                         if isinstance(tool, ResourceReader)
-                        else client.call_tool(tool.name, args, meta=meta)
+                        else client.call_tool(tool.name, args, meta=meta, progress_callback=waiting.begin_again)
                     )
-                    return await self._answer(link, call)
+                    return await self._answer(link, call, waiting)
             except MCPError as error:
                 if error.code != NOT_SENT:
                     raise
@@ -230,12 +237,16 @@ class ServerConnection:
             filter(lambda tool: self.server.offers(tool.name), tools_within_limit), key=lambda tool: tool.name
         )
 
-    async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
+    async def _answer(
+        self, link: "Link", call: Coroutine[Any, Any, CallToolResult], waiting: "_Patience"
+    ) -> CallToolResult:
         call_task = link.track(call)
         try:
-            async with asyncio.timeout(self.server.timeout):
+            async with waiting.timeout:
                 # Shielded: notifying the server of a cancellation may take a while, and we don't wait for it.
                 return await asyncio.shield(call_task)
+        except TimeoutError:
+            raise TimeoutError(f"No answer came within {waiting.seconds:g} s.") from None
         finally:
             if not call_task.done():
                 call_task.cancel()
@@ -264,6 +275,21 @@ class ServerConnection:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+class _Patience:
+    """How long a call may wait for its answer, counted from its last report of progress."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """`None`: for ever."""
+        self.seconds = seconds
+        self.timeout = asyncio.timeout(seconds)
+
+    async def begin_again(self, progress: float, total: float | None, message: str | None) -> None:
+        """Count from now on: the server reports progress."""
+        if self.seconds is not None:
+            with contextlib.suppress(RuntimeError):  # the call has just ended
+                self.timeout.reschedule(asyncio.get_running_loop().time() + self.seconds)
 
 
 class Link:

@@ -163,7 +163,7 @@ class NamedTool:
 
     def _failure_reason(self, error: Exception, *, is_lost: bool) -> str:
         if isinstance(error, TimeoutError):
-            return f"No answer came within {self.connection.server.timeout:g} s."
+            return str(error)
         if is_lost:
             return "The tool server disconnected before answering, or its answer was not valid, or over 10 MB."
         return "Its answer could not be read."
@@ -181,11 +181,11 @@ def _says_the_same(texts: list[str], structured: JsonValue) -> bool:
     """
     values = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
-        values += structured.values()
+        values += [value.strip() if isinstance(value, str) else value for value in structured.values()]
     whole = "\n".join(texts).strip()
-    read = [_parsed(text) for text in texts]
     # A list is often sent as one text for each of its items.
-    return any(value in ([], {}, whole, _parsed(whole)) or value in (read, texts) for value in values)
+    same = [{}, [], whole, _parsed(whole), texts, [_parsed(text) for text in texts]]
+    return any(value in same for value in values)
 
 
 def _parsed(text: str) -> JsonValue:

@@ -228,4 +228,5 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation) -> ToolResult
         return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
     meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
-    return named_tool.result_of(await connection.call(cast("Tool", named_tool.tool), invocation.args, meta))
+    tool = cast("Tool", named_tool.tool)
+    return named_tool.result_of(await connection.call(tool, invocation.args, meta, patience=invocation.patience))

@@ -330,6 +330,8 @@ class ToolInvocation(Compact):
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     file_sha256: str | None = None
+    patience: float | None = None
+    """Seconds to wait for a foreign server's answer, counted from its last report of progress; `None`: no limit."""
     workspace: str = ""
     max_chars: int = 30_000
     max_bytes: int = LARGE_RESULT_BYTES

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 FLAGS = set(sys.argv[1:])
@@ -32,6 +33,8 @@ ODD_TOOLS = [
     {"name": "text_as_annotations", "annotations": "none", "inputSchema": ANY},
 ]
 """Tools of which the SDK refuses a field, or an answer."""
+
+WITH_META = ("die_first", "work")
 
 TEXTS = {
     "no UTF-8": b"a\xff\xfeb",
@@ -136,6 +139,15 @@ def hang(request_id: int, args: dict) -> None:
     Path("hanging").touch()
 
 
+def work(request_id: int, args: dict) -> None:
+    """Report progress every `pause` seconds, `times` times, and then answer."""
+    for step in range(args["times"]):
+        time.sleep(args["pause"])
+        progress = {"progressToken": args["_meta"]["progressToken"], "progress": step, "message": f"step {step}"}
+        send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).encode())
+    say(request_id, "worked")
+
+
 def freeze(request_id: int, args: dict) -> None:
     Path("frozen").touch()
     while True:
@@ -221,6 +233,7 @@ TOOLS = {
         die,
         die_first,
         hang,
+        work,
         freeze,
         child,
         meet,
@@ -247,7 +260,7 @@ def handle(message: dict) -> None:
             answer(request_id, listing(params))
     elif method == "tools/call" and params["name"] in names() & TOOLS.keys():
         args = params.get("arguments", {})
-        TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] == "die_first" else args)
+        TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] in WITH_META else args)
     elif method == "tools/call" and params["name"] in {tool["name"] for tool in ODD_TOOLS}:
         say(request_id, params["name"])
     elif request_id is not None:

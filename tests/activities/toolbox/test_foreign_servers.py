@@ -249,6 +249,13 @@ async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
     assert result.content == f"No answer came within 0.5 s. {UNKNOWN}"
 
 
+async def test_agt_7_a_call_that_reports_progress_is_waited_for():
+    """F10: no progress is requested, and a call has `timeout` seconds in all."""
+    async with configured(a=program(timeout=2)) as toolbox:
+        result = await call(toolbox, "work", times=25, pause=0.1)
+    assert (result.status, result.outcome) == ("ok", "worked")
+
+
 async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
     monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), a=program()) as toolbox:
