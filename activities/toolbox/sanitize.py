@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
     """Yield the SDK's two streams, with messages from `server` sanitised."""
     async with streams as (received, to_send):
-        sent = _SentStream(to_send)
-        yield _SanitizedStream(received, server, sent), sent
+        requests = _RequestStream(to_send)
+        yield _SanitizedStream(received, server, requests), requests
 
 
 class _Stream:
@@ -56,7 +56,7 @@ class _Stream:
         return is_suppressed
 
 
-class _SentStream(_Stream):
+class _RequestStream(_Stream):
     """The stream of our messages, which remembers the method of each open request."""
 
     def __init__(self, stream: Any) -> None:
@@ -79,10 +79,10 @@ class _SentStream(_Stream):
 class _SanitizedStream(_Stream):
     """The stream of a server's messages."""
 
-    def __init__(self, stream: Any, server: str, sent: _SentStream) -> None:
+    def __init__(self, stream: Any, server: str, requests: _RequestStream) -> None:
         super().__init__(stream)
         self._server = server
-        self._sent = sent
+        self._requests = requests
 
     @property
     def last_context(self) -> Any:
@@ -101,7 +101,7 @@ class _SanitizedStream(_Stream):
     def _sanitize(self, item: Any) -> Any:
         message = getattr(item, "message", None)
         if isinstance(message, JSONRPCResponse):
-            method = self._sent.method_of(message)
+            method = self._requests.method_of(message)
             if method == "tools/call":
                 message.result = call_result(message.result)
             elif method in _LISTS and isinstance(message.result.get(_LISTS[method]), list):

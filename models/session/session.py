@@ -206,6 +206,12 @@ class Session:
             self.tools.keep_for_segment(segment=self.view.segment)
             self._changed()
 
+    def note_absent_servers(self, absent: list[ServerText]) -> None:
+        """Record which tool servers have no tools now, or their earlier ones only, and why."""
+        if absent != self.tools.state.absent:
+            self.tools.note_absent(absent)
+            self._changed()
+
     def offer_tools(
         self, tools: list[ToolSpec], *, instructions: list[ServerText] | None = None, is_complete: bool = True
     ) -> None:

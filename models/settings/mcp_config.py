@@ -195,9 +195,9 @@ def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> Mc
     if entries is None:
         return McpConfig(problems={file: 'is not of the form {"mcpServers": {"name": {...}}}'})
     config = McpConfig(notes={file: notes} if (notes := [*notes, *key_notes]) else {})
-    for written, entry in entries.items():
-        name = _usable_name(written, {*config.servers, *config.problems})
-        own_notes = [] if name == written else [f"is called {name} in the names of tools and in policies"]
+    for key, entry in entries.items():
+        name = _usable_name(key, {*config.servers, *config.problems})
+        own_notes = [] if name == key else [f"is called {name} in the names of tools and in policies"]
         if len(config.servers) >= MAX_SERVERS:
             config.problems[name] = f"{MAX_SERVERS} servers are allowed"
             continue

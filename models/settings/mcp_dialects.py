@@ -72,8 +72,8 @@ def _without_extras(text: str) -> str:
     """Return the text with spaces in place of comments and trailing commas, so that places in errors stay right."""
 
     def blank(match: re.Match[str]) -> str:
-        found = match[0]
-        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+        text = match[0]
+        return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
 
     return _STRING_OR_COMMA.sub(blank, _STRING_OR_COMMENT.sub(blank, text))
 

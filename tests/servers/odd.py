@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 FLAGS = set(sys.argv[1:])
@@ -142,7 +142,7 @@ def hang(request_id: int, args: dict) -> None:
 def work(request_id: int, args: dict) -> None:
     """Report progress every `pause` seconds, `times` times, and then answer."""
     for step in range(args["times"]):
-        time.sleep(args["pause"])
+        threading.Event().wait(args["pause"])
         progress = {"progressToken": args["_meta"]["progressToken"], "progress": step, "message": f"step {step}"}
         send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).encode())
     say(request_id, "worked")

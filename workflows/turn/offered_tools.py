@@ -54,7 +54,7 @@ class OfferedTools:
 
     def _offer(self, listed: ToolList) -> None:
         session, state = self._session, self._session.tools.state
-        session.tools.note_absent(listed.absent)
+        session.note_absent_servers(listed.absent)
         if listed.unchanged:
             session.offer_tools(state.specs or [])
         elif listed.unread:

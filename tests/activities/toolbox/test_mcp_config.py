@@ -203,12 +203,12 @@ OTHERS_FILES: list[tuple[dict[str, object] | str, dict[str, object] | str]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "expected"), OTHERS_FILES, ids=lambda value: json.dumps(value)[:60])
-def test_agt_6_entries_of_other_clients_start_or_say_why(folder, written, expected):
+@pytest.mark.parametrize(("entry", "expected"), OTHERS_FILES, ids=lambda value: json.dumps(value)[:60])
+def test_agt_6_entries_of_other_clients_start_or_say_why(folder, entry, expected):
     (folder / "keys.env").write_text("A=1\nB=1\n")
     (folder / "my program").mkdir()
     (folder / "my program" / "run it").touch()
-    text = written if isinstance(written, str) else json.dumps({"mcpServers": {"a": written}})
+    text = entry if isinstance(entry, str) else json.dumps({"mcpServers": {"a": entry}})
     config = foreign_servers(text, file="mcp.json", variables={"TOKEN": "secret", "workspaceFolder": str(folder)})
     if isinstance(expected, str):
         assert (config.servers, config.problems) == ({}, {"a": expected})
