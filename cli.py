@@ -72,7 +72,7 @@ def up() -> None:
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}), has_sdk=False)
     try:
-        # Checked here, since a worker that can't read the file would restart again and again.
+        # Checked here, since a worker that can't find the file would restart again and again.
         load_foreign_servers(settings)
         _make_workspace(settings.workspace_root)
         run_until_signalled(run_stack(settings, _print_line))

@@ -35,6 +35,7 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     RespondPart,
+    ServerText,
     ToolInvocation,
     ToolList,
     ToolSpec,
@@ -205,6 +206,8 @@ class Tools:
         ]
     )
     unread: list[str] = field(default_factory=list)
+    instructions: list[ServerText] = field(default_factory=list)
+    absent: list[ServerText] = field(default_factory=list)
     listings: int = 0
     calls: list[ToolInvocation] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
@@ -212,7 +215,7 @@ class Tools:
 
     async def list_tools(self) -> ToolList:
         self.listings += 1
-        return ToolList(tools=self.specs, unread=self.unread)
+        return ToolList(tools=self.specs, unread=self.unread, instructions=self.instructions, absent=self.absent)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         self.calls.append(invocation)

@@ -9,6 +9,7 @@ from typing import Protocol
 from temporalio import activity
 from temporalio.client import Client
 
+from turnkeeper.activities.model_request.argument_types import with_types
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
@@ -71,7 +72,7 @@ class ModelClient:
         waits: int = 0,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
-        """Return the model's complete answer, with its cost if that is known. Raises `ModelError`.
+        """Return the model's complete answer, with typed arguments, and its cost if known. Raises `ModelError`.
 
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
         """
@@ -95,7 +96,7 @@ class ModelClient:
             spending.note_failure(error)
             raise
         spending.note_complete_answer()
-        return self._prices.priced(response, model=model)
+        return self._prices.priced(with_types(response, request.head.tools), model=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
         head, messages, offset = RequestHead(), list[ModelMessage](), 0

@@ -165,6 +165,7 @@ class BuiltInConnection:
     """The built-in tools as the toolbox uses a server. They are always known and never change."""
 
     is_known = True
+    problem = reason = instructions = ""
 
     def __init__(self, server: ToolServer, tools: Iterable[BuiltInTool]) -> None:
         self.server = server

@@ -436,6 +436,9 @@ export const SEEN = {
 /** @param {number} count @returns {string} */
 export const aboutTokens = (count) => `about ${tokens(count)}`;
 
+/** @param {{server: string, text: string}} absent @returns {string} */
+export const absentServer = ({ server, text }) => `Tools of ${server}: not available now (${text}).`;
+
 /** @param {ContextView} context @returns {string} */
 export function contextWords({ reported_tokens, estimated_tokens, message_count, max_messages, fixed }) {
   const size = reported_tokens === null ? aboutTokens(estimated_tokens) : tokens(reported_tokens);

@@ -1,7 +1,7 @@
 """The context view of a session: what the model still sees of each turn (CTX-8)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from turnkeeper.models.as_of import Stamp
@@ -10,7 +10,7 @@ from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.context.request_size import head_tokens, system_tokens, tools_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.model_call import RequestHead
+from turnkeeper.models.transcript.model_call import RequestHead, ServerText
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Frozen
 
@@ -81,6 +81,8 @@ class ContextView(Frozen):
     summaries_failed: int = 0
     messages_given_up: int = 0
     """Evicted messages that will be in no summary, since too many were waiting for one."""
+    absent_tool_servers: list[ServerText] = []
+    """Servers whose tools the model does not have, or only as they were, and why."""
     turns: list[TurnInContext]
     has_more: bool
     as_of: Stamp = None
@@ -93,6 +95,7 @@ def context_view(
     config: ConversationHistoryConfig,
     *,
     model: str,
+    absent: Sequence[ServerText] = (),
     before: int | None = None,
     limit: int = TURNS_A_PAGE,
 ) -> ContextView:
@@ -114,6 +117,7 @@ def context_view(
         messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),
         summaries_failed=context.summaries_failed,
         messages_given_up=context.given_up,
+        absent_tool_servers=list(absent),
         turns=_turns(context, transcript, range(first, end + 1)),
         has_more=first > 1,
     )

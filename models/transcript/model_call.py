@@ -44,6 +44,8 @@ class ToolSpec(Compact):
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
     server: str = ""
+    own_name: str = ""
+    """Its name at its server, by which policies name it; empty: `name`."""
 
     @property
     def is_quick_read(self) -> bool:
@@ -288,6 +290,13 @@ class ToolListCall(Compact):
     known: str = ""
 
 
+class ServerText(Compact):
+    """A text of a tool server, or about it."""
+
+    server: str
+    text: str
+
+
 class ToolList(Compact):
     """Output of `list_tools`: the tools, in a stable order. `unread`: servers that could not be reached.
 
@@ -297,6 +306,10 @@ class ToolList(Compact):
     tools: list[ToolSpec] = []
     unread: list[str] = []
     unchanged: bool = False
+    instructions: list[ServerText] = []
+    """What servers say to models about their tools, in a stable order."""
+    absent: list[ServerText] = []
+    """Servers without tools, or with their earlier ones only, and why."""
 
 
 class ToolInvocation(Compact):
@@ -319,6 +332,8 @@ class ToolInvocation(Compact):
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     file_sha256: str | None = None
+    patience: float | None = None
+    """Seconds to wait for a foreign server's answer, counted from its last report of progress; `None`: no limit."""
     workspace: str = ""
     max_chars: int = 30_000
     max_bytes: int = LARGE_RESULT_BYTES

@@ -23,6 +23,7 @@ from turnkeeper.activities.running_activity import RunningActivity
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
+from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
@@ -37,6 +38,9 @@ from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, we
 Print = Callable[[str], None]
 
 Outcome = TypeVar("Outcome")
+
+TOOL_PROBLEM_SECONDS = 1.0
+"""How often the worker's report of its tool servers is read."""
 
 READY_SECONDS = 30.0
 """After this the links are printed, ready or not."""
@@ -118,7 +122,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         if settings.auth.keys:
             await _print_missing_key(settings, print_line)
         print_line(_links(settings, gateway, temporal))
-        await asyncio.Event().wait()
+        await _print_tool_problems(settings, print_line)
 
 
 def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
@@ -259,6 +263,21 @@ async def _is_ready(gateway: Gateway) -> bool:
             return True
         await asyncio.sleep(0.1)
     return False
+
+
+async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
+    """Print why tool servers have no tools, when the worker reports it, and that they have them again. Never ends."""
+    printed: dict[str, str] = {}
+    while True:
+        report = WorkerReport.read(settings.state_dir)
+        problems = printed if report is None else report.tool_problems
+        for name, problem in problems.items():
+            if printed.get(name) != problem:
+                print_line(f"  Tools       {name}: {problem}. Sessions run without its tools.")
+        for name in printed.keys() - problems.keys():
+            print_line(f"  Tools       {name}: available again.")
+        printed = problems
+        await asyncio.sleep(TOOL_PROBLEM_SECONDS)
 
 
 async def _print_missing_key(settings: Settings, print_line: Print) -> None:

@@ -158,11 +158,14 @@ class ToolCalls:
         turn, time_left = self._scope.turn, self._scope.time_left()
         self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
+        invocation = self._invocation(call)
+        tool_timeout = timedelta(seconds=turn.limits.tool_timeout)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
-                self._invocation(call).model_copy(update={"inline_bytes": inline_bytes}),
-                start_to_close_timeout=timedelta(seconds=turn.limits.tool_timeout),
+                invocation.model_copy(update={"inline_bytes": inline_bytes}),
+                # A foreign server that reports progress may take longer: the toolbox counts.
+                start_to_close_timeout=tool_timeout if invocation.patience is None else time_left,
                 schedule_to_close_timeout=time_left,
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=(
@@ -185,6 +188,7 @@ class ToolCalls:
             args=call.args if isinstance(call.args, dict) else {},
             args_blob=call.args_blob,
             file_sha256=approved_file(call),
+            patience=self._scope.turn.limits.tool_timeout if tool and tool.server else None,
             workspace=self._session.config.workspace,
             max_chars=self._scope.turn.limits.max_tool_result_chars,
             max_bytes=LARGE_RESULT_BYTES,

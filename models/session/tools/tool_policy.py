@@ -58,6 +58,8 @@ def decide(
     'ask'
     >>> decide({"send_*": "allow", "s*": "deny", "*": "allow"}, ToolSpec(name="send_it", server="mail"))
     'deny'
+    >>> decide({"my shop__pay": "allow"}, ToolSpec(name="my_shop__pay", server="my shop", own_name="pay"))
+    'allow'
     >>> pay = ToolSpec(name="pay")
     >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
     ('deny', 'ask', 'allow')
@@ -67,7 +69,7 @@ def decide(
         if _is_for(pattern, tool):
             decision = listed
             break
-        if fnmatchcase(_own_name(tool), pattern):
+        if any(fnmatchcase(name, pattern) for name in (_own_name(tool), tool.name)):
             restrictions.append(listed)
     decision = max([decision, *restrictions], key=_STRICTNESS.index)
     return "allow" if decision == "ask" and tool.name in allowed else decision
@@ -77,14 +79,14 @@ def _is_for(pattern: str, tool: ToolSpec) -> bool:
     """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
     if pattern == ANY_TOOL or not tool.server:
         return fnmatchcase(tool.name, pattern)
-    # The name of a server never has two underscores.
+    # The name of a server never has two underscores: `mcp_config.py` sees to that.
     server, separator, name = pattern.partition(SERVER_SEPARATOR)
     return bool(separator) and fnmatchcase(tool.server, server) and fnmatchcase(_own_name(tool), name)
 
 
 def _own_name(tool: ToolSpec) -> str:
     """Return the tool's name at its server: sessions put the server's name before it where several offer the same."""
-    return tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
+    return tool.own_name or tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
 
 
 def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:

@@ -511,7 +511,7 @@ async def waiting_mcp_call(url: str, key: str, task_id: str) -> int:
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": "2025-06-18",
     }
-    call = {"name": "get_task", "arguments": {"task_id": task_id, "wait_seconds": 60}}
+    call = {"name": "get_task", "arguments": {"task_id": task_id, "wait_seconds": 50}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http:
         return (await http.post("/mcp", json=body)).status_code
