@@ -24,7 +24,7 @@ from turnkeeper.activities.providers.answer_fields import (
     name_of,
 )
 from turnkeeper.activities.providers.finish_reasons import is_cut
-from turnkeeper.activities.providers.openai.chat_request import API
+from turnkeeper.activities.providers.openai.chat_request import API, is_telling
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.request_encoding import Block
@@ -198,7 +198,7 @@ class ChatAccumulator:
         """Return what the parts don't contain, if anything: all else can be encoded from the parts."""
         lead: Block = {"content": self._content.lead} if self._content.lead.strip() else {}
         extra_fields = [self._extra_fields.fields() | lead, *(fields for _, fields in calls)]
-        if not any(extra_fields):
+        if not any(extra_fields) and not any(is_telling(part.id) for part, _ in calls):
             return None
         ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
         items: list[JsonValue] = [id_fields | fields for id_fields, fields in zip(ids, extra_fields, strict=True)]
