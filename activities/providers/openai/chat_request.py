@@ -95,6 +95,11 @@ def encode_text(
     return body | {"messages": system_messages}
 
 
+def tool_names(request: ModelRequest) -> list[str]:
+    """Return the names of the tools as `encode` offers them."""
+    return [sendable_name(tool.name) for tool in supported_tools(request.head.tools)]
+
+
 def fields_in(body: Block) -> frozenset[str]:
     """Return the names of optional fields in a request's messages and calls."""
     system_messages = _assistants_in(body)

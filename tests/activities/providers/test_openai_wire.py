@@ -771,7 +771,7 @@ ODD_CHUNKS: dict[str, dict[str, Any]] = {
     "calls": chunk({"tool_calls": 7}),
     "a call": chunk({"tool_calls": [7]}),
     "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
-    "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
+    "an id": chunk({"tool_calls": [{"index": 0, "id": [7], "function": {"name": "look"}}]}, "stop"),
     "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
 }
 ODD_ITEMS: dict[str, dict[str, Any]] = {
