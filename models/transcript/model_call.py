@@ -81,6 +81,11 @@ def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
     return [tools[index] for index in sorted(ranked[:MAX_TOOLS])]
 
 
+def offered_tools(tools: Sequence[ToolSpec], *, model: str) -> Sequence[ToolSpec]:
+    """Return those of a session's tools that `model`, written as `provider:name`, is offered."""
+    return supported_tools(tools) if model.partition(":")[0] in ("openai", "openai-chat") else tools
+
+
 class ProviderState(Compact):
     """A vendor's own blocks of one step, verbatim: never shown, never logged, never read by the workflow (AGT-3).
 

@@ -84,8 +84,7 @@ class OpenAIChatProvider:
         encode_request, accumulator = (
             (encode_text, TextChatAccumulator) if self._protocol == "text" else (encode, ChatAccumulator)
         )
-        if self._protocol == "native":
-            self._omitted_tools.warn_once(request.head.tools)
+        self._omitted_tools.warn_once(request.head.tools)
         session = (name, info.session_id)
         extra_without: set[str] = set()
         while True:

@@ -21,6 +21,7 @@ from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.text.leading_thought import LeadingThought
 from turnkeeper.activities.providers.text.text_answer import AnswerReader, parts_of
+from turnkeeper.activities.providers.text.text_protocol import thinking_state
 from turnkeeper.activities.providers.text.written_calls import split_calls
 from turnkeeper.activities.providers.wire.answer_stream import FieldAccumulator
 from turnkeeper.activities.providers.wire.transport import Event
@@ -173,7 +174,9 @@ class TextChatAccumulator(ChatAccumulator):
         if whole.stop == "max_tokens":
             return whole.model_copy(update={"parts": [part for part in parts if not isinstance(part, CallPart)]})
         stop = "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
-        return whole.model_copy(update={"parts": parts, "stop": stop, "state": None})
+        thinking = "\n\n".join(part.text for part in parts if isinstance(part, ThinkPart))
+        state = thinking_state(thinking, model=self._name) if stop == "tool_calls" else None
+        return whole.model_copy(update={"parts": parts, "stop": stop, "state": state})
 
 
 def _text_in(content: Any) -> str:

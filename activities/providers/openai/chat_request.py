@@ -89,7 +89,7 @@ def encode_text(
     if "stop" not in without:
         body["stop"] = list[JsonValue](STOP_SEQUENCES)
     system_messages: list[JsonValue] = [
-        {"role": "system", "content": system_text(request.head)},
+        {"role": "system", "content": system_text(request.head, supported_tools(request.head.tools))},
         {"role": "user", "content": conversation_text(request.messages)},
     ]
     return body | {"messages": system_messages}

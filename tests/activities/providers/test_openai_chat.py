@@ -628,7 +628,8 @@ def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_
         RespondPart(kind="respond", text="I look."),
         call("call_7_0", "now", {"at": "é"}),
     ]
-    assert (response.stop, response.state) == ("tool_calls", None)
+    state = ProviderState(api="openai.chat.text", model=MODEL, items=[{"thinking": "The clock."}])
+    assert (response.stop, response.state) == ("tool_calls", state)
     assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "I look."
     assert [delta.text for delta in deltas if delta.kind == "call"] == ["now"]
 
