@@ -104,7 +104,7 @@ def context_view(
     """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
-    fixed, view = _fixed_part(head, model), context.view
+    fixed, view = fixed_part(head, model=model), context.view
     max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
@@ -152,7 +152,8 @@ def _seen(number: int, *, is_shown: bool, cut: dict[int, int], covered: Iterable
     return "summarised" if any(first <= number <= last for first, last in covered) else "not_at_all"
 
 
-def _fixed_part(head: RequestHead, model: str) -> FixedPart:
+def fixed_part(head: RequestHead, *, model: str) -> FixedPart:
+    """Return the part of every request of `model` before the messages."""
     offered = {tool.name for tool in offered_tools(head.tools, model=model)}
     return FixedPart(
         system_prompt_tokens=system_tokens(head),

@@ -1,4 +1,4 @@
-"""Requests in the strictest shape that all known endpoints accept, whoever wrote the steps before (AGT-3, AGT-4)."""
+"""Requests in the strictest shape that all known endpoints accept, for steps of any vendor (AGT-3, AGT-4)."""
 
 import json
 from typing import Any
