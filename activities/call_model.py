@@ -22,7 +22,14 @@ from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
-from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelCall,
+    ModelCallOutcome,
+    ModelRequest,
+    ModelResponse,
+    RespondPart,
+)
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.models.transcript.unfinished import unfinished_answer
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -138,7 +145,7 @@ class ModelActivities:
             if call.repeats_empty and _is_empty(response):
                 spending.add(response.usage)
                 return ModelCallOutcome(repeat="empty_answer")
-            carriable = _sanitized(response)
+            carriable = _sanitized(_with_thinking_as_text(response) if _is_empty(response) else response)
             stored = await self._storable(carriable, call)
             return ModelCallOutcome(response=stored, reads=await self._quick_reader.read(call, carriable))
         except ModelError as error:
@@ -279,6 +286,14 @@ def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
 def _is_empty(response: ModelResponse) -> bool:
     """Return whether the answer has neither text nor calls, although it was not cut."""
     return response.stop != "max_tokens" and not response.calls and not response.text.strip()
+
+
+def _with_thinking_as_text(response: ModelResponse) -> ModelResponse:
+    """Return an answer that is only thinking, also when asked again, with it as text: some servers put it there."""
+    if not response.thinking.strip():
+        return response
+    text = RespondPart(kind="respond", text=response.thinking)
+    return response.model_copy(update={"parts": [text], "state": None})
 
 
 def _sanitized(response: ModelResponse) -> ModelResponse:

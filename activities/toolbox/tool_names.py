@@ -26,7 +26,7 @@ from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, s
 from turnkeeper.activities.toolbox.tool_server import ToolHints, UnreachableError
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_text, encodable, encodable_text
-from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.model_call import MAX_DESCRIPTION_CHARS, ToolEffect, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ MAX_NAME_CHARS = 64
 """Every vendor's API accepts a tool name of this length."""
 
 OUTCOME_CHARS = 300
-DESCRIPTION_CHARS = 4_000
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class NamedTool:
             schema = ANY_OBJECT
         return ToolSpec(
             name=self.name,
-            description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
+            description=bound_text(description, MAX_DESCRIPTION_CHARS, 4 * MAX_DESCRIPTION_CHARS),
             input_schema=schema,
             effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in or self._reads_resources),
             built_in=server.built_in,

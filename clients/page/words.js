@@ -443,8 +443,10 @@ export const absentServer = ({ server, text }) => `Tools of ${server}: not avail
 export function contextWords({ reported_tokens, estimated_tokens, message_count, max_messages, fixed }) {
   const size = reported_tokens === null ? aboutTokens(estimated_tokens) : tokens(reported_tokens);
   const cap = max_messages ? ` of up to ${max_messages}` : "";
-  const parts = `${message_count}${cap} messages, the instructions and ${fixed.tools.length} tools`;
-  return `The model currently sees ${size}: ${parts}.`;
+  const missing = fixed.tools_not_offered.length;
+  const parts = `${message_count}${cap} messages, the instructions and ${fixed.tools.length - missing} tools`;
+  const rest = missing ? ` Its API takes no more: ${missing} tools are not offered.` : "";
+  return `The model currently sees ${size}: ${parts}.${rest}`;
 }
 
 /** @param {number} count @returns {string} */

@@ -10,7 +10,7 @@ from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.context.request_size import head_tokens, system_tokens, tools_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.model_call import RequestHead, ServerText
+from turnkeeper.models.transcript.model_call import RequestHead, ServerText, offered_tools
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Frozen
 
@@ -33,7 +33,10 @@ class TurnInContext(Frozen):
     estimated_tokens: int = 0
     """Of the messages that the model sees."""
     characters_cut: int = 0
-    """Characters of a truncated, refused or retried turn that the model no longer sees."""
+    """Characters of a truncated, refused or retried turn that the model no longer sees.
+
+    Those of some scripts count several times, as in the estimate of tokens.
+    """
 
 
 class FixedPart(Frozen):
@@ -41,6 +44,8 @@ class FixedPart(Frozen):
 
     system_prompt_tokens: int
     tools: list[str]
+    tools_not_offered: list[str] = []
+    """Those of `tools` that the model is not offered, since its API does not take them all."""
     tools_tokens: int
     estimated_tokens: int
 
@@ -102,7 +107,7 @@ def context_view(
     """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
-    fixed, view = _fixed_part(head), context.view
+    fixed, view = fixed_part(head, model=model), context.view
     max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
@@ -151,10 +156,13 @@ def _seen(number: int, *, is_shown: bool, cut: dict[int, int], covered: Iterable
     return "summarised" if any(first <= number <= last for first, last in covered) else "not_at_all"
 
 
-def _fixed_part(head: RequestHead) -> FixedPart:
+def fixed_part(head: RequestHead, *, model: str) -> FixedPart:
+    """Return the part of every request of `model` before the messages."""
+    offered = {tool.name for tool in offered_tools(head.tools, model=model)}
     return FixedPart(
         system_prompt_tokens=system_tokens(head),
         tools=[tool.name for tool in head.tools],
+        tools_not_offered=[tool.name for tool in head.tools if tool.name not in offered],
         tools_tokens=tools_tokens(head),
         estimated_tokens=head_tokens(head),
     )

@@ -1,6 +1,7 @@
 """Requests to models and their responses, in one form for all providers (AGT-2, AGT-3)."""
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Literal
 
@@ -30,6 +31,13 @@ QUICK_READS = frozenset({"file_list", "file_read", "now"})
 
 FILE_WRITERS = frozenset({"file_write"})
 """Built-in tools whose difference to the file is shown before they are approved (AGT-8)."""
+
+
+MAX_DESCRIPTION_CHARS = 4_000
+"""Maximum length of a tool's description."""
+
+MAX_TOOLS = 128
+"""OpenAI's maximum number of tools in one request: with more, it rejects every request."""
 
 
 class ToolSpec(Compact):
@@ -63,6 +71,22 @@ class ToolSpec(Compact):
         False
         """
         return sha256(json.dumps(json.loads(self.model_dump_json()), sort_keys=True).encode()).hexdigest()
+
+
+def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+    """Return the tools that OpenAI's APIs are offered, in their order: the built-in ones and the first others.
+
+    >>> taken = supported_tools([*(ToolSpec(name=f"t{n}") for n in range(200)), ToolSpec(name="now", built_in=True)])
+    >>> len(taken), [tool.name for tool in (taken[0], *taken[-2:])]
+    (128, ['t0', 't126', 'now'])
+    """
+    ranked = sorted(range(len(tools)), key=lambda index: (not tools[index].built_in, index))
+    return [tools[index] for index in sorted(ranked[:MAX_TOOLS])]
+
+
+def offered_tools(tools: Sequence[ToolSpec], *, model: str) -> Sequence[ToolSpec]:
+    """Return those of a session's tools that `model`, written as `provider:name`, is offered."""
+    return supported_tools(tools) if model.partition(":")[0] in ("openai", "openai-chat") else tools
 
 
 class ProviderState(Compact):

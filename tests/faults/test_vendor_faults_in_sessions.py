@@ -126,6 +126,14 @@ async def test_agt_9_calls_of_a_message_that_says_end_turn_are_run(temporal: Cli
         assert [call.call_id for call in env.tools.calls] == ["1.1.0"]
 
 
+async def test_agt_9_an_answer_that_is_only_thinking_twice_is_the_answer(temporal: Client) -> None:
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
+        wire.script(Answer(think="It is noon."), Answer(think="It is noon."))
+        session = await led(env, wire)
+        (turn,) = await session.idle(turns=1)
+        assert (turn.agent_message, turn.error, len(wire.requests)) == ("It is noon.", None, 2)
+
+
 async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) -> None:
     async with WIRES["openai"]() as wire, vendor_environment(temporal, wire) as env:
         wire.script(Answer(input=100, output=7), Answer(text=ANSWER.text, input=100, output=20))

@@ -22,6 +22,7 @@ from turnkeeper.activities.providers.openai.chat_request import (
     encode_text,
     fields_in,
     missing_in,
+    tool_names,
 )
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
 from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
@@ -83,8 +84,7 @@ class OpenAIChatProvider:
         encode_request, accumulator = (
             (encode_text, TextChatAccumulator) if self._protocol == "text" else (encode, ChatAccumulator)
         )
-        if self._protocol == "native":
-            self._omitted_tools.warn_once(request.head.tools)
+        self._omitted_tools.warn_once(request.head.tools)
         session = (name, info.session_id)
         extra_without: set[str] = set()
         while True:
@@ -94,7 +94,8 @@ class OpenAIChatProvider:
                 visible.request, name=name, without=without, required=self._of_sessions.required_of(session)
             )
             try:
-                stream_request, answer = self._transport.request(PATH, body), accumulator(name, request=info.request)
+                stream_request = self._transport.request(PATH, body)
+                answer = accumulator(name, request=info.request, tools=tool_names(request))
                 async with aclosing(
                     stream_answer(stream_request, answer, run_out=USAGE_WAIT, meter=info.meter)
                 ) as pieces:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -467,7 +468,7 @@ async def test_agt_9_events_are_bounded_one_by_one_however_they_are_cut(
 
 
 async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpacked(wire: AnthropicWire) -> None:
-    bomb = gzip.compress(b'{"error": {"message": "prompt is too long"}}' + b" " * 200_000_000, compresslevel=1)
+    bomb = gzip.compress(b'{"error": {"message": "slow down"}}' + b" " * 200_000_000, compresslevel=1)
     packed = {"content-encoding": "gzip", "retry-after": "7"}
     wire.script(WHOLE, Reply.stream([bomb], packed), replace(Reply.error(429, {}, packed), chunks=(bomb,)))
     provider = wire.provider()
@@ -480,10 +481,17 @@ async def test_agt_9_an_answer_is_asked_for_uncompressed_and_a_bomb_is_not_unpac
     )
     error = await failure(provider)
     assert (error.error_type, error.retry_after) == ("rate_limited", 7)
-    wire.script(replace(Reply.error(400, {}, packed), chunks=(bomb,)))
-    error = await failure(provider)
-    assert error.error_type == "bad_request"
-    assert "compressed" in error.message
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_agt_9_a_compressed_error_is_read_as_far_as_a_limit_allows(wire: AnthropicWire, encoding: str) -> None:
+    compressor = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
+    body = compressor.compress(b'{"error": {"message": "prompt is too long"}}' + b" " * 10_000_000)
+    body += compressor.flush()
+    packed = replace(Reply.error(400, {}, {"content-encoding": encoding}), chunks=(body[:40], body[40:]))
+    wire.script(packed, replace(packed, chunks=(b"not compressed",)))
+    assert (await failure(wire.provider())).error_type == "context_too_long"
+    assert (await failure(wire.provider())).error_type == "bad_request"
 
 
 async def test_agt_9_what_the_vendor_repeats_of_the_request_is_not_told_on(wire: AnthropicWire) -> None:

@@ -115,6 +115,8 @@ async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
     await ask(provider, asking(prompt, message, *results))
     key = "input" if isinstance(wire, ResponsesWire) else "messages"
     before, after = (json.dumps(received.body[key])[:-1] for received in wire.requests)
+    if isinstance(wire, ChatWire) and wire.protocol == "text":  # a conversation's first message stands alone
+        before = before.replace("What is there?", "=== CURRENT ===\\n\\n$user: What is there?")
     assert after.startswith(before.removesuffix('"}'))
 
 
@@ -493,11 +495,10 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
     for _ in range(2):
         await ask(provider, request)
     if isinstance(wire, ChatWire) and wire.protocol == "text":
-        assert "## look_129" in wire.requests[0].body["messages"][0]["content"]
-        assert caplog.messages == []
+        assert wire.requests[0].body["messages"][0]["content"].count("## look_") == 128
     else:
         assert [len(received.body["tools"]) for received in wire.requests] == [128, 128]
-        assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
+    assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "stop"])
@@ -771,7 +772,7 @@ ODD_CHUNKS: dict[str, dict[str, Any]] = {
     "calls": chunk({"tool_calls": 7}),
     "a call": chunk({"tool_calls": [7]}),
     "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
-    "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
+    "an id": chunk({"tool_calls": [{"index": 0, "id": [7], "function": {"name": "look"}}]}, "stop"),
     "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
 }
 ODD_ITEMS: dict[str, dict[str, Any]] = {
