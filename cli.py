@@ -72,7 +72,7 @@ def up() -> None:
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}), has_sdk=False)
     try:
-        # Checked here, since a worker that can't read the file would restart again and again.
+        # Checked here, since a worker that can't find the file would restart again and again.
         load_foreign_servers(settings)
         _make_workspace(settings.workspace_root)
         run_until_signalled(run_stack(settings, _print_line))
@@ -188,6 +188,9 @@ def create_task(
         typer.Option(metavar="FILE.json", help="Further fields of POST /tasks, such as conversation_history."),
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long one turn may take.")] = None,
+    unattended: Annotated[
+        bool, typer.Option("--unattended", help="Ask nobody: deny the tools that would need approval.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends, and print only the answer.")] = False,
     url: UrlOption = None,
     as_json: JsonOption = False,
@@ -199,7 +202,14 @@ def create_task(
     """
     from turnkeeper.clients.terminal.tasks import OptionError, task_fields
 
-    options = {"title": title, "model": model, "priority": priority, "parent": parent, "timeout": timeout}
+    options = {
+        "title": title,
+        "model": model,
+        "priority": priority,
+        "parent": parent,
+        "timeout": timeout,
+        "unattended": unattended or None,
+    }
     try:
         fields = task_fields(options, context=context, inherit=inherit)
     except OptionError as error:

@@ -34,8 +34,7 @@ from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
-from turnkeeper.activities.toolbox.configured_servers import configured_servers
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
@@ -191,15 +190,6 @@ def build_providers(settings: Settings) -> ProviderRegistry:
     return ProviderRegistry({"anthropic": anthropic, "openai": openai, "openai-chat": openai_chat, "offline": offline})
 
 
-def build_toolbox(settings: Settings) -> Toolbox:
-    """Return this worker's tools: the built-in ones, in `workspace_root`, and those of `mcp.json`.
-
-    Raises:
-        SettingsError: `mcp.json` can't be used.
-    """
-    return Toolbox(configured_servers(settings))
-
-
 async def run_worker(settings: Settings, client: Client, *, activity_reports: int | None = None) -> None:
     """Run a worker until SIGTERM or SIGINT; running activities then have `shutdown_grace` to finish.
 
@@ -228,7 +218,7 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 partials=partials,
                 interceptors=interceptors,
             ) as worker,
-            reporting(worker, settings),
+            reporting(worker, settings, tool_problems=lambda: tools.problems),
         ):
             await stop_requested.wait()
 

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import MAX_ATTEMPTS, MAX_RETRY_DELAY, judge, with_details
+from turnkeeper.activities.failures import MAX_ATTEMPTS, judge, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.answer_publisher import AnswerPublisher, GrowingAnswer
 from turnkeeper.activities.model_request.index_notes import IndexNotes
@@ -22,7 +22,14 @@ from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.models.bounds import is_nested_over
 from turnkeeper.models.limits import ANSWER_BYTES, MAX_NESTING, MAX_WHOLE_ANSWER_BYTES, SMALL_TEXT_BYTES
 from turnkeeper.models.transcript.large_texts import STATE_INLINE_BYTES, cut_response
-from turnkeeper.models.transcript.model_call import CallPart, ModelCall, ModelCallOutcome, ModelRequest, ModelResponse
+from turnkeeper.models.transcript.model_call import (
+    CallPart,
+    ModelCall,
+    ModelCallOutcome,
+    ModelRequest,
+    ModelResponse,
+    RespondPart,
+)
 from turnkeeper.models.transcript.partial_output import PartialOutput, PartialTag
 from turnkeeper.models.transcript.unfinished import unfinished_answer
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -33,6 +40,9 @@ ATTEMPTS_PER_WAIT = 1_000_000
 
 SILENCE_SECONDS = 1.0
 """Pause after the session did not answer a query."""
+
+STORE_WAIT_SECONDS = 5.0
+"""Pause after the store of large texts could not be read."""
 
 SILENCE_REASON = "The worker could not read the conversation from Temporal in time."
 
@@ -51,9 +61,6 @@ HEARTBEAT_SECONDS = 0.5
 
 STORE_SECONDS = 0.5
 """How long storing an unfinished answer's large texts may take; after that the answer is cut."""
-
-RETRIED_FAILURE_BYTES = 2_048
-"""JSON bytes of an unfinished answer in a failure that is retried: Temporal drops the details of one over 4 KB."""
 
 
 class ModelActivities:
@@ -81,7 +88,7 @@ class ModelActivities:
         """
         # Kept whole, to record it if the call is cancelled; the publisher bounds its own copy to 64 KB.
         answer_so_far = GrowingAnswer(tag_of(call, attempt=activity.info().attempt), max_bytes=MAX_WHOLE_ANSWER_BYTES)
-        spending = self._model_client.spending(call.model, unclear_answers=call.unclear_answers)
+        spending = self._model_client.spending(call.model, lasting_failures=call.lasting_failures)
         outcome: ModelCallOutcome | None = None
         try:
             outcome = await self._complete_outcome(call, answer_so_far, spending)
@@ -100,8 +107,9 @@ class ModelActivities:
         async with heartbeating(lambda: self._details(spending), seconds=HEARTBEAT_SECONDS), _bounded_bugs():
             try:
                 outcome = await self._outcome(call, answer_so_far, spending)
-                spent, unclear_answers = spending.total, spending.unclear_answers
-                return outcome.model_copy(update={"spent": spent, "unclear_answers": unclear_answers})
+                return outcome.model_copy(
+                    update={"spent": spending.total, "lasting_failures": spending.lasting_failures}
+                )
             except asyncio.CancelledError:
                 cancellation = activity.cancellation_details()
                 # Any other cause, such as this worker's shutdown, is worth another attempt, which Temporal makes.
@@ -127,7 +135,9 @@ class ModelActivities:
             request = await self._texts.with_attachments(current_session_id(), request)
         except StoreUnavailableError as error:
             # As for a silent session: nothing was asked, and the turn goes on as soon as the store answers.
-            return ModelCallOutcome(wait_seconds=MAX_RETRY_DELAY, wait_reason=ATTACHMENTS_REASON.format(reason=error))
+            return ModelCallOutcome(
+                wait_seconds=STORE_WAIT_SECONDS, wait_reason=ATTACHMENTS_REASON.format(reason=error)
+            )
         self._index_notes.note_begin(call)
         response: ModelResponse | None = None
         try:
@@ -135,7 +145,7 @@ class ModelActivities:
             if call.repeats_empty and _is_empty(response):
                 spending.add(response.usage)
                 return ModelCallOutcome(repeat="empty_answer")
-            carriable = _sanitized(response)
+            carriable = _sanitized(_with_thinking_as_text(response) if _is_empty(response) else response)
             stored = await self._storable(carriable, call)
             return ModelCallOutcome(response=stored, reads=await self._quick_reader.read(call, carriable))
         except ModelError as error:
@@ -146,17 +156,12 @@ class ModelActivities:
         try:
             outcome = judge(
                 failure,
-                attempt=activity.info().attempt,
-                vendor_waits=call.round - call.silences,
-                unclear=spending.unclear_answers,
+                failures=call.round - call.silences,
+                same=spending.times_failed(failure),
                 may_be_too_long=call.may_be_too_long,
             )
-        except ApplicationError as failure_to_raise:
-            is_over = spending.is_over(tokens_left=call.tokens_left, cost_left=call.cost_left)
-            if failure_to_raise.non_retryable or not is_over:
-                raise await self._with_details(failure_to_raise, answer_so_far, call, spending) from None
-            # No further attempt: the workflow checks the turn's budget first.
-            outcome = ModelCallOutcome(wait_seconds=OVER_BUDGET_SECONDS)
+        except ApplicationError as end:
+            raise await self._with_details(end, answer_so_far, call, spending) from None
         if outcome.wait_seconds is None:
             return outcome
         return outcome.model_copy(
@@ -194,10 +199,8 @@ class ModelActivities:
     async def _with_details(
         self, failure: ApplicationError, answer_so_far: GrowingAnswer, call: ModelCall, spending: Spending
     ) -> ApplicationError:
-        """Return the failure with the unfinished answer and the usage as details, since it may end the turn (SES-9)."""
-        is_final = failure.non_retryable or activity.info().attempt >= MAX_ATTEMPTS
-        max_bytes = call.max_bytes if is_final else RETRIED_FAILURE_BYTES
-        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=max_bytes)
+        """Return the failure with the unfinished answer and the usage as details, since it ends the turn (SES-9)."""
+        unfinished = await self._unfinished_answer(answer_so_far.snapshot(), call, max_bytes=call.max_bytes)
         details = spending.heartbeat_details(() if unfinished is None else (unfinished,))
         return with_details(failure, details)
 
@@ -295,6 +298,14 @@ def tag_of(call: ModelCall, *, attempt: int) -> PartialTag:
 def _is_empty(response: ModelResponse) -> bool:
     """Return whether the answer has neither text nor calls, although it was not cut."""
     return response.stop != "max_tokens" and not response.calls and not response.text.strip()
+
+
+def _with_thinking_as_text(response: ModelResponse) -> ModelResponse:
+    """Return an answer that is only thinking, also when asked again, with it as text: some servers put it there."""
+    if not response.thinking.strip():
+        return response
+    text = RespondPart(kind="respond", text=response.thinking)
+    return response.model_copy(update={"parts": [text], "state": None})
 
 
 def _sanitized(response: ModelResponse) -> ModelResponse:

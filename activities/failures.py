@@ -1,9 +1,19 @@
-"""Maps a model's failure to one of four reactions (AGT-9). Limits on resent requests are in `model_calls.py`.
+"""Maps a model's failure to one of three reactions (AGT-9). Limits on resent requests are in `model_calls.py`.
 
-retry soon             an `ApplicationError` that Temporal retries after the given delay
-retry later            `wait_seconds`: the workflow sleeps on a timer and shows until when
+retry later            `wait_seconds`: the workflow sleeps on a timer, and shows until when and why
 change and retry       `repeat`: the workflow shortens the request and sends it again
 give up                a non-retryable `ApplicationError`; the turn ends with its `type`
+
+Temporal's own retries are for workers that die or stop, and for bugs of ours: the workflow can't see them, so a failure
+of a vendor that they hid would have no reason to show.
+
+How long a failure is waited out depends on its nature:
+
+passes         overload, rate limit, connection, silence, a page or an error in     `MAX_FAILURES` in a row: about
+               general words (`vendor_errors.py` has the table)                     55 minutes
+may last       an error in words of its own, an unreadable or unclear answer, no    `MAX_SAME_FAILURES` that are the
+               answer within `limits.model_timeout`: `ModelError.lasting` is set    same, whatever fails in between
+lasts          a key, a quota, a refused request                                    none
 """
 
 from collections.abc import Sequence
@@ -19,22 +29,27 @@ from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
 FIRST_DELAY = 0.5
-MAX_RETRY_DELAY = 5.0
-"""A longer delay is not left to Temporal's retries: the workflow waits on a timer, visibly."""
-
-MAX_ATTEMPTS = 8
-"""Attempts of one model call that end with an error. Workers that die or stop are not counted; the turn's time limits
-those."""
-
-MAX_QUICK_ATTEMPTS = 4
-"""Quick attempts in a row. After that it is an outage that the workflow waits out, however soon the vendor says to
-retry: otherwise Temporal's attempts would be used up during the outage."""
+DELAY_GROWTH = 1.5
+"""Seconds after the first failure of a request, and their factor for each further one, up to `MAX_WAIT`."""
 
 MAX_WAIT = 600.0
 """The maximum of a vendor's `retry-after`, in seconds."""
 
-MAX_WAITS = 10
+QUICK_FAILURES = 4
+"""After this many failures it is an outage: the delay grows however soon the vendor says to retry."""
+
+MAX_FAILURES = 21
 """How often the workflow waits before it retries one request, until the turn fails."""
+
+MAX_SAME_FAILURES = 3
+"""Attempts that fail in the same way, if that may last."""
+
+MAX_ATTEMPTS = 8
+"""Temporal's attempts of one model call that end with a bug of ours. Workers that die or stop are not counted; the
+turn's time limits those."""
+
+MAX_QUICK_DELAY = 5.0
+"""A summary and a condensed text are not worth a longer wait."""
 
 TOO_LONG_STATUSES = frozenset({400, 413, 422})
 """Statuses of a request that is too long, in whatever words."""
@@ -43,45 +58,60 @@ NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(
-    error: ModelError, *, attempt: int, vendor_waits: int, unclear: int = 1, may_be_too_long: bool = False
-) -> ModelCallOutcome:
-    """Return the outcome for the workflow to act on. Raises the `ApplicationError` for Temporal to act on.
+def judge(error: ModelError, *, failures: int, same: int = 0, may_be_too_long: bool = False) -> ModelCallOutcome:
+    """Return the outcome for the workflow to act on. Raises the `ApplicationError` that ends the turn.
 
-    `attempt` counts this activity's attempts from 1, `vendor_waits` the workflow's waits for the vendor before it, and
-    `unclear` the unclear answers to the request, including this one. Other failures and dead workers don't count there.
+    `failures` counts the vendor's failures of this request before this one, `same` those that are the same as this one,
+    itself included, if it may last. Dead workers don't count there.
     `may_be_too_long`: it was the largest request so far, so that its length may be why it was refused.
     """
     if error.error_type == "context_too_long":
         return ModelCallOutcome(repeat="context_too_long")
     if may_be_too_long and error.is_unexplained and error.refusal and error.refusal.status in TOO_LONG_STATUSES:
         return ModelCallOutcome(repeat="maybe_too_long")
-    if not _may_be_retried(error, unclear=unclear):
+    if same >= MAX_SAME_FAILURES:
+        raise ApplicationError(f"{error.message}, {same} times", type=error.error_type, non_retryable=True)
+    if failures >= MAX_FAILURES or not _may_be_retried(error):
         raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    delay = _delay(error, attempt=attempt, vendor_waits=vendor_waits)
-    if delay <= MAX_RETRY_DELAY:
+    delay = _delay(error, failures=failures)
+    return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error), wait_type=error.error_type)
+
+
+def raise_if_retried_soon(error: ModelError, *, attempt: int, same: int) -> None:
+    """Raise the `ApplicationError` that Temporal retries, if a quick retry of an activity may help.
+
+    For activities whose caller can do without them. `attempt` counts the activity's attempts from 1.
+    """
+    try:
+        delay = judge(error, failures=attempt - 1, same=same).wait_seconds
+    except ApplicationError:
+        return
+    if delay is not None and delay <= MAX_QUICK_DELAY:
         raise ApplicationError(error.message, type=error.error_type, next_retry_delay=timedelta(seconds=delay))
-    if vendor_waits >= MAX_WAITS:
-        raise ApplicationError(error.message, type=error.error_type, non_retryable=True)
-    return ModelCallOutcome(wait_seconds=delay, wait_reason=reason_of(error))
 
 
-def _may_be_retried(error: ModelError, *, unclear: int) -> bool:
-    if error.max_attempts is not None and unclear >= error.max_attempts:
-        return False
+def _may_be_retried(error: ModelError) -> bool:
     if error.should_retry is None or error.error_type in NEVER_RETRIED:
         return error.error_type in RETRYABLE
     return error.should_retry
 
 
-def _delay(error: ModelError, *, attempt: int, vendor_waits: int) -> float:
-    requested_delay = max(error.retry_after or 0.0, 0.0)
-    attempt = min(attempt, MAX_ATTEMPTS)  # more only if workers died
-    if attempt > MAX_QUICK_ATTEMPTS:
-        # The first wait of an outage continues where the quick attempts left off; each further one doubles.
-        return min(max(requested_delay, FIRST_DELAY * 2.0 ** (attempt - 1 + vendor_waits)), MAX_WAIT)
-    # Attempts 1 to 4 double from half a second to four.
-    return min(FIRST_DELAY * 2.0 ** (attempt - 1) if error.retry_after is None else requested_delay, MAX_WAIT)
+def _delay(error: ModelError, *, failures: int) -> float:
+    grown = FIRST_DELAY * DELAY_GROWTH**failures
+    requested = error.retry_after
+    if requested is None:
+        return min(grown, MAX_WAIT)
+    return min(max(requested, grown if failures >= QUICK_FAILURES else 0.0), MAX_WAIT)
+
+
+def asked_again(reason: str, times: int) -> str:
+    """Return the `reason` of a retry while the model is asked for the n-th time.
+
+    >>> asked_again("Anthropic is overloaded: HTTP 529.", 2)
+    'Anthropic is overloaded: HTTP 529; asked again (2nd time).'
+    """
+    ending = "th" if times % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(times % 10, "th")
+    return f"{reason.removesuffix('.')}; asked again ({times}{ending} time)."
 
 
 _PROBLEMS: dict[str, str] = {
@@ -89,7 +119,7 @@ _PROBLEMS: dict[str, str] = {
     "overloaded": "{} is overloaded",
     "provider_error": "{} had an error",
     "connection": "the connection to {} failed",
-    "timeout": "the model did not answer in time",
+    "timeout": "no answer in time",
     "auth": "{} did not accept the credentials",
     "not_found": "the model was not found",
     "bad_request": "{} did not accept the request",

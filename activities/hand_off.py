@@ -6,7 +6,7 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from turnkeeper.activities.failures import judge, reason_of, with_details
+from turnkeeper.activities.failures import raise_if_retried_soon, reason_of, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.model_client import ModelClient
@@ -103,7 +103,8 @@ class HandOffActivities:
                     call.model, batch.request, number=call.request, spending=spending
                 )
             except ModelError as error:
-                _raise_if_retried(error, unclear=spending.unclear_answers)
+                same = spending.times_failed(error)
+                raise_if_retried_soon(error, attempt=activity.info().attempt, same=same)
                 return condensed, usage, reason_of(error)
             usage += response.usage or Usage()
             condensed |= read_answer(response.text, batch.texts)
@@ -172,12 +173,3 @@ class HandOffActivities:
             if inherited.is_enough:
                 break
         return inherited, []
-
-
-def _raise_if_retried(error: ModelError, *, unclear: int) -> None:
-    """Raise `ApplicationError` if a quick retry may help: a text is not worth a longer wait."""
-    try:
-        judge(error, attempt=activity.info().attempt, vendor_waits=0, unclear=unclear)
-    except ApplicationError as failure:
-        if not failure.non_retryable:
-            raise

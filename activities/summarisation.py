@@ -3,7 +3,7 @@
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.activities.failures import judge, with_details
+from turnkeeper.activities.failures import raise_if_retried_soon, with_details
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.model_client import ModelClient
 from turnkeeper.activities.model_request.spending import Spending
@@ -59,9 +59,8 @@ class SummaryActivities:
                 failure = error
                 if error.error_type != "context_too_long":
                     break
-        # Raises if a quick retry may help.
-        judge(failure, attempt=activity.info().attempt, vendor_waits=0, unclear=spending.unclear_answers)
-        # Unlike the turn's own calls, a summary is not worth a long wait.
+        same = spending.times_failed(failure)
+        raise_if_retried_soon(failure, attempt=activity.info().attempt, same=same)
         raise ApplicationError(failure.message, type=failure.error_type, non_retryable=True) from failure
 
 

@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from turnkeeper.activities.heartbeat import heartbeating
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.own_workflow import current_session_id
-from turnkeeper.models.bounds import is_nested_over
+from turnkeeper.models.bounds import bound_text, is_nested_over
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import MAX_NESTING, TOOL_LIST_BYTES
@@ -18,12 +18,19 @@ from turnkeeper.models.session.tools.tool_list import carried_bytes, digest_of
 from turnkeeper.models.transcript.model_call import (
     ChangePreviews,
     PreviewCall,
+    ServerText,
     ToolInvocation,
     ToolList,
     ToolListCall,
     ToolSpec,
 )
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
+
+INSTRUCTIONS_CHARS = 4_000
+"""Characters of one server's instructions; the middle of longer ones is cut."""
+
+ALL_INSTRUCTIONS_CHARS = 16_000
+"""Characters of all servers' instructions, which are in every request."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,10 +74,10 @@ class ToolActivities:
         """
         async with heartbeating():
             tool_list = await self._toolbox.list_tools()
-        tools = _carriable(tool_list.tools)
-        if call and call.known == digest_of(tools) and not tool_list.unread:
-            return ToolList(unchanged=True)
-        return tool_list.model_copy(update={"tools": tools})
+        tools, instructions = _carriable(tool_list.tools), _bounded(tool_list.instructions)
+        if call and call.known == digest_of(tools, instructions) and not tool_list.unread:
+            return ToolList(unchanged=True, absent=tool_list.absent)
+        return tool_list.model_copy(update={"tools": tools, "instructions": instructions})
 
     @activity.defn
     async def call_tool(self, invocation: ToolInvocation) -> ToolResult:
@@ -118,6 +125,19 @@ class ToolActivities:
 
 
 _UNREADABLE = "its arguments are in the store of large texts, which can't be read now"
+
+
+def _bounded(instructions: list[ServerText]) -> list[ServerText]:
+    """Return the instructions of servers within the bounds of one and of all."""
+    room, bounded = ALL_INSTRUCTIONS_CHARS, list[ServerText]()
+    for one in instructions:
+        text = bound_text(one.text, INSTRUCTIONS_CHARS, 4 * INSTRUCTIONS_CHARS)
+        room -= len(text)
+        if room < 0:
+            _log.warning("the instructions of %r are left out: a session has room for no more", one.server)
+            break
+        bounded.append(ServerText(server=one.server, text=text))
+    return bounded
 
 
 def _carriable(tools: list[ToolSpec]) -> list[ToolSpec]:

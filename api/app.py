@@ -87,7 +87,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     """
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
     authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
-    closing, web_ui = Closing(), WebUi(settings)
+    closing = Closing()
+    web_ui = WebUi(settings, closing)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -25,11 +25,11 @@ from turnkeeper.models.limits import MIN_STATE_BYTES, LimitsChange
 from turnkeeper.models.session.defaults import SystemPrompt
 from turnkeeper.models.session.messages import Configure, EndSession, ModelName, Title, UserName
 from turnkeeper.models.session.queue.prompts import PromptMode
-from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.tasks.relevance import ExchangeRelevance
 from turnkeeper.models.tasks.stored_history import ConversationHistory
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import NOT_BLANK_PATTERN, Items, Reason, Strict, UtcDatetime
 
 Id = Annotated[str, Field(pattern=ID_PATTERN, examples=["support-42"])]

@@ -266,6 +266,11 @@ def archive_unavailable(reason: str) -> ProblemError:
     return ProblemError(503, "archive-unavailable", reason, retry_after=5)
 
 
+def login_not_ended(reason: str) -> ProblemError:
+    """503: the browser is logged out, but its login can't be deleted."""
+    return ProblemError(503, "archive-unavailable", texts.LOGIN_NOT_ENDED.format(reason=reason))
+
+
 def deletion_refused(reason: str) -> ProblemError:
     """503: workers may not terminate or delete workflows."""
     return ProblemError(503, "deletion-refused", reason, retry_after=30)

@@ -5,7 +5,7 @@ from typing import Any
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.api.callers import Caller
 from turnkeeper.models.http_responses import SessionLinks
-from turnkeeper.models.ids import WorkflowId, session_id_of
+from turnkeeper.models.ids import DEFAULT_TENANT, WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.session.messages import Configure, SessionInput, configured
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.history_policy import HandOffPresets
@@ -71,8 +71,9 @@ def requested_input(options: StartSession, settings: Settings, workflow_id: Work
 
 
 def session_links(settings: Settings, workflow_id: WorkflowId, *, namespace: str) -> SessionLinks:
+    """Return where a session can be seen. The gateway's own Web UI is for the default tenant alone (OPS-2)."""
     ui_url = settings.temporal_ui_url
-    if ui_url is None and web_ui_origin(settings) is not None:
+    if ui_url is None and tenant_of(workflow_id) == DEFAULT_TENANT and web_ui_origin(settings) is not None:
         ui_url = f"{settings.gateway_url}{WEB_UI_PATH}"
     path = f"/namespaces/{namespace}/workflows/{workflow_id}"
     return SessionLinks(

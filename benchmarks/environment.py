@@ -19,6 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from benchmarks.floor import FloorWorkflow, no_op
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
@@ -30,7 +31,7 @@ from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import own_command
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_providers, build_toolbox, build_worker
+from turnkeeper.worker import build_providers, build_worker
 from turnkeeper.workflows.hosting.connection import connect, prepare
 
 BOUND = 60.0

@@ -18,6 +18,7 @@ from benchmarks.environment import BOUND, BenchEnvironment, gateway
 from benchmarks.measurements import Row
 from tests.stores.partials.redis_server import find_redis, running
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.api.app import create_app
 from turnkeeper.clients.python.events import Event, PartialEvent, UpdateEvent
 from turnkeeper.clients.python.gateway import GatewayClient
@@ -30,7 +31,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.stores.stores import Stores
-from turnkeeper.worker import build_toolbox, build_worker
+from turnkeeper.worker import build_worker
 
 ANSWERS, CHUNKS, CHUNK_SECONDS = 20, 60, 0.02
 """Answers for each carrier, chunks of each answer, and the pause after each chunk."""

@@ -10,7 +10,6 @@ from pydantic import Field, JsonValue
 from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
-from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
 from turnkeeper.models.transcript.conversation import (
@@ -20,7 +19,7 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, TaskStatus
+from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, HandOffReport, TaskStatus
 from turnkeeper.models.transcript.trajectory import ApprovalDecision, Usage
 from turnkeeper.models.wire import Frozen, Items, UtcDatetime
 
@@ -138,7 +137,7 @@ class SessionDescription(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again."""
     waiting_reason: str | None = None
-    """Why it is not asked earlier."""
+    """Why the model is not asked earlier, or is asked again now."""
     created_at: UtcDatetime | None = None
     turn_count: int | None = None
     queue_length: int | None = None

@@ -20,6 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Executable, Row, case, func, o
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.texts.one_line import searchable
 from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.database.moments import microseconds, moment_of
 from turnkeeper.stores.database.rows import delete_rows, insert_into, insert_missing
@@ -41,6 +42,7 @@ class IndexedSession:
     cost: float | None = None
     preview: str | None = None
     parent: str | None = None
+    hand_off: HandOffReport | None = None
     closed_at: datetime | None = None
     revision: int = 0
     """The session's; 0: nothing that the session itself has sent."""
@@ -48,7 +50,7 @@ class IndexedSession:
     @classmethod
     def of_entry(cls, session_id: WorkflowId, entry: IndexEntry, *, now: datetime) -> "IndexedSession":
         """Return the row that a session's entry stands for, as of `now`."""
-        values = entry.model_dump(exclude={"created_at"})
+        values = {name: value for name, value in entry if name != "created_at"}
         closed_at = None if entry.status == "open" else now
         return cls(session_id, entry.created_at, now, closed_at=closed_at, **values)
 
@@ -264,6 +266,7 @@ def _row(session: IndexedSession) -> dict[str, object]:
     row: dict[str, Any] = {name: getattr(session, name) for name in _FIELDS}
     for name in ("started_at", "last_activity_at", "closed_at"):
         row[name] = None if row[name] is None else microseconds(row[name])
+    row["hand_off"] = session.hand_off and session.hand_off.model_dump_json()
     text = _searched_text(session.session_id, session.title, session.preview)
     return {**row, "tenant": tenant_of(session.session_id), "searched_text": text}
 
@@ -279,4 +282,5 @@ def _session(row: Row[Any, Any]) -> IndexedSession:
     values = {name: getattr(row, name) for name in _FIELDS}
     for name in ("started_at", "last_activity_at", "closed_at"):
         values[name] = None if values[name] is None else moment_of(values[name])
+    values["hand_off"] = values["hand_off"] and HandOffReport.model_validate_json(values["hand_off"])
     return IndexedSession(**values)

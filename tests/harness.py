@@ -35,6 +35,7 @@ from turnkeeper.models.transcript.model_call import (
     ModelRequest,
     ModelResponse,
     RespondPart,
+    ServerText,
     ToolInvocation,
     ToolList,
     ToolSpec,
@@ -83,12 +84,6 @@ LONG_PAUSE = 0.2
 
 FEW_TURNS = 3
 """Turns that every query may bring; of more, only the last query does."""
-
-
-def wait_in_workflow_beyond(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let Temporal's retries wait for a vendor for at most `seconds`, and the workflow for longer; usually 5 s."""
-    for module in ("activities.failures", "workflows.turn.model_calls"):
-        monkeypatch.setattr(f"turnkeeper.{module}.MAX_RETRY_DELAY", seconds)
 
 
 def says(text: str) -> ModelResponse:
@@ -211,6 +206,8 @@ class Tools:
         ]
     )
     unread: list[str] = field(default_factory=list)
+    instructions: list[ServerText] = field(default_factory=list)
+    absent: list[ServerText] = field(default_factory=list)
     listings: int = 0
     calls: list[ToolInvocation] = field(default_factory=list)
     gate: Gate = field(default_factory=lambda: Gate(is_open=True))
@@ -218,7 +215,7 @@ class Tools:
 
     async def list_tools(self) -> ToolList:
         self.listings += 1
-        return ToolList(tools=self.specs, unread=self.unread)
+        return ToolList(tools=self.specs, unread=self.unread, instructions=self.instructions, absent=self.absent)
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         self.calls.append(invocation)
@@ -228,7 +225,7 @@ class Tools:
         return ToolResult(outcome=f"{invocation.name} done", content=str(invocation.args), duration_ms=1)
 
     async def preview(self, invocation: ToolInvocation, *, max_bytes: int) -> FileChange:
-        return FileChange(note=f"{invocation.args.get('path')} is a new file.", sha256="")
+        return FileChange(note="The file is new.", sha256="")
 
 
 UNASKED = SessionInput(tool_policy={"*": "allow"})

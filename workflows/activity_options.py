@@ -12,7 +12,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=6)
 
 MODEL_RETRIES = RetryPolicy(
     # For workers that die or shut down, without a limit: the schedule-to-close timeout, which is the turn's remaining
-    # time, bounds the call. Delays and number of retries after a vendor's failure come from `activities/failures.py`.
+    # time, bounds the call. After a vendor's failure the workflow waits, and makes a new call (AGT-9).
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=5),

@@ -49,15 +49,16 @@ class Archiving:
 
     def begin_if_due(self) -> None:
         """Start moving turns in the background, if there are too many."""
-        # Runs of releases without an archive never move anything; their next run does.
         if self._is_at_rest() and next_move(self._session):
             self._task = asyncio.create_task(run_in_background(self._move_while_due))
 
     async def wait_for_room(self) -> None:
         """Wait until the session has room for another turn, or the archive has failed."""
-        await workflow.wait_condition(
-            lambda: self._is_at_rest() or not self._session.room.is_full or self._session.archive.is_failing
-        )
+        await self.wait_until(lambda: not self._session.room.is_full)
+
+    async def wait_until(self, has_room: Callable[[], bool]) -> None:
+        """Wait until `has_room`, no ended turns are on their way to the archive, or the archive has failed."""
+        await workflow.wait_condition(lambda: self._is_at_rest() or has_room() or self._session.archive.is_failing)
 
     async def move_steps(self, *, max_bytes: int) -> None:
         """Move the running turn's oldest steps to the archive, if it works, so that at most `max_bytes` stay."""

@@ -109,7 +109,6 @@ class Parking:
 
     def _is_withdrawn(self, number: int) -> bool:
         """Return whether this prompt, the first that was fetched, is no longer parked, so that another one is next."""
-        # Before this patch, the run recorded a failure of the archive, and paused.
         return self._session.queue.parked[0].number != number
 
     # ---- while the archive is down

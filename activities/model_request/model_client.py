@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
 from temporalio import activity
 from temporalio.client import Client
 
+from turnkeeper.activities.model_request.argument_types import with_types
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.local_context_cache import ENTRIES, REQUESTS, CacheKey
 from turnkeeper.activities.model_request.spending import PriceList, Spending
@@ -55,12 +56,12 @@ class ModelClient:
         request = cached or await self._ask_workflow(number, digest)
         return request and await self._texts.resolve(current_session_id(), request)
 
-    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
+    def spending(self, model: str, *, lasting_failures: Mapping[str, int] | None = None) -> Spending:
         """Return the usage of the running activity's failed attempts with `model`.
 
-        `unclear_answers`: how many answers to the same request were unclear before this activity.
+        `lasting_failures`: how often the same request failed in each way before this activity.
         """
-        return Spending(self._prices, model=model, unclear_answers=unclear_answers)
+        return Spending(self._prices, model=model, lasting_failures=lasting_failures)
 
     async def answer(
         self,
@@ -74,7 +75,7 @@ class ModelClient:
         may_be_too_long: bool = False,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
-        """Return the model's complete answer, with its cost if that is known. Raises `ModelError`.
+        """Return the model's complete answer, with typed arguments, and its cost if known. Raises `ModelError`.
 
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
         `left_out` and `may_be_too_long` are those of the call.
@@ -97,7 +98,7 @@ class ModelClient:
                 on_delta(delta)
 
         try:
-            async with _in_time(attempt):
+            async with _in_time(attempt, name=name):
                 response = await _complete_answer(provider.stream(name, request, info), take)
         except ModelError as error:
             # A silent vendor was probably working, and bills for it.
@@ -105,7 +106,7 @@ class ModelClient:
             spending.note_failure(error)
             raise
         spending.note_complete_answer()
-        return self._prices.priced(response, model=model)
+        return self._prices.priced(with_types(response, request.head.tools), model=model)
 
     async def _ask_workflow(self, number: int, digest: str) -> ModelRequest | None:
         head, messages, offset = RequestHead(), list[ModelMessage](), 0
@@ -128,8 +129,8 @@ class ModelClient:
 
 
 @asynccontextmanager
-async def _in_time(info: activity.Info) -> AsyncIterator[None]:
-    """Time out before Temporal would, with time for a last heartbeat. Raises `ModelError`.
+async def _in_time(info: activity.Info, *, name: str) -> AsyncIterator[None]:
+    """Time out before Temporal would, with time for a last heartbeat. Raises `ModelError` that names the model.
 
     If the time of the whole turn ends first, Temporal times out instead.
     """
@@ -139,7 +140,8 @@ async def _in_time(info: activity.Info) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds and seconds - min(1.0, seconds / 4)):
             yield
     except TimeoutError:
-        raise ModelError("timeout", f"no complete answer within {seconds:,g} s") from None
+        late = f"{name} did not answer within {seconds:,g} s, which is limits.model_timeout"
+        raise ModelError("timeout", late, lasting="model_timeout") from None
 
 
 async def _complete_answer(

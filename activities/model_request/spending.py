@@ -3,13 +3,14 @@
 Temporal makes the attempts, and gives each the last heartbeat details of the one before. So heartbeats carry the sum so
 far, after the partial output, and an attempt begins with the sum of those before it. A failing attempt sends the sum
 with a last heartbeat; if the worker died, the newest heartbeat counts. The workflow gets the sum with the activity's
-outcome or failure. The number of unclear answers travels the same way.
+outcome or failure. The counts of lasting failures travel the same way.
 
 Measuring a request and computing its price would load the event loop that all sessions share. So it is done for the
 periodic heartbeats and at the end of an attempt; heartbeats with partial output, several a second, repeat the last sum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Protocol
 
 from pydantic import ValidationError
@@ -33,8 +34,8 @@ class PriceList(Protocol):
 class Spending:
     """The usage of the running activity's failed attempts, including this one."""
 
-    def __init__(self, prices: PriceList, *, model: str, unclear_answers: int = 0) -> None:
-        """Begin an attempt with the sum of the attempts before it. `unclear_answers`: their number before."""
+    def __init__(self, prices: PriceList, *, model: str, lasting_failures: Mapping[str, int] | None = None) -> None:
+        """Begin an attempt with the sum of the attempts before it. `lasting_failures`: counts of earlier activities."""
         before = _of_heartbeat(activity.info().heartbeat_details)
         self._prices = prices
         self._model = model
@@ -44,8 +45,8 @@ class Spending:
         self._input_tokens: int | None = None
         self._meter = Meter()
         self._whole = Meter()
-        self.unclear_answers = max(unclear_answers, before.unclear_answers)
-        """Answers to the same request that were unreadable, or maybe incomplete."""
+        self.lasting_failures = {**(lasting_failures or {}), **before.lasting_failures}
+        """How often each lasting failure of the request occurred, by its digest."""
 
     def begin(self, request: ModelRequest) -> Meter:
         """Return the meter of a request that is sent now. The usage of an earlier request counts as failed."""
@@ -59,7 +60,13 @@ class Spending:
         self._whole.has_begun = True
 
     def note_failure(self, error: ModelError) -> None:
-        self.unclear_answers += error.max_attempts is not None
+        """Count a failure that may be the same each time."""
+        if error.lasting:
+            self.lasting_failures[_digest(error)] = self.times_failed(error) + 1
+
+    def times_failed(self, error: ModelError) -> int:
+        """Return how often the request has failed in the same way, if that may last; otherwise 0."""
+        return self.lasting_failures.get(_digest(error), 0) if error.lasting else 0
 
     def add(self, usage: Usage | None) -> None:
         """Count a whole answer that can't be stored as failed; estimated if its `usage` is unknown."""
@@ -85,7 +92,7 @@ class Spending:
 
     def last_report(self) -> Sequence[Spent]:
         """Return the last sum, for heartbeats that are too frequent to compute it again."""
-        spent = Spent(usage=self._last_sum, unclear_answers=self.unclear_answers)
+        spent = Spent(usage=self._last_sum, lasting_failures=dict(self.lasting_failures))
         return () if spent == Spent() else (spent,)
 
     def _measure(self, meter: Meter) -> Usage | None:
@@ -96,6 +103,11 @@ class Spending:
             self._input_tokens = request_tokens(self._request)
         usage = meter.usage(input_tokens=self._input_tokens)
         return self._prices.priced(ModelResponse(usage=usage, model=""), model=self._model).usage
+
+
+def _digest(error: ModelError) -> str:
+    """Return what counts a failure without its words, which a history must not keep for each attempt."""
+    return sha256(f"{error.error_type} {error.lasting}".encode()).hexdigest()[:12]
 
 
 def _add_usage(one: Usage | None, other: Usage | None) -> Usage | None:

@@ -3,8 +3,9 @@
 An answer is stored for months as JSON in a database, so whatever can't be stored is replaced here.
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 from pydantic_core import from_json
@@ -42,6 +43,51 @@ def arguments_of(text: str) -> dict[str, JsonValue] | str:
     except ValueError:
         return text
     return value if isinstance(value, dict) and is_storable(value) else text
+
+
+MAX_GLUED = 64
+"""Maximum of objects that are read from one text of arguments."""
+
+
+def objects_in(pieces: Sequence[str]) -> list[dict[str, JsonValue] | str]:
+    r"""Return the arguments of one call from their pieces, as `arguments_of` does, or those of several calls.
+
+    If together they are no JSON object, the server may have sent all of them again, or all so far each time, or the
+    arguments of several calls one after the other.
+
+    >>> objects_in(['{"te', 'xt": "ab"}']), objects_in(['{"te', 'xt": "ab"}', '{"text": "ab"}'])
+    ([{'text': 'ab'}], [{'text': 'ab'}])
+    >>> objects_in(['{"te', '{"text": "a', '{"text": "ab"}']), objects_in(['{"text": "a"}', '{"text": "b"}'])
+    ([{'text': 'ab'}], [{'text': 'a'}, {'text': 'b'}])
+    """
+    text = join_pieces(pieces)
+    args = arguments_of(text)
+    if isinstance(args, dict):
+        return [args]
+    newest = pieces[-1]
+    newest_args = arguments_of(join_pieces([newest]))
+    if newest.strip() and isinstance(newest_args, dict) and all(newest.startswith(piece) for piece in pieces):
+        return [newest_args]
+    return _glued_objects(text) or [text]
+
+
+def _glued_objects(text: str) -> list[dict[str, JsonValue] | str]:
+    """Return the objects that a text is made of, only once if they are the same; none if it is anything else."""
+    objects: dict[str, dict[str, JsonValue] | str] = {}
+    decoder, start = json.JSONDecoder(), 0
+    for _ in range(MAX_GLUED):
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return []
+        args = arguments_of(text[start:end])
+        if not isinstance(args, dict):
+            return []
+        objects.setdefault(json.dumps(args, sort_keys=True), args)
+        start = end + len(text[end:]) - len(text[end:].lstrip())
+        if start == len(text):
+            return list(objects.values())
+    return []
 
 
 def is_storable(value: JsonValue) -> bool:

@@ -10,9 +10,6 @@ from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.models.errors import ErrorType
 
-MAX_UNKNOWN_ATTEMPTS = 3
-"""Attempts if answers end for an unknown reason, or in an unreadable call: each is billed, and may end the same way."""
-
 _COMPLETE = frozenset(
     {
         "stop",
@@ -98,4 +95,11 @@ def is_cut(reason: str, *, vendor: str) -> bool:
 
 def unclear_answer_error(message: str, *, vendor: str) -> ModelError:
     """Return the error of an answer that may be incomplete."""
-    return ModelError("provider_error", message, vendor=vendor, max_attempts=MAX_UNKNOWN_ATTEMPTS)
+    return ModelError("provider_error", message, vendor=vendor, lasting=UNCLEAR_ANSWER)
+
+
+EARLY_END = "early end"
+"""Marks answers that end before they are complete, although the connection was not lost."""
+
+UNCLEAR_ANSWER = "unclear answer"
+"""Marks all answers that may be incomplete as the same failure: each is billed, and the next may end like it."""

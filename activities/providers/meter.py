@@ -7,7 +7,7 @@ before: that the vendor has begun to answer, what it has counted so far, and how
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from turnkeeper.models.tokens import tokens_of
+from turnkeeper.models.tokens import tokens_of, weighted_chars
 from turnkeeper.models.transcript.trajectory import Usage
 
 _BEFORE_THE_ANSWER = frozenset({"response.created", "response.queued", "response.in_progress", "ping"})
@@ -23,18 +23,18 @@ class Meter:
     usage_so_far: Usage | None = None
     """The vendor's own counts so far. Output tokens come last."""
     written_chars: int = 0
-    """Characters written so far: text, thinking, arguments of calls."""
+    """Weighted characters written so far: text, thinking, arguments of calls."""
 
     def note(self, event: Mapping[str, object], *, usage_so_far: Usage | None) -> None:
         """Note an event of the answer, and the vendor's counts up to it."""
         self.has_begun |= event.get("type") not in _BEFORE_THE_ANSWER
         self.usage_so_far = usage_so_far or self.usage_so_far
-        self.written_chars += sum(map(len, _arguments_in(event)))
+        self.written_chars += sum(map(weighted_chars, _arguments_in(event)))
 
     def write(self, text: str) -> None:
         """Note a piece of text, thinking, or the name of a call."""
         self.has_begun = True
-        self.written_chars += len(text)
+        self.written_chars += weighted_chars(text)
 
     def usage(self, *, input_tokens: int) -> Usage | None:
         """Return the usage so far; `None` if the vendor has not begun.

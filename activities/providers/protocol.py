@@ -2,9 +2,9 @@
 
 A provider is our code for one API of a vendor. It turns a `ModelRequest` into a stream of `Delta`s that ends with
 exactly one `ModelResponse`. It raises `ModelError` for every failure and never retries by itself:
-`activities/failures.py` judges, Temporal retries. (If a vendor refuses a part of a request, it is sent again without
-that, see `refused_parts`; the same request is never sent twice.) A stream that ends without a `ModelResponse` broke off
-and is no answer (AGT-3).
+`activities/failures.py` judges, the workflow retries. (If a vendor refuses a part of a request, it is sent again
+without that, see `refused_parts`; the same request is never sent twice.) A stream that ends without a `ModelResponse`
+broke off and is no answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator
@@ -80,16 +80,16 @@ class ModelError(TurnkeeperError):
         should_retry: bool | None = None,
         parameter: str | None = None,
         vendor: str = "",
-        max_attempts: int | None = None,
+        lasting: str = "",
         attachment_refusal: AttachmentRefusal | None = None,
         refusal: VendorRefusal | None = None,
     ) -> None:
         """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
         `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
-        vendor's name for sentences. `max_attempts` marks an unclear answer, which is unreadable or maybe incomplete:
-        the failure is final after this many of them. `None`: the limits of its type apply. `attachment_refusal`
-        is what the vendor refuses if the request has images or PDFs. `refusal`: its own words.
+        vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is equal for equal
+        ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its type apply.
+        `attachment_refusal` is what the vendor refuses if the request has images or PDFs. `refusal`: its own words.
         """
         super().__init__(message)
         self.error_type = error_type
@@ -98,7 +98,7 @@ class ModelError(TurnkeeperError):
         self.should_retry = should_retry
         self.parameter = parameter
         self.vendor = vendor
-        self.max_attempts = max_attempts
+        self.lasting = lasting
         self.attachment_refusal = attachment_refusal
         self.refusal = refusal
         self.is_unexplained = False

@@ -56,6 +56,29 @@ def redact(words: str, *, max_chars: int = MAX_QUOTE_CHARS, request_body: Mappin
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
 
 
+def is_repeated(words: str, passage: re.Match[str], request_body: Mapping[str, object] | None) -> bool:
+    """Return whether a `passage` of a vendor's words is part of a longer one that the vendor repeats of the request.
+
+    A message that begins with that one is the vendor's own: then the conversation quotes an error like it.
+
+    >>> body, wording = {"messages": [{"content": "I think my plan has expired"}]}, re.compile("plan has expired")
+    >>> quoted, own = "invalid text: I think my plan has expired", "Sorry, your plan has expired"
+    >>> [is_repeated(words, wording.search(words), body) for words in (quoted, own)]
+    [True, False]
+    """
+    start = max(0, passage.start() - MAX_AROUND)
+    around = list(_WORD.finditer(words[start : passage.end() + MAX_AROUND]))
+    for first, last in _echoes([word[0] for word in around], _request_text(request_body or {})):
+        if around[first].start() <= passage.start() - start and passage.end() - start <= around[last].end():
+            begins_the_message = start == first == 0
+            return not begins_the_message and last - first > len(_WORD.findall(passage[0]))
+    return False
+
+
+MAX_AROUND = 300
+"""Characters on both sides of a passage that are compared with the request."""
+
+
 _KEYS = r"input|prompt|messages|content|text|body|request|received|got"
 _VALUE = re.compile(
     rf"\binput_value\s*=|['\"]?\b(?:{_KEYS})['\"]?\s*[:=]\s*(?=b?['\"“\[{{(]|-?\d|(?:none|null|true|false)\b)",

@@ -1,4 +1,4 @@
-"""Encoding requests, for all vendors: blocks as they came, ids of calls, schemas of tools (AGT-3).
+"""Encoding requests, for all vendors: blocks as they came, names, ids of calls (AGT-3).
 
 A step goes back to the API that it came from block for block, with its ids, unless an earlier step has the same ids.
 Otherwise, and for any other API, it is encoded again from its parts, with ids that the vendor accepts and that are
@@ -8,10 +8,12 @@ conversation is always encoded the same.
 
 import re
 from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import count
 
 from pydantic import JsonValue
 
-from turnkeeper.models.transcript.model_call import ModelMessage, ToolSpec
+from turnkeeper.models.transcript.model_call import ModelMessage
 
 MAX_NAME_CHARS = 64
 
@@ -21,8 +23,8 @@ Block = dict[str, JsonValue]
 OPENING = "(The conversation began earlier.)"
 """A user's message for conversations that begin with the assistant: with a summary, or a note of what is left out."""
 
-_NOT_AT_THE_TOP = frozenset({"oneOf", "anyOf", "allOf", "enum", "not"})
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
+_SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def opened(messages: Sequence[ModelMessage]) -> Sequence[ModelMessage]:
@@ -61,20 +63,31 @@ def sendable_name(name: str) -> str:
     return _ODD.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
-def plain_schema(tool: ToolSpec) -> Block:
-    """Return the schema of the tool's arguments as every vendor accepts it: an object without alternatives at its top.
+def sendable_id(vendor_id: str, number: int) -> str:
+    """Return the candidate `number`, from 1, for an id that most vendors accept.
 
-    With those, vendors would reject the whole request. Nothing is lost: a call's arguments are validated against the
-    tool's own schema before it runs.
+    >>> sendable_id("call:1", 1), sendable_id("call:1", 2)
+    ('call_1', 'call_1-2')
     """
-    schema = {key: value for key, value in tool.input_schema.items() if key not in _NOT_AT_THE_TOP}
-    return {**schema, "type": "object"}
+    name = sendable_name(vendor_id)
+    return name if number == 1 else f"{name[: MAX_NAME_CHARS - len(str(number)) - 1]}-{number}"
+
+
+def short_id(vendor_id: str, number: int) -> str:
+    """Return the candidate `number`, from 1, for an id of nine letters and digits, as Mistral's templates demand.
+
+    >>> short_id("call_1", 1), short_id("call_1", 2), short_id("D681PevKs", 1)
+    ('ea2e877e7', 'baf62cb90', 'D681PevKs')
+    """
+    if number == 1 and _SHORT_ID.fullmatch(vendor_id):
+        return vendor_id
+    return sha256(f"{number} {vendor_id}".encode()).hexdigest()[:9]
 
 
 class CallIds:
     """Assigns the ids of one request's tool calls. Call its methods for the messages in their order.
 
-    `accepts_any_id`: the API accepts any text as an id, so ids stay as they are.
+    `new_id` returns candidates for the id of a call, by the vendor's id and a number from 1.
 
     >>> from turnkeeper.models.transcript.model_call import CallPart
     >>> calls = [CallPart(kind="call", id="c:1", name="look"), CallPart(kind="call", id="c:1", name="look")]
@@ -85,8 +98,8 @@ class CallIds:
     ['c_1', 'c_1-2']
     """
 
-    def __init__(self, *, accepts_any_id: bool = False) -> None:
-        self._spell: Callable[[str], str] = (lambda vendor_id: vendor_id or "_") if accepts_any_id else sendable_name
+    def __init__(self, new_id: Callable[[str, int], str] = sendable_id) -> None:
+        self._new_id = new_id
         self._used_ids: set[str] = set()
         self._unanswered: dict[str, list[str]] = {}
 
@@ -113,7 +126,7 @@ class CallIds:
     def id_for_result(self, message: ModelMessage) -> str:
         vendor_id = message.call_id or ""
         waiting = self._unanswered.get(vendor_id)
-        return waiting.pop(0) if waiting else self._spell(vendor_id)
+        return waiting.pop(0) if waiting else self._new_id(vendor_id, 1)
 
     def _open(self, message: ModelMessage, ids: list[str]) -> None:
         # The results of a step follow it directly, so calls of an earlier step can't be meant any more.
@@ -123,9 +136,4 @@ class CallIds:
             self._unanswered.setdefault(call.id, []).append(call_id)
 
     def _free(self, call_id: str) -> str:
-        name, count = self._spell(call_id), 1
-        free = name
-        while free in self._used_ids:
-            count += 1
-            free = f"{name[: MAX_NAME_CHARS - len(str(count)) - 1]}-{count}"
-        return free
+        return next(new for number in count(1) if (new := self._new_id(call_id, number)) not in self._used_ids)

@@ -37,7 +37,7 @@ from turnkeeper.activities.toolbox.workspace import (
     WorkspaceError,
     check_size,
 )
-from turnkeeper.models.bounds import head_within
+from turnkeeper.models.bounds import bound_json, head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.file_changes import unified_diff
@@ -54,6 +54,9 @@ from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 MAX_THREADS = 40
 """Calls that run at once; others wait. A call that hangs on a dead disk keeps its thread."""
+
+NOTE_BYTES = 400
+"""Maximum of the note of a change, as JSON; `CHANGE_BYTES` has room for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +134,7 @@ class BuiltInTool:
             arguments = self.arguments.model_validate(invocation.args)
             return self.preview_function(invocation, **dict(arguments), max_bytes=max_bytes)
         except WorkspaceError as error:
-            return FileChange(note=f"Nothing can be written: {error}")
+            return FileChange(note=bound_json(f"Nothing can be written: {error}", NOTE_BYTES, NOTE_BYTES))
         except ValidationError:
             return FileChange(note="Nothing can be written: the arguments don't fit the tool.")
         except Exception:  # noqa: BLE001  # the person is asked all the same
@@ -162,6 +165,7 @@ class BuiltInConnection:
     """The built-in tools as the toolbox uses a server. They are always known and never change."""
 
     is_known = True
+    problem = reason = instructions = ""
 
     def __init__(self, server: ToolServer, tools: Iterable[BuiltInTool]) -> None:
         self.server = server
@@ -294,15 +298,16 @@ class _FileTools:
         try:
             size = workspace.entry(path).size
         except MissingError:
-            return FileChange(note=f"{path} is a new file ({_count(len(encoded), 'byte')}).", sha256="")
-        replaced = f"{path} exists, and all of its content is replaced"
+            return FileChange(note=f"The file is new ({_count(len(encoded), 'byte')}).", sha256="")
+        # Without the path, which the model chose: it could imitate a note. The arguments have it.
+        replaced = "The file exists, and all of its content is replaced"
         if size > MAX_WRITE_BYTES:
             note = f"{replaced}. It is too large to compare ({_count(size, 'byte')})."
             return FileChange(note=note, sha256=workspace.digest(path))
         before = workspace.read(path)
         digest, text = sha256(before).hexdigest(), _text_in(before)
         if before == encoded:
-            return FileChange(note=f"{path} has exactly this content already.", sha256=digest)
+            return FileChange(note="The file has exactly this content already.", sha256=digest)
         if text is None:
             return FileChange(note=f"{replaced}. It is binary ({_count(size, 'byte')}).", sha256=digest)
         diff, omitted = unified_diff(text, content, max_bytes=max_bytes)

@@ -1,4 +1,4 @@
-"""A tool server with a streamable HTTP endpoint, and the meaning of HTTP responses for its calls (AGT-7).
+"""A tool server with an HTTP endpoint, and the meaning of HTTP responses for its calls (AGT-7).
 
 In the SDK's transport a failed request breaks the connection and every other call on it, and some invalid responses
 look like rejections. Here each becomes a JSON-RPC error for its own request:
@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Any
 
 import httpx2
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
@@ -33,6 +34,7 @@ from turnkeeper.activities.toolbox.lenient_parser import (
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30.0
+MAX_SSE_SILENCE = 86_400.0
 GOODBYE_SECONDS = 2.0
 """How long closing a session waits for the server's response."""
 
@@ -56,6 +58,22 @@ class HttpServer:
             streamable_http_client(self.url, http_client=wire, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
+
+
+@dataclass(frozen=True)
+class SseServer(HttpServer):
+    """A server with the older transport: a stream of events for all answers, and an address for messages."""
+
+    @asynccontextmanager
+    async def connected(self, stopping: asyncio.Event) -> AsyncIterator[Any]:
+        """Yield the SDK's streams; `stopping` is set once they are closed. Silence does not end them."""
+        try:
+            async with sse_client(
+                self.url, dict(self.headers), CONNECT_SECONDS, sse_read_timeout=MAX_SSE_SILENCE
+            ) as streams:
+                yield streams
+        finally:
+            stopping.set()
 
 
 class _Wire(httpx2.AsyncClient):

@@ -79,7 +79,10 @@ def _parse_strictly(text: str) -> JSONRPCMessage | None:
 
 def _parse_repaired(text: str) -> JSONRPCMessage | None:
     try:
-        return jsonrpc_message_adapter.validate_python(encodable(_cut(json.loads(text), MAX_NESTING)), by_name=False)
+        message = encodable(_cut(json.loads(text), MAX_NESTING))
+        if isinstance(message, dict) and not isinstance(message.get("result", {}), dict):
+            message["result"] = {"result": message["result"]}  # an answer counts, whatever its form
+        return jsonrpc_message_adapter.validate_python(message, by_name=False)
     except (ValueError, RecursionError):
         return None
 

@@ -132,12 +132,13 @@ def _name_in(uri: str) -> str | None:
 
 
 def _text_of(block: ContentBlock) -> str:
-    """Return the text of a block; of a link, its name and address."""
+    """Return the text of a block; of a link, its name, address and description."""
     match block:
         case TextContent():
             return block.text
         case ResourceLink():
-            return f"[link to {block.name}: {block.uri}]"
+            description = f" ({block.description})" if block.description else ""
+            return f"[link to {block.title or block.name}: {block.uri}{description}]"
         case EmbeddedResource(resource=TextResourceContents() as resource):
             return f"[{resource.uri}]\n{resource.text}"
         case _:

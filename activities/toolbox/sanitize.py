@@ -1,7 +1,12 @@
 """Sanitising foreign servers' lists and results, which the SDK would reject as a whole (AGT-6, AGT-7).
 
-Invalid tools in a list are omitted and logged. Invalid content in a result is replaced with a placeholder, since the
-tool has run and the rest of its result counts.
+    a tool in a list        is repaired by leaving out what the SDK rejects; without a name or a usable schema it is
+                            omitted and logged. No tool has an `outputSchema`: an answer is read whatever it promised
+    a resource in a list    is omitted if it is invalid
+    a call's result         has run, so everything readable in it counts: invalid content becomes a placeholder, and a
+                            result of another form is its structured content
+
+Answers are recognised by the requests that they answer, so this stands between both of the SDK's streams.
 """
 
 import logging
@@ -10,13 +15,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from mcp_types import JSONRPCResponse
+from mcp_types import JSONRPCRequest, JSONRPCResponse
 from mcp_types.methods import parse_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
 MAX_SANITIZED = 10_000
 """The rest of a longer list is omitted unchecked: each item blocks the event loop for some microseconds."""
+
+MAX_OPEN_REQUESTS = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -25,15 +32,57 @@ _log = logging.getLogger(__name__)
 async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
     """Yield the SDK's two streams, with messages from `server` sanitised."""
     async with streams as (received, to_send):
-        yield _SanitizedStream(received, server), to_send
+        requests = _RequestStream(to_send)
+        yield _SanitizedStream(received, server, requests), requests
 
 
-class _SanitizedStream:
-    """A stream of messages as the SDK reads it."""
+class _Stream:
+    """A stream as the SDK uses it."""
 
-    def __init__(self, stream: Any, server: str) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        is_suppressed: bool | None = await self._stream.__aexit__(kind, error, trace)
+        return is_suppressed
+
+
+class _RequestStream(_Stream):
+    """The stream of our messages, which remembers the method of each open request."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._methods: dict[str, str] = {}
+
+    async def send(self, item: Any) -> None:
+        message = getattr(item, "message", None)
+        if isinstance(message, JSONRPCRequest):
+            while len(self._methods) >= MAX_OPEN_REQUESTS:  # answers that never came
+                del self._methods[next(iter(self._methods))]
+            self._methods[str(message.id)] = message.method
+        await self._stream.send(item)
+
+    def method_of(self, answer: JSONRPCResponse) -> str | None:
+        """Return the method of the request that is answered now."""
+        return self._methods.pop(str(answer.id), None)
+
+
+class _SanitizedStream(_Stream):
+    """The stream of a server's messages."""
+
+    def __init__(self, stream: Any, server: str, requests: _RequestStream) -> None:
+        super().__init__(stream)
         self._server = server
+        self._requests = requests
 
     @property
     def last_context(self) -> Any:
@@ -49,44 +98,108 @@ class _SanitizedStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        is_suppressed: bool | None = await self._stream.__aexit__(kind, error, trace)
-        return is_suppressed
-
     def _sanitize(self, item: Any) -> Any:
         message = getattr(item, "message", None)
         if isinstance(message, JSONRPCResponse):
-            if isinstance(tools := message.result.get("tools"), list):
-                message.result["tools"] = self._tools_of(tools)
-            if isinstance(blocks := message.result.get("content"), list):
-                message.result["content"] = _blocks_of(blocks)
+            method = self._requests.method_of(message)
+            if method == "tools/call":
+                message.result = call_result(message.result)
+            elif method in _LISTS and isinstance(message.result.get(_LISTS[method]), list):
+                message.result = self._list(method, message.result)
         return item
 
-    def _tools_of(self, tools: list[Any]) -> list[Any]:
-        sanitized = [tool for tool in tools[:MAX_SANITIZED] if is_list_of_tools([tool])]
-        if omitted := len(tools) - len(sanitized):
+    def _list(self, method: str, result: dict[str, Any]) -> dict[str, Any]:
+        key = _LISTS[method]
+        repaired = [_tool(entry) if method == "tools/list" else entry for entry in result[key][:MAX_SANITIZED]]
+        entries = [entry for entry in repaired if _is_accepted(method, {key: [entry]})]
+        if omitted := len(result[key]) - len(entries):
             _log.warning(
-                "of %d tools of %r %d are invalid or too many, and left out", len(tools), self._server, omitted
+                "of %d %s of %r %d are invalid or too many, and left out",
+                *(len(result[key]), key, self._server, omitted),
             )
-        return sanitized
+        cursor = result.get("nextCursor")
+        rest = {name: value for name, value in result.items() if name != "nextCursor"}
+        return {**rest, key: entries, **({} if cursor is None else {"nextCursor": str(cursor)})}
 
 
-def is_list_of_tools(tools: list[Any]) -> bool:
-    """Return whether the SDK accepts a list of tools.
+_LISTS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "resources/read": "contents",
+}
+"""Methods whose results are lists, and the key of the list."""
 
-    >>> is_list_of_tools([{"name": "now", "inputSchema": {"type": "object"}}]), is_list_of_tools([{"name": "now"}])
-    (True, False)
+
+def _tool(entry: Any) -> Any:
+    """Return a tool of a list without what the SDK rejects, as far as it can be called without that.
+
+    >>> _tool({"name": "now", "outputSchema": {"type": "nonsense"}, "title": 5, "inputSchema": {"oneOf": []}})
+    {'name': 'now', 'inputSchema': {'oneOf': [], 'type': 'object'}}
     """
-    return _is_taken("tools/list", {"tools": tools})
+    if not isinstance(entry, dict):
+        return entry
+    # Nothing here uses an `outputSchema`, and the SDK would reject answers that don't match it.
+    tool = {key: value for key, value in entry.items() if key != "outputSchema"}
+    tool["inputSchema"] = _input_schema(tool.get("inputSchema"))
+    if _is_accepted("tools/list", {"tools": [tool]}):
+        return tool
+    required = {key: tool[key] for key in ("name", "inputSchema") if key in tool}
+    optional = [
+        (key, value)
+        for key, value in tool.items()
+        if key not in required and _is_accepted("tools/list", {"tools": [{**required, key: value}]})
+    ]
+    return {**required, **dict(optional)}
+
+
+def _input_schema(schema: Any) -> Any:
+    """Return the schema as one of objects, which arguments always are, unless it is that of something else.
+
+    >>> _input_schema(None), _input_schema({"type": ["object", "null"]}), _input_schema({"type": "array"})
+    ({'type': 'object'}, {'type': 'object'}, {'type': 'array'})
+    """
+    if not isinstance(schema, dict):
+        return {"type": "object"}
+    kind = schema.get("type")
+    if kind is None or (isinstance(kind, list) and "object" in kind):
+        return {**schema, "type": "object"}
+    return schema
+
+
+def call_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a call with nothing that the SDK rejects.
+
+    >>> call_result({"content": None, "structuredContent": [1]})
+    {'content': [], 'structuredContent': {'result': [1]}}
+    >>> call_result({"content": "Done.", "isError": "no"})
+    {'content': [{'type': 'text', 'text': 'Done.'}]}
+    >>> call_result({"rows": 3})
+    {'content': [], 'structuredContent': {'rows': 3}}
+    """
+    if result.get("resultType", "complete") != "complete" or "task" in result:
+        return result  # another form of result, which the SDK handles
+    read = {key: value for key, value in result.items() if key in ("content", "structuredContent")}
+    read["content"] = _blocks_of(_list_of_blocks(result.get("content")))
+    if not result.keys() & {"content", "structuredContent"}:
+        read["structuredContent"] = {key: value for key, value in result.items() if key not in _NO_CONTENT} or None
+    structured = read.pop("structuredContent", None)
+    if structured is not None:
+        read["structuredContent"] = structured if isinstance(structured, dict) else {"result": structured}
+    others = {key: result[key] for key, kind in _NO_CONTENT.items() if isinstance(result.get(key), kind)}
+    return {**read, **others}
+
+
+_NO_CONTENT = {"_meta": dict, "isError": bool, "resultType": str}
+"""The other keys of a result, and what they must be."""
+
+
+def _list_of_blocks(content: Any) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, dict):
+        return [content]
+    return content if isinstance(content, list) else []
 
 
 def is_content(blocks: list[Any]) -> bool:
@@ -95,10 +208,10 @@ def is_content(blocks: list[Any]) -> bool:
     >>> is_content([{"type": "text", "text": "a"}]), is_content([{"type": "hologram"}])
     (True, False)
     """
-    return _is_taken("tools/call", {"content": blocks})
+    return _is_accepted("tools/call", {"content": blocks})
 
 
-def _is_taken(method: str, result: dict[str, Any]) -> bool:
+def _is_accepted(method: str, result: dict[str, Any]) -> bool:
     try:
         parse_server_result(method, LATEST_HANDSHAKE_VERSION, result)
     except ValidationError:

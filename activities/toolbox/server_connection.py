@@ -18,20 +18,38 @@ with its call; and an error in a link must not reach the caller that happened to
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult, RequestParamsMeta, Tool, ToolListChangedNotification
-from pydantic import JsonValue
+from mcp_types import (
+    CONNECTION_CLOSED,
+    METHOD_NOT_FOUND,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    RequestParamsMeta,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+    ToolListChangedNotification,
+)
+from pydantic import JsonValue, ValidationError
 
 from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
 from turnkeeper.activities.toolbox.sanitize import sanitized
+from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
+from turnkeeper.models.bounds import encodable_text
 
 LISTING_SECONDS = 10.0
 """How long callers wait for one server's list of tools, which must not delay those of others."""
@@ -64,8 +82,19 @@ PREDECESSOR_SECONDS = 6.0
 CLOSE_SECONDS = 10.0
 """How long the end of a link may take: more than that of a server's process."""
 
+MAX_LAST_CHARS = 300
+"""How much of a program's last output a problem quotes."""
+
 MAX_TOOLS = 1_000
 MAX_PAGES = 100
+
+MAX_RESOURCE_PAGES = 20
+MAX_LISTED = 500
+
+RESOURCES_SECONDS = 5.0
+"""How long the list of tools waits for that of the resources."""
+
+MAX_DESCRIPTION_CHARS = 200
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +108,12 @@ class ServerConnection:
         """Its tools when they were last read."""
         self.is_known = False
         """Whether the last attempt to read its tools succeeded."""
+        self.instructions = ""
+        """What the server says to models about its tools; empty if it says nothing."""
+        self.reason = "it has not answered yet"
+        """Why the tools could not be read; empty if they could."""
+        self.problem = ""
+        """The same for the operator, with the last words of a program that did not start."""
         self._link: Link | None = None
         self._ending: set[Link] = set()
         self._background: set[asyncio.Task[None]] = set()
@@ -87,31 +122,23 @@ class ServerConnection:
         self._pause_seconds = 0.0
         self._paused_until = 0.0
 
-    def begin_to_read(self) -> None:
+    def begin_to_read(self, *, seconds: float | None = None) -> None:
         """Read the tools in the background, unless that is in progress or has just failed."""
         now = asyncio.get_running_loop().time()
         if now >= self._paused_until and (self._reading is None or self._reading.done()):
-            self._patience_ends = now + LISTING_SECONDS
+            self._patience_ends = now + (seconds or LISTING_SECONDS)
             self._reading = self._start_task(self._read())
 
-    async def refresh(self) -> None:
-        """Update `tools`, unless the server is unreachable or too slow."""
-        self.begin_to_read()
+    async def refresh(self, *, seconds: float | None = None) -> None:
+        """Update `tools`, unless the server is unreachable or too slow; `None`: `LISTING_SECONDS`."""
+        self.begin_to_read(seconds=seconds)
         if self._reading is not None:
             patience = self._patience_ends - asyncio.get_running_loop().time()
             await asyncio.wait([self._reading], timeout=max(0.0, patience))
 
-    async def read_tools(self) -> list[Tool]:
-        """Return the server's current tools.
-
-        Raises:
-            UnreachableError: The server can't be reached.
-            MCPError: The server returned an error, or the connection broke.
-        """
-        return await self._listed_over(self._usable_link())
-
     async def _listed_over(self, link: "Link") -> list[Tool]:
         client = await link.client()
+        self.instructions = encodable_text(client.instructions or "").strip()
         page = await client.list_tools()
         tools, cursors = page.tools, set[str]()
         while page.next_cursor is not None and page.next_cursor not in cursors:
@@ -122,15 +149,20 @@ class ServerConnection:
             tools = [*tools, *page.tools]
         if page.next_cursor is not None:
             _log.warning("more than %d tools of %r are left out: its list has no end", len(tools), self.server.name)
-        return self._normalised(tools)
+        return self._normalised(tools, has_reader=await has_resources(client))
 
-    async def call(self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta) -> CallToolResult:
+    async def call(
+        self, tool: Tool, args: dict[str, JsonValue], meta: RequestParamsMeta, *, patience: float | None = None
+    ) -> CallToolResult:
         """Call a tool, if the server still offers it unchanged.
+
+        `patience`: seconds to wait for an answer, counted again from every report of progress; `None`: no limit but
+        the server's own `timeout`, which counts in the same way.
 
         Raises:
             ToolChangedError: The tool has changed, and was not called; `tools` is up to date.
             UnreachableError: The tool was not called.
-            TimeoutError: The server's `timeout` is over.
+            TimeoutError: There was no answer and no progress for so long; the message says how long.
             MCPError: The server returned an error, or the outcome is unknown, depending on the code.
         """
         for _ in range(2):
@@ -139,7 +171,13 @@ class ServerConnection:
             await self._check_still_offered(tool, link)
             try:
                 if link.is_usable:
-                    return await self._answer(link, client.call_tool(tool.name, args, meta=meta))
+                    waiting = _Patience(min(filter(None, (patience, self.server.timeout)), default=None))
+                    call = (
+                        tool.run(client, args)
+                        if isinstance(tool, ResourceReader)
+                        else client.call_tool(tool.name, args, meta=meta, progress_callback=waiting.begin_again)
+                    )
+                    return await self._answer(link, call, waiting)
             except MCPError as error:
                 if error.code != NOT_SENT:
                     raise
@@ -183,17 +221,29 @@ class ServerConnection:
             if isinstance(error, TimeoutError):
                 link.drain_and_end()
             self.is_known = False
+            self.reason = _reason_of_reading(error).removesuffix(".")
+            self.problem = self._problem(has_connected=link.has_connected)
             link.forget_list()
             self._pause_seconds = min(MAX_PAUSE_SECONDS, 2 * self._pause_seconds or FIRST_PAUSE_SECONDS)
             self._paused_until = asyncio.get_running_loop().time() + self._pause_seconds
-            _log.warning("the tools of %r could not be read", self.server.name, exc_info=error)
+            _log.warning("the tools of %r could not be read: %s", self.server.name, self.reason, exc_info=error)
         else:
             self.tools, self.is_known = tools, True
+            self.reason = self.problem = ""
             link.end_list()
             self._pause_seconds = 0.0
 
-    def _normalised(self, tools: list[Tool]) -> list[Tool]:
-        """Return the tools in a stable order, each name once, and at most `MAX_TOOLS`."""
+    def _problem(self, *, has_connected: bool) -> str:
+        """Return why the tools could not be read; of a program that did not start, with its last words."""
+        if has_connected:
+            return f"its tools could not be read: {self.reason}"
+        if not isinstance(self.server.target, StdioServer):
+            return f"is not available: {self.reason}"
+        words = " / ".join(self.server.target.last_words)[-MAX_LAST_CHARS:]
+        return f"did not start: {self.reason}{f'. It wrote: {words}' if words else ''}"
+
+    def _normalised(self, tools: list[Tool], *, has_reader: bool) -> list[Tool]:
+        """Return the tools to offer in a stable order, each name once, and at most `MAX_TOOLS`."""
         # The first of each name: a call could reach no other.
         unique_tools = list({tool.name: tool for tool in reversed(tools)}.values())[::-1]
         tools_within_limit = unique_tools[:MAX_TOOLS]
@@ -202,15 +252,23 @@ class ServerConnection:
                 "of %d tools of %r %d are left out: too many, or of the same name",
                 *(len(tools), self.server.name, len(tools) - len(tools_within_limit)),
             )
+        if has_reader:
+            tools_within_limit.append(ResourceReader.of(self.server.name, {tool.name for tool in unique_tools}))
         # Foreign servers guarantee no order, but the model's cached context needs one.
-        return sorted(tools_within_limit, key=lambda tool: tool.name)
+        return sorted(
+            filter(lambda tool: self.server.offers(tool.name), tools_within_limit), key=lambda tool: tool.name
+        )
 
-    async def _answer(self, link: "Link", call: Coroutine[Any, Any, CallToolResult]) -> CallToolResult:
+    async def _answer(
+        self, link: "Link", call: Coroutine[Any, Any, CallToolResult], waiting: "_Patience"
+    ) -> CallToolResult:
         call_task = link.track(call)
         try:
-            async with asyncio.timeout(self.server.timeout):
+            async with waiting.timeout:
                 # Shielded: notifying the server of a cancellation may take a while, and we don't wait for it.
                 return await asyncio.shield(call_task)
+        except TimeoutError:
+            raise TimeoutError(f"No answer came within {waiting.seconds:g} s.") from None
         finally:
             if not call_task.done():
                 call_task.cancel()
@@ -241,6 +299,21 @@ class ServerConnection:
         return task
 
 
+class _Patience:
+    """How long a call may wait for its answer, counted from its last report of progress."""
+
+    def __init__(self, seconds: float | None) -> None:
+        """`None`: for ever."""
+        self.seconds = seconds
+        self.timeout = asyncio.timeout(seconds)
+
+    async def begin_again(self, progress: float, total: float | None, message: str | None) -> None:
+        """Count from now on: the server reports progress."""
+        if self.seconds is not None:
+            with contextlib.suppress(RuntimeError):  # the call has just ended
+                self.timeout.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+
 class Link:
     """One client of a server, from connecting to its end."""
 
@@ -252,6 +325,8 @@ class Link:
         self._list_is_old = False
         self._server = server
         self._drain_seconds: float | None = None
+        self.has_connected = False
+        """Whether the server has answered at all."""
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._calls: set[asyncio.Task[CallToolResult]] = set()
         self.keeper = asyncio.create_task(self._keep_open(after))
@@ -328,6 +403,7 @@ class Link:
                     client = await opened.enter_async_context(
                         Client(self._target(), cache=None, message_handler=self._on_message)
                     )
+                self.has_connected = True
                 self._client.set_result(client)
                 await self.stopping.wait()
                 if self._calls:
@@ -358,6 +434,17 @@ class Link:
         self._client.exception()  # otherwise asyncio logs it as never retrieved
 
 
+def _reason_of_reading(error: Exception) -> str:
+    """Return why a list of tools could not be read, without secrets."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {READING_SECONDS:.0f} s"
+    if isinstance(error, UnreachableError):
+        return str(error)
+    return (
+        error.message if isinstance(error, MCPError) else f"its answer is not a list of tools ({type(error).__name__})"
+    )
+
+
 def _reason(error: BaseException) -> str:
     """Return why a server could not be reached, without secrets of its configuration.
 
@@ -369,5 +456,93 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"it did not answer within {CONNECT_SECONDS:.0f} s"
     if isinstance(error, MCPError):
-        return error.message
+        return "it ended before it answered" if error.code == CONNECTION_CLOSED else error.message
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+# Resources, as a tool of their server
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "description": "Omit it to list the resources and templates of uris"}},
+    "additionalProperties": False,
+}
+
+
+class ResourceReader(Tool):
+    """A tool that reads a resource, or lists them. Its description is the same whatever they are: requests are cached.
+
+    Several servers have one, so its name always has the server's.
+    """
+
+    always_qualified: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, server: str, others: set[str]) -> "ResourceReader":
+        """Return the tool for `server`, whose own tools are called `others`."""
+        return cls(
+            name=next(name for name in ("read_resource", "read_mcp_resource", "") if name not in others),
+            description=f"Read a resource of the tool server {server}; without uri, list what it has.",
+            input_schema=_SCHEMA,
+            annotations=ToolAnnotations(read_only_hint=True),
+        )
+
+    async def run(self, client: Client, args: Mapping[str, Any]) -> CallToolResult:
+        """Return the contents of the resource, or the list. Raises `MCPError`."""
+        uri = args.get("uri")
+        if not uri:
+            return CallToolResult(content=[TextContent(text="\n".join(await _listed(client)) or "There is none.")])
+        return CallToolResult(content=[_block(one) for one in (await client.read_resource(str(uri))).contents])
+
+
+async def has_resources(client: Client) -> bool:
+    """Return whether the server has a resource or a template now. Many announce resources and have none."""
+    if client.server_capabilities.resources is None:
+        return False
+    try:
+        async with asyncio.timeout(RESOURCES_SECONDS):
+            return bool((await client.list_resources()).resources or await _templates(client))
+    except (MCPError, TimeoutError, ValidationError):
+        return False
+
+
+def _block(contents: TextResourceContents | BlobResourceContents) -> ContentBlock:
+    if isinstance(contents, TextResourceContents):
+        return TextContent(text=contents.text)
+    return EmbeddedResource(resource=contents)
+
+
+async def _listed(client: Client) -> list[str]:
+    """Return a line for each resource and template."""
+    lines: list[str] = []
+    cursor = None
+    for _ in range(MAX_RESOURCE_PAGES):
+        page = await client.list_resources(cursor=cursor)
+        lines += [_line(resource.uri, resource) for resource in page.resources]
+        cursor = page.next_cursor
+        if cursor is None or len(lines) >= MAX_LISTED:
+            break
+    left_out = [f"[more than {MAX_LISTED:,} resources, the rest is left out]"] if cursor is not None else []
+    return [*lines[:MAX_LISTED], *left_out, *await _templates(client)]
+
+
+async def _templates(client: Client) -> list[str]:
+    """Return a line for each template on the first page; few servers have any."""
+    try:
+        page = await client.list_resource_templates()
+    except MCPError as error:
+        if error.code == METHOD_NOT_FOUND:
+            return []
+        raise
+    return [_line(f"template {one.uri_template}", one) for one in page.resource_templates[:MAX_LISTED]]
+
+
+def _line(address: str, one: Resource | ResourceTemplate) -> str:
+    r"""Return the line of a resource: address, name, kind and description.
+
+    >>> _line("x://y", Resource(uri="x://y", name="Y", mime_type="text/csv", description="Two\nlines"))
+    'x://y - Y (text/csv): Two lines'
+    """
+    kind = f" ({one.mime_type})" if one.mime_type else ""
+    description = " ".join((one.description or "").split())[:MAX_DESCRIPTION_CHARS]
+    return f"{address} - {one.title or one.name}{kind}{f': {description}' if description else ''}"

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,6 +41,11 @@ STDERR_BYTES = 500_000
 
 STDERR_LINE_BYTES = 10_000
 
+MAX_LAST_WORDS = 3
+
+_REGULAR_END = re.compile(r"\[ended with (0|-\d+)\]")
+"""The process guard's line after a server that exited with 0 or by our signal."""
+
 _ToSession = MemoryObjectSendStream[SessionMessage | Exception]
 _FromSession = MemoryObjectReceiveStream[SessionMessage]
 _Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -56,10 +63,13 @@ class StdioServer:
     cwd: str | None = None
     log: Path | None = None
     """The file for its stderr; `None` to discard it."""
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_LAST_WORDS), repr=False, compare=False)
+    """The last lines of the newest process's stderr: why it did not start. Later lines may quote prompts."""
 
     @asynccontextmanager
     async def connected(self, stopping: asyncio.Event) -> AsyncIterator[_Streams]:
         """Run the server during the block, then end it and all that it started; `stopping` is set once it ends."""
+        self.last_words.clear()
         process = await self._start()
         # Unbuffered: a sender waits for the receiver.
         received_in, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -67,7 +77,7 @@ class StdioServer:
         pumps = [
             asyncio.create_task(_receive(process.stdout, received_in, stopping)),
             asyncio.create_task(_send(process.stdin, to_send, stopping)),
-            asyncio.create_task(_keep_stderr(process.stderr, self.log)),
+            asyncio.create_task(_keep_stderr(process.stderr, self.log, self.last_words)),
         ]
         try:
             yield received, send_stream
@@ -179,12 +189,15 @@ async def _send(stdin: asyncio.StreamWriter, to_send: _FromSession, stopping: as
         stdin.close()
 
 
-async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None) -> None:
+async def _keep_stderr(stderr: asyncio.StreamReader, file: Path | None, last_words: deque[str]) -> None:
     """Read the server's stderr, so that the server never blocks on it, and log a limited amount."""
     stderr_log = _open_stderr_log(file)
     try:
         async for line in _lines(stderr):
-            stderr_log.info("%s", line[:STDERR_LINE_BYTES].decode(errors="replace").rstrip())
+            text = line[:STDERR_LINE_BYTES].decode(errors="replace").rstrip()
+            stderr_log.info("%s", text)
+            if text and not _REGULAR_END.fullmatch(text):
+                last_words.append("".join(char if char.isprintable() else "?" for char in text.strip()))
     finally:
         for handler in stderr_log.handlers:
             handler.close()

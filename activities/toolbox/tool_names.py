@@ -26,7 +26,7 @@ from turnkeeper.activities.toolbox.schemas import ANY_OBJECT, argument_errors, s
 from turnkeeper.activities.toolbox.tool_server import ToolHints, UnreachableError
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_text, encodable, encodable_text
-from turnkeeper.models.transcript.model_call import ToolEffect, ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.model_call import MAX_DESCRIPTION_CHARS, ToolEffect, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult, ToolStatus
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ MAX_NAME_CHARS = 64
 """Every vendor's API accepts a tool name of this length."""
 
 OUTCOME_CHARS = 300
-DESCRIPTION_CHARS = 4_000
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +70,7 @@ class NamedTool:
     def is_as_shown(self, invocation: ToolInvocation) -> bool:
         """Return whether the tool is unchanged since policies and people decided about it (AGT-8).
 
-        Built-in tools always count as unchanged: a release may add arguments, but not change what they do. Sessions of
-        earlier releases have no digest.
+        Built-in tools always count as unchanged: a release may add arguments, but not change what they do.
         """
         if not invocation.tool_digest:
             return True
@@ -92,12 +90,17 @@ class NamedTool:
             schema = ANY_OBJECT
         return ToolSpec(
             name=self.name,
-            description=bound_text(description, DESCRIPTION_CHARS, 4 * DESCRIPTION_CHARS),
+            description=bound_text(description, MAX_DESCRIPTION_CHARS, 4 * MAX_DESCRIPTION_CHARS),
             input_schema=schema,
-            effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in),
+            effect=effect_of(self.tool.annotations, trusted=server.trusted or server.built_in or self._reads_resources),
             built_in=server.built_in,
             server="" if server.built_in else server.name,
+            own_name="" if server.built_in else _sanitized_name(self.tool.name),
         )
+
+    @property
+    def _reads_resources(self) -> bool:
+        return getattr(self.tool, "always_qualified", False)  # its annotations are ours
 
     @cached_property
     def _schema(self) -> dict[str, JsonValue]:
@@ -116,13 +119,16 @@ class NamedTool:
         from turnkeeper.activities.toolbox.result_attachments import contents_of
 
         texts, attachments = contents_of(answer.content)
-        if not texts and not attachments and answer.structured_content is not None:
-            texts = [json.dumps(answer.structured_content, ensure_ascii=False)]
         status: ToolStatus = "error" if answer.is_error else "ok"
-        content = "\n".join(texts)
+        content, structured = "\n".join(texts), ""
+        if answer.structured_content is not None and not _says_the_same(texts, answer.structured_content):
+            structured = json.dumps(answer.structured_content, ensure_ascii=False)
+        if not texts:
+            content, structured = structured, ""
         if content.strip() and "\n" not in content.strip() and len(content) <= OUTCOME_CHARS:
-            return ToolResult(outcome=content, status=status, attachments=attachments)
+            return ToolResult(outcome=content, content=structured, status=status, attachments=attachments)
         outcome = f"{self.name} failed" if answer.is_error else f"Called {self.name}"
+        content = f"{content}\n{structured}" if structured else content
         return ToolResult(outcome=outcome, content=content, status=status, attachments=attachments)
 
     def failure_result(self, error: Exception) -> ToolResult:
@@ -155,10 +161,37 @@ class NamedTool:
 
     def _failure_reason(self, error: Exception, *, is_lost: bool) -> str:
         if isinstance(error, TimeoutError):
-            return f"No answer came within {self.connection.server.timeout:g} s."
+            return str(error)
         if is_lost:
             return "The tool server disconnected before answering, or its answer was not valid, or over 10 MB."
         return "Its answer could not be read."
+
+
+def _says_the_same(texts: list[str], structured: JsonValue) -> bool:
+    """Return whether texts are the JSON of structured content, or of the only value in it (AGT-7).
+
+    Most servers send both, and `{"result": ...}` around what is no object, for clients that read only one.
+
+    >>> _says_the_same(['{"rows": [1.0]}'], {"rows": [1]}), _says_the_same(["7"], {"result": 7})
+    (True, True)
+    >>> _says_the_same(["Sunny"], {"result": "Sunny"}), _says_the_same(["1 row"], {"rows": [1]})
+    (True, False)
+    """
+    values = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        values += [value.strip() if isinstance(value, str) else value for value in structured.values()]
+    whole = "\n".join(texts).strip()
+    # A list is often sent as one text for each of its items.
+    same = [{}, [], whole, _parsed(whole), texts, [_parsed(text) for text in texts]]
+    return any(value in same for value in values)
+
+
+def _parsed(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value
 
 
 def _raise_server_lost(result: ToolResult) -> NoReturn:
@@ -199,6 +232,7 @@ class ToolNames:
             plain, qualified = _sanitized_name(tool.name), _sanitized_name(f"{connection.server.name}__{tool.name}")
             owner = (connection.server.name, tool.name)
             is_free = connection.server.built_in or plain_counts[plain] == 1 or self._owners.get(plain) == owner
+            is_free &= not getattr(tool, "always_qualified", False)
             numbered_names = (_sanitized_name(f"{qualified}_{number}") for number in count(2))
             name = self._first_free(chain([plain] if is_free else [], [qualified], numbered_names), owner)
             routes[name] = NamedTool(name, connection, tool)

@@ -6,6 +6,7 @@ The SDK takes 25 MB and a third of a worker's start, so only modules that speak 
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
 from turnkeeper.models.errors import TurnkeeperError
@@ -37,11 +38,25 @@ class ToolServer:
     target: "list[BuiltInTool] | MCPServer | Server[Any] | Remote"
     trusted: bool = False
     timeout: float | None = None
+    included: tuple[str, ...] | None = None
+    """Patterns of the only tools to offer; `None`: all."""
+    excluded: tuple[str, ...] = ()
+    """Patterns of tools that are not offered."""
 
     @property
     def built_in(self) -> bool:
         """Whether it is our own. Its tools are called directly, with the session's workspace."""
         return isinstance(self.target, list)
+
+    def offers(self, tool: str) -> bool:
+        """Return whether the operator wants the tool to be offered.
+
+        >>> server = ToolServer("a", [], included=("get_*",), excluded=("get_all",))
+        >>> server.offers("get_one"), server.offers("get_all"), server.offers("put")
+        (True, False, False)
+        """
+        is_included = self.included is None or any(fnmatchcase(tool, pattern) for pattern in self.included)
+        return is_included and not any(fnmatchcase(tool, pattern) for pattern in self.excluded)
 
 
 @dataclass(frozen=True)

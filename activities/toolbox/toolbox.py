@@ -12,8 +12,9 @@ that may be repeated.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
 from turnkeeper.activities.toolbox.built_in import BuiltInConnection
@@ -22,7 +23,7 @@ from turnkeeper.activities.toolbox.tool_server import ToolChangedError, ToolServ
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
-from turnkeeper.models.transcript.model_call import ToolInvocation, ToolList, ToolSpec
+from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
 if TYPE_CHECKING:
@@ -33,14 +34,27 @@ if TYPE_CHECKING:
 IDEMPOTENCY_KEY = "turnkeeper/idempotency-key"
 """Key in a request's `_meta`. Its value is the same for every run of a call, and unique over all sessions."""
 
+NOT_CONFIGURED = "it is not configured correctly"
+"""What sessions show of a problem in the operator's file."""
+
 _log = logging.getLogger(__name__)
 
 
 class Toolbox:
     """The tools of several servers. Use it as a context manager: `async with Toolbox(servers) as toolbox`."""
 
-    def __init__(self, servers: Sequence[ToolServer], *, reserved: Collection[str] = ()) -> None:
-        """Offer the tools of `servers`, in this order, without names in `reserved`. Connects to nothing yet."""
+    def __init__(
+        self,
+        servers: Sequence[ToolServer],
+        *,
+        reserved: Collection[str] = (),
+        problems: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Offer the tools of `servers`, in this order, without names in `reserved`. Connects to nothing yet.
+
+        `problems`: why further servers, by name, can't be among them.
+        """
+        self._lasting_problems = dict(problems)
         self._connections = {server.name: _connection_to(server) for server in servers}
         if len(self._connections) < len(servers):
             raise ValueError(f"tool servers need names of their own, not {[server.name for server in servers]!r}")
@@ -60,6 +74,12 @@ class Toolbox:
         """Close all connections and end the servers' processes. A later call would connect again."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections.values()))
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why servers have no tools now, by name, for the operator: a server's last words are part of it."""
+        failing = {name: one.problem for name, one in self._connections.items() if one.problem}
+        return {**self._lasting_problems, **failing}
+
     async def list_tools(self) -> ToolList:
         """Return the current tools, in a stable order, with unique names.
 
@@ -68,7 +88,13 @@ class Toolbox:
         await self._refresh(*self._connections.values())
         unreachable = [name for name, connection in self._connections.items() if not connection.is_known]
         # In a thread: checking a thousand foreign schemas takes a while.
-        return ToolList(tools=await asyncio.to_thread(lambda: list(self._specs())), unread=unreachable)
+        tools = await asyncio.to_thread(lambda: list(self._specs()))
+        absent = dict.fromkeys(self._lasting_problems, NOT_CONFIGURED)
+        absent |= {name: self._connections[name].reason for name in unreachable}
+        instructions = {name: one.instructions for name, one in self._connections.items() if one.instructions}
+        return ToolList(
+            tools=tools, unread=unreachable, instructions=_server_texts(instructions), absent=_server_texts(absent)
+        )
 
     async def call(self, invocation: ToolInvocation) -> ToolResult:
         """Run one call and return its result.
@@ -183,6 +209,10 @@ class Toolbox:
         return nothing.model_copy(update={"tool_changed": is_gone})
 
 
+def _server_texts(texts: dict[str, str]) -> list[ServerText]:
+    return [ServerText(server=server, text=text) for server, text in sorted(texts.items())]
+
+
 def _connection_to(server: ToolServer) -> "BuiltInConnection | ServerConnection":
     if isinstance(server.target, list):
         return BuiltInConnection(server, server.target)
@@ -198,4 +228,5 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation) -> ToolResult
         return await connection.call(named_tool.tool.name, invocation)
     # A call id is unique only in its session, but a server may serve all sessions.
     meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
-    return named_tool.result_of(await connection.call(cast("Tool", named_tool.tool), invocation.args, meta))
+    tool = cast("Tool", named_tool.tool)
+    return named_tool.result_of(await connection.call(tool, invocation.args, meta, patience=invocation.patience))

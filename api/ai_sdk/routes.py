@@ -34,8 +34,10 @@ from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
+from turnkeeper.models.session.approvals import ResolveApproval
 from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.session.queue.prompts import check_text
+from turnkeeper.models.transcript.trajectory import ModelStep
 
 router = APIRouter(tags=["ai-sdk"], max_body_size=MAX_HISTORY_BYTES)
 
@@ -94,7 +96,8 @@ async def ai_sdk_chat(
     - A user's message is a prompt; the session starts if it does not exist. While another turn runs, the prompt and the
       stream wait. Sending the same `id` again makes no second prompt.
     - An assistant's message with `approval-responded` tool calls decides on them, and the message continues. Behind a
-      user's message, the newest such message counts too while its turn runs; then the user's message is sent.
+      user's message, the newest such message counts too for calls that still wait, if the caller may decide. The user's
+      message is sent in any case; if a call was decided otherwise, the stream begins with a `data-notice`.
     - `regenerate-message` sends the prompt of the newest turn again, if that turn failed or was stopped.
 
     The turn continues when the client disconnects. `POST /workflow/{id}/cancel` stops it.
@@ -177,8 +180,9 @@ async def _send(
     if body.messageId is not None:
         raise problems.invalid("messageId", texts.NO_EDITING)
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
-    if body.decided_before:
-        await _decide_before(services, workflow_id, body.decided_before, caller, request)
+    are_used = not body.decided_before or await _decide_before(
+        services, workflow_id, body.decided_before, caller, request
+    )
     field = f"{body.last_field}.parts"
     files = last.attachments(field=body.last_field, session_id=session_id_of(workflow_id))
     check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
@@ -187,7 +191,9 @@ async def _send(
     await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=caller.user)
     receipt = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
-    return TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
+    chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
+    chunks.first_notice = None if are_used else texts.DECISION_UNUSED_NOTICE
+    return chunks
 
 
 async def _decide(
@@ -216,25 +222,47 @@ async def _decide(
 
 async def _decide_before(
     services: Services, workflow_id: WorkflowId, answer: AnswerMessage, caller: Caller, request: Request
-) -> None:
-    """Send the decisions of an answer before the newest message, if its turn still runs. Raises `ProblemError`.
+) -> bool:
+    """Send the decisions of an answer before the newest message on calls that still wait; the others have no effect.
 
-    A client sends old decisions again with every message: once their turn is over, they are in nobody's way.
+    A client sends old decisions again with every message, so none is in the way of the message. Returns whether none
+    differs from what became of its call. Raises `ProblemError` where the session can't be reached.
     """
     try:
-        state = await services.reader.state(workflow_id, StateRequest(limit=0))
+        state = await services.reader.state(workflow_id, StateRequest(limit=1))
     except ProblemError as problem:
         if problem.problem.status == 404:
-            return
+            return True
         raise
-    if state.current_message_id != answer.turn_id:
-        return
+    turn = state.messages[-1] if state.messages else None
+    if turn is None or turn.is_complete or turn.id != answer.turn_id:
+        return True
+    calls = {call.id: call for step in turn.steps if isinstance(step, ModelStep) for call in step.tool_calls}
+    are_used = True
     for decision in answer.known_decisions():
-        require(caller, "approver")
-        session_id = session_id_of(workflow_id)
-        change = decision_change(DECISIONS[decision.decision], session_id, decision.call_id)
+        call = calls.get(decision.call_id)
+        if call is None or call.approval is None:
+            continue
+        if not call.awaits_approval:
+            are_used &= call.approval.is_given == (decision.decision == "approve")
+        elif caller.has("approver"):  # for others the stream says that the call waits
+            are_used &= await _decide_now(services, workflow_id, decision, caller, request)
+    return are_used
+
+
+async def _decide_now(
+    services: Services, workflow_id: WorkflowId, decision: ResolveApproval, caller: Caller, request: Request
+) -> bool:
+    """Send a decision; return whether it was accepted. Raises `ProblemError` for everything but a conflict."""
+    change = decision_change(DECISIONS[decision.decision], session_id_of(workflow_id), decision.call_id)
+    try:
         async with recorded(services, caller, [change], operation="ai_sdk_chat", scope=request.scope):
             await services.sessions.resolve_approval(workflow_id, decision, by=caller.user)
+    except ProblemError as problem:
+        if problem.problem.status != 409:
+            raise
+        return False
+    return True
 
 
 async def _retry(

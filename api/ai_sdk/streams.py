@@ -59,6 +59,8 @@ class TurnStream:
 
     async def chunks(self) -> AsyncGenerator[Chunks, None]:
         """Yield the chunks of the turn until its end. The turn may still be in the queue."""
+        if self._turn.first_notice:
+            yield self._turn.notice(self._turn.first_notice)
         if self._turn.awaits_worker and await self._is_silent():
             yield self._turn.notice(texts.SILENT_WORKER_NOTICE)
         while not self._turn.is_over:

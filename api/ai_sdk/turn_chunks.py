@@ -87,6 +87,8 @@ class TurnChunks:
         client = client or ClientState()
         self.turn_id = turn_id
         self.awaits_worker = awaits_worker
+        self.first_notice: str | None = None
+        """A sentence that the stream begins with."""
         self.has_begun = False
         self.is_over = False
         """Nothing more will be sent in this stream."""

@@ -150,7 +150,7 @@ class SessionDeleter:
             )
             if deletion.is_done:
                 return True, await call_temporal(handle.result(rpc_timeout=rpc_timeout()), workflow_id)
-            with suppress(RPCError, WorkflowQueryFailedError):  # no worker, or one of an earlier release
+            with suppress(RPCError, WorkflowQueryFailedError):  # no worker answers
                 progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=rpc_timeout())
                 if progress.runs is not None:
                     return False, progress

@@ -132,7 +132,7 @@ def _input(row: IndexedSession | None, carried: CarriedState) -> SessionInput:
     return SessionInput(
         title=row.title,
         user=row.user,
-        task=TaskInput(parent=parent) if row.parent else None,
+        task=TaskInput(parent=parent, report=row.hand_off) if row.parent else None,
         carried=carried,
         **({"model": row.model} if row.model else {}),
     )

@@ -84,7 +84,7 @@ class GetTaskArguments(Strict):
     """Which task, and how long to wait for its end, or for a question to a person."""
 
     task_id: TaskId
-    wait_seconds: float = Field(0, ge=0, le=60, allow_inf_nan=False)
+    wait_seconds: float = Field(0, ge=0, le=50, allow_inf_nan=False)
 
 
 class ListTasksArguments(Strict):

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
 
+from turnkeeper.api import problems
 from turnkeeper.api.auth.browser_logins import LIFETIME, cookie_name, login_token
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
@@ -66,10 +67,13 @@ async def log_in(request: Request, response: Response, services: ServicesDep, bo
 
 
 @router.post(
-    "/logout", status_code=204, operation_id="log_out", responses=errors(*OPEN, "foreign-origin", "rate-limited")
+    "/logout",
+    status_code=204,
+    operation_id="log_out",
+    responses=errors(*OPEN, "foreign-origin", "archive-unavailable", "rate-limited"),
 )
-async def log_out(request: Request, response: Response, services: ServicesDep) -> None:
-    """End the login, and remove its cookie. The key stays valid."""
+async def log_out(request: Request, services: ServicesDep) -> Response:
+    """End the login, and remove its cookie. The key stays valid. 503: only the cookie is removed."""
     authenticator: Authenticator = request.app.state.authenticator
     caller = None
     with suppress(ProblemError, StoreUnavailableError):  # a caller without a valid key can log out too
@@ -78,11 +82,17 @@ async def log_out(request: Request, response: Response, services: ServicesDep) -
     if caller and authenticator.is_on:
         with suppress(StoreUnavailableError):
             await services.audit.record_once(caller, "log_out", status=204)
-    if token := login_token(request.headers):
-        await authenticator.logins.end(token)
+    response = Response(status_code=204)
+    if authenticator.is_on and (token := login_token(request.headers)):
+        try:
+            await authenticator.logins.end(token)
+        except StoreUnavailableError as error:
+            problem = problems.login_not_ended(str(error))
+            response = problems.response(problem.problem, problem.headers)
     for is_secure in (True, False):
         name = cookie_name(request.headers, is_secure=is_secure)
         response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=is_secure)
+    return response
 
 
 async def _verified(request: Request, credential: str, services: Services) -> Identity:

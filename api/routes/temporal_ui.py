@@ -8,17 +8,22 @@ It may run only the scripts that it came with: what it shows was written by mode
 same origin as the chat page.
 """
 
+import asyncio
 import base64
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
 from turnkeeper.api import problems
 from turnkeeper.api.callers import caller_of
+from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.routes.page import page_headers
 from turnkeeper.models.ids import DEFAULT_TENANT
 from turnkeeper.models.settings.settings import Settings
@@ -71,8 +76,9 @@ _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 class WebUi:
     """Passes requests on to the Web UI."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, closing: Closing) -> None:
         self._settings = settings
+        self._closing = closing
         self._client: httpx2.AsyncClient | None = None
 
     def install(self, app: FastAPI) -> None:
@@ -94,17 +100,23 @@ class WebUi:
             await self._client.aclose()
 
     async def response_to(self, request: Request) -> Response:
-        """Return the Web UI's response. Raises `ProblemError`: 404 without a Web UI, 503 if it does not answer."""
+        """Return the Web UI's response. Raises `ProblemError`: 404 without a Web UI, 503 if it does not answer.
+
+        A GET may be a long poll. It ends with 503 when the gateway closes, and with `ClientDisconnect` when its client
+        leaves. Other requests may change something, so they are waited for.
+        """
         # Slow to load, and few requests need it.
         import httpx2
 
         origin = web_ui_origin(self._settings)
         if origin is None:
             raise problems.no_web_ui()
+        content = await request.body()
         if self._client is None:
             timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-            self._client = httpx2.AsyncClient(timeout=timeout, trust_env=False)
-        self._client.cookies.clear()  # it remembers those of every caller
+            # Callers share it, so it stores no cookies.
+            cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+            self._client = httpx2.AsyncClient(timeout=timeout, trust_env=False, cookies=cookies)
         path, query = request.scope["raw_path"], request.scope["query_string"]
         if request.url.path == _RENDERED:
             path = WEB_UI_PATH.encode() + path
@@ -112,10 +124,11 @@ class WebUi:
             request.method,
             httpx2.URL(origin).copy_with(raw_path=path + (b"?" + query if query else b"")),
             headers=_request_headers(request),
-            content=await request.body(),
+            content=content,
         )
         try:
-            answer = await self._client.send(outgoing, stream=True)
+            async with self._while_needed(request):
+                answer = await self._client.send(outgoing, stream=True)
             if answer.headers.get("content-type", "").startswith("text/html"):
                 return await _page(answer)
         except httpx2.HTTPError:
@@ -125,6 +138,39 @@ class WebUi:
             response.headers[name] = value
         _pass_csrf_cookie(answer, response)
         return response
+
+    @asynccontextmanager
+    async def _while_needed(self, request: Request) -> AsyncIterator[None]:
+        """Raise 503 or `ClientDisconnect` once nobody waits for a GET whose body has been read."""
+        if request.method != "GET":
+            yield
+            return
+        try:
+            async with self._closing.time_limit(), _until_client_leaves(request):
+                yield
+        except TimeoutError:
+            raise problems.stopping() from None
+
+
+@asynccontextmanager
+async def _until_client_leaves(request: Request) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(None) as limit:
+            watching = asyncio.create_task(_watch(request, limit))
+            try:
+                yield
+            finally:
+                # Not awaited: a response that is there must not be lost, as it holds its connection.
+                watching.cancel()
+    except TimeoutError:
+        raise ClientDisconnect from None
+
+
+async def _watch(request: Request, limit: asyncio.Timeout) -> None:
+    """Let `limit` end when the client of a request leaves whose body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 def _request_headers(request: Request) -> dict[str, str]:

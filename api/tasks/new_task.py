@@ -59,8 +59,7 @@ def _digested_history(history: object) -> object:
 def _digested_message(message: object) -> list[object]:
     texts: list[object] = [_text(message, name) for name in ("role", "content", "timestamp")]
     attachments = message.get("attachments") if isinstance(message, Mapping) else None
-    # Without attachments as in earlier releases, whose digests are in memos.
-    return [*texts, attachments] if attachments else texts
+    return [*texts, attachments]
 
 
 def _text(message: object, name: str) -> str | None:
@@ -87,6 +86,7 @@ def task_input(
     check_text(prepared.prompt, limits=start.limits, field="description")
     context = TaskInput(
         context=prepared.context,
+        report=prepared.report,
         parent=task.parent,
         open_seconds=None,
         attachments=prepared.attachments,

@@ -1,10 +1,11 @@
 """The tool calls that wait for approval in a session and in the tasks below it (AGT-8, TSK-5)."""
 
 import asyncio
+from collections.abc import Sequence
 
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -30,23 +31,25 @@ class TaskApprovals:
     async def pending(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the waiting calls of a session, then those of its tasks, each with the id of its own session.
 
-        Their texts have all arguments that can be read; the first call is returned whatever its size. Only tasks with
-        the status `input_required` are queried. A task that doesn't answer counts as omitted.
+        Their texts have all arguments that can be read in `REQUEST_SECONDS`; the first call is returned whatever its
+        size. Only tasks with the status `input_required` are queried. A task that doesn't answer counts as omitted.
         """
+        until = seconds_from_now(REQUEST_SECONDS)
         own, blocked = await self._of_session(workflow_id)
         approvals, omitted, room = list[PendingApproval](), 0, MAX_BYTES
         answers: list[tuple[WorkflowId, PendingApprovals | None]] = [(workflow_id, own)]
         queried_count = 0
         while answers:
             for session, pending in answers:
-                for approval in pending.approvals if pending else []:
-                    whole = await self._with_text(session, approval, room=None if not approvals else room)
-                    if whole is None:
+                omitted += pending.omitted if pending else 1
+                waiting = pending.approvals if pending else []
+                for approval in await self._with_texts(session, waiting, room=room, first=not approvals, until=until):
+                    size = _size(approval)
+                    if approvals and size > room:
                         omitted += 1
                     else:
-                        approvals.append(whole)
-                        room -= _size(whole)
-                omitted += pending.omitted if pending else 1
+                        approvals.append(approval)
+                        room -= size
             batch, blocked = blocked[:AT_ONCE], blocked[AT_ONCE:]
             queried_count += len(batch)
             if queried_count > MAX_TASKS:
@@ -57,17 +60,28 @@ class TaskApprovals:
             blocked += [task for answer in blocked_tasks if answer for task in answer[1]]
         return own.model_copy(update={"approvals": approvals, "omitted": omitted})
 
-    async def _with_text(
-        self, session: WorkflowId, approval: PendingApproval, *, room: int | None
-    ) -> PendingApproval | None:
-        """Return an approval with the text of all its arguments; `None` if it has over `room` bytes."""
-        if approval.args_blob and (room is None or approval.args_blob.bytes <= room):
-            hash_, until = approval.args_blob.hash, seconds_from_now(RESTORE_SECONDS)
-            texts = await self._texts.read_texts(session, [hash_], until=until)
-            # In a thread: a megabyte takes a while.
-            approval = await asyncio.to_thread(approval.with_text, texts.get(hash_))
-        approval = approval.model_copy(update={"workflow_id": session_id_of(session)})
-        return approval if room is None or _size(approval) <= room else None
+    async def _with_texts(
+        self, session: WorkflowId, waiting: Sequence[PendingApproval], *, room: int, first: bool, until: float
+    ) -> list[PendingApproval]:
+        """Return a session's approvals, with the text of all arguments where these fit into `room` bytes.
+
+        All are read at once. With `first`, the first one is read whatever its size.
+        """
+        hashes = set[str]()
+        for index, approval in enumerate(waiting):
+            blob = approval.args_blob
+            if blob and (blob.bytes <= room or (first and not index)):
+                hashes.add(blob.hash)
+                room -= blob.bytes
+        until = min(until, seconds_from_now(RESTORE_SECONDS))
+        texts = await self._texts.read_texts(session, hashes, until=until)
+        whole = list[PendingApproval]()
+        for approval in waiting:
+            if approval.args_blob and approval.args_blob.hash in hashes:
+                # In a thread: a megabyte takes a while.
+                approval = await asyncio.to_thread(approval.with_text, texts.get(approval.args_blob.hash))
+            whole.append(approval.model_copy(update={"workflow_id": session_id_of(session)}))
+        return whole
 
     async def _of_task(self, workflow_id: WorkflowId) -> tuple[PendingApprovals, list[WorkflowId]] | None:
         try:

@@ -109,6 +109,7 @@ class TaskReader:
         facts: dict[str, Any] = {
             "task_id": session_id_of(workflow_id),
             "workflow_id": session_id_of(workflow_id),
+            "context": view.context,
             "parent": view.parent,
             "url": chat_url(self._settings, workflow_id),
         }

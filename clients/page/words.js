@@ -237,7 +237,7 @@ export function statusWords({ status, waiting_reason }, questions) {
   const calls = questions > 1 ? `${questions} tool calls need` : "A tool call needs";
   return {
     idle: "",
-    processing: "Working on it",
+    processing: waiting_reason ?? "Working on it",
     awaiting_approval: `${calls} your approval.`,
     waiting_retry: `${waiting_reason ?? "The model did not answer."} Trying again`,
     ending: "This session ends after its queued prompts and accepts no new ones.",
@@ -436,12 +436,17 @@ export const SEEN = {
 /** @param {number} count @returns {string} */
 export const aboutTokens = (count) => `about ${tokens(count)}`;
 
+/** @param {{server: string, text: string}} absent @returns {string} */
+export const absentServer = ({ server, text }) => `Tools of ${server}: not available now (${text}).`;
+
 /** @param {ContextView} context @returns {string} */
 export function contextWords({ reported_tokens, estimated_tokens, message_count, max_messages, fixed }) {
   const size = reported_tokens === null ? aboutTokens(estimated_tokens) : tokens(reported_tokens);
   const cap = max_messages ? ` of up to ${max_messages}` : "";
-  const parts = `${message_count}${cap} messages, the instructions and ${fixed.tools.length} tools`;
-  return `The model currently sees ${size}: ${parts}.`;
+  const missing = fixed.tools_not_offered.length;
+  const parts = `${message_count}${cap} messages, the instructions and ${fixed.tools.length - missing} tools`;
+  const rest = missing ? ` Its API takes no more: ${missing} tools are not offered.` : "";
+  return `The model currently sees ${size}: ${parts}.${rest}`;
 }
 
 /** @param {number} count @returns {string} */

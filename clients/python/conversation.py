@@ -139,7 +139,7 @@ class Conversation:
 
     @property
     def waiting_reason(self) -> str | None:
-        """With status `waiting_retry`: the reason for the wait, as a sentence."""
+        """Why the model is called again, after the wait of `waiting_retry` or now, as a sentence."""
         return self._latest.waiting_reason if self._latest else None
 
     @property

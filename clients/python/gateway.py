@@ -366,7 +366,7 @@ class _Uploaded(RootModel[ImageAttachment | FileAttachment]):
 
 
 def _attached(attachments: Sequence[Attachment]) -> dict[str, Any]:
-    """Return the field of a body; none without attachments, which an earlier gateway does not know."""
+    """Return the field of a body; none without attachments."""
     return {"attachments": [one.model_dump(mode="json") for one in attachments]} if attachments else {}
 
 

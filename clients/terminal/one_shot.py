@@ -97,9 +97,11 @@ class OneShotPrompt:
             unfinished = last.text if isinstance(last, ModelStep) and last.interrupted else None
             return self._final("failed", error=turn.error, unfinished=unfinished)
         if self.conversation.awaiting_calls:
-            return await self._approval_needed()  # `None`: decided by now
+            turn = self.conversation.running_turn
+            is_ours = turn is not None and turn.id == self.message_id
+            return await self._needs_decision(texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER)
         if blocked := [task.title for task in self.conversation.tasks if task.blocks_its_parent]:
-            return self._final("needs_decision", error=texts.TASK_APPROVAL_NEEDED.format(tasks=", ".join(blocked)))
+            return await self._needs_decision(texts.TASK_APPROVAL_NEEDED, tasks=", ".join(blocked))
         if (
             isinstance(event, QueueEvent)
             and not turn
@@ -109,15 +111,19 @@ class OneShotPrompt:
             await self._send()
         return None
 
-    async def _approval_needed(self) -> Final | None:
-        turn = self.conversation.running_turn
-        is_ours = turn is not None and turn.id == self.message_id
-        sentence = texts.APPROVAL_NEEDED if is_ours else texts.APPROVAL_NEEDED_EARLIER
-        approvals = (await self.gateway.approvals(self.session_id)).approvals
-        if not approvals:
+    async def _needs_decision(self, sentence: str, **names: str) -> Final | None:
+        """Return the calls that wait, those of tasks too, as the result; `None`: all are decided by now."""
+        pending = await self.gateway.approvals(self.session_id)
+        if not pending.approvals and not pending.omitted:
             return None
-        calls = "\n\n".join(approval.text for approval in approvals)
-        return self._final("needs_decision", error=sentence.format(calls=calls), approvals=approvals)
+        calls = "\n\n".join(map(self._text_of, pending.approvals))
+        error = sentence.format(calls=calls, **names).rstrip()
+        return self._final("needs_decision", error=error, approvals=pending.approvals)
+
+    def _text_of(self, approval: PendingApproval) -> str:
+        if approval.workflow_id in (None, self.session_id):
+            return approval.text
+        return texts.TASK_CALL.format(session_id=approval.workflow_id, text=approval.text)
 
     def _final(self, status: FinalStatus, **details: Any) -> Final:
         return Final(workflow_id=self.session_id, message_id=self.message_id, status=status, **details)

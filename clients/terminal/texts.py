@@ -12,7 +12,8 @@ START_GATEWAY = "Start it with `{command}`."
 STOPPED = "Stopped."
 APPROVAL_NEEDED = "Approval needed:\n\n{calls}"
 APPROVAL_NEEDED_EARLIER = "Approval needed for an earlier prompt:\n\n{calls}"
-TASK_APPROVAL_NEEDED = "Approval needed in a task: {tasks}"
+TASK_APPROVAL_NEEDED = "Approval needed in a task: {tasks}\n\n{calls}"
+TASK_CALL = "Session {session_id}:\n\n{text}"
 DECIDE_WITH = "Your prompt is safe. Decide with: {command}"
 RESUME_WITH = "Resume with: {command}"
 
@@ -171,6 +172,7 @@ def left_out(count: int, noun: str) -> str:
 # ---- approvals
 
 APPROVAL_HEADING = "Approval needed for call {call_id}{position}"
+TASK_APPROVAL_HEADING = "Approval needed for call {call_id} in session {session_id}"
 POSITION = " ({number} of {count})"
 ARGUMENTS_SIZE = "({size} of arguments)"
 NEXT_PART = "part {part} of {parts}"

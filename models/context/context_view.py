@@ -1,7 +1,7 @@
 """The context view of a session: what the model still sees of each turn (CTX-8)."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from turnkeeper.models.as_of import Stamp
@@ -10,7 +10,7 @@ from turnkeeper.models.context.model_view import ModelView
 from turnkeeper.models.context.request_size import head_tokens, system_tokens, tools_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.tokens import tokens_of
-from turnkeeper.models.transcript.model_call import RequestHead
+from turnkeeper.models.transcript.model_call import RequestHead, ServerText, offered_tools
 from turnkeeper.models.transcript.transcript import Transcript
 from turnkeeper.models.wire import Frozen
 
@@ -33,7 +33,10 @@ class TurnInContext(Frozen):
     estimated_tokens: int = 0
     """Of the messages that the model sees."""
     characters_cut: int = 0
-    """Characters of a truncated, refused or retried turn that the model no longer sees."""
+    """Characters of a truncated, refused or retried turn that the model no longer sees.
+
+    Those of some scripts count several times, as in the estimate of tokens.
+    """
 
 
 class FixedPart(Frozen):
@@ -41,6 +44,8 @@ class FixedPart(Frozen):
 
     system_prompt_tokens: int
     tools: list[str]
+    tools_not_offered: list[str] = []
+    """Those of `tools` that the model is not offered, since its API does not take them all."""
     tools_tokens: int
     estimated_tokens: int
 
@@ -81,6 +86,8 @@ class ContextView(Frozen):
     summaries_failed: int = 0
     messages_given_up: int = 0
     """Evicted messages that will be in no summary, since too many were waiting for one."""
+    absent_tool_servers: list[ServerText] = []
+    """Servers whose tools the model does not have, or only as they were, and why."""
     turns: list[TurnInContext]
     has_more: bool
     as_of: Stamp = None
@@ -93,13 +100,14 @@ def context_view(
     config: ConversationHistoryConfig,
     *,
     model: str,
+    absent: Sequence[ServerText] = (),
     before: int | None = None,
     limit: int = TURNS_A_PAGE,
 ) -> ContextView:
     """Return what the model sees of the newest `limit` turns, or of those before turn number `before`."""
     end = min(transcript.count, transcript.count if before is None else before - 1)
     first = max(1, end - limit + 1)
-    fixed, view = _fixed_part(head), context.view
+    fixed, view = fixed_part(head, model=model), context.view
     max_tokens = context.max_tokens(config, model=model)
     return ContextView(
         segment=view.segment,
@@ -114,6 +122,7 @@ def context_view(
         messages_awaiting_summary=sum(len(entry.messages) for entry in context.waiting),
         summaries_failed=context.summaries_failed,
         messages_given_up=context.given_up,
+        absent_tool_servers=list(absent),
         turns=_turns(context, transcript, range(first, end + 1)),
         has_more=first > 1,
     )
@@ -147,10 +156,13 @@ def _seen(number: int, *, is_shown: bool, cut: dict[int, int], covered: Iterable
     return "summarised" if any(first <= number <= last for first, last in covered) else "not_at_all"
 
 
-def _fixed_part(head: RequestHead) -> FixedPart:
+def fixed_part(head: RequestHead, *, model: str) -> FixedPart:
+    """Return the part of every request of `model` before the messages."""
+    offered = {tool.name for tool in offered_tools(head.tools, model=model)}
     return FixedPart(
         system_prompt_tokens=system_tokens(head),
         tools=[tool.name for tool in head.tools],
+        tools_not_offered=[tool.name for tool in head.tools if tool.name not in offered],
         tools_tokens=tools_tokens(head),
         estimated_tokens=head_tokens(head),
     )

@@ -8,6 +8,7 @@ prompt keeps its text; its attachments may not drive out the conversation, so th
 from collections.abc import Sequence
 
 from turnkeeper.models.bounds import bound_text
+from turnkeeper.models.tokens import weighted_chars
 from turnkeeper.models.transcript.attachments import estimated_chars, with_names
 from turnkeeper.models.transcript.model_call import ModelMessage
 
@@ -19,7 +20,7 @@ TOO_LONG_NOTE = " (not shown: the conversation is too long for the model)"
 
 
 def max_text_chars(lengths: Sequence[int], excess: int) -> int:
-    """Return the length to cut texts of these `lengths` to, so that the longest lose `excess` characters together.
+    """Return the size to cut texts of these `lengths` to, so that the longest lose `excess` characters together.
 
     At least `MIN_TEXT_CHARS`, even if that is not enough.
 
@@ -34,7 +35,7 @@ def max_text_chars(lengths: Sequence[int], excess: int) -> int:
 
 
 def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
-    r"""Return the message with at most `max_chars` characters of text; a text by reference becomes its excerpt.
+    r"""Return the message with at most `max_chars` weighted characters of text; a text by reference: of its excerpt.
 
     Attachments that count as more are only named.
 
@@ -43,7 +44,8 @@ def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
     """
     long = [one for one in message.attachments if estimated_chars(one) > max_chars]
     staying = [one for one in message.attachments if estimated_chars(one) <= max_chars]
-    text = bound_text(message.content, max_chars, 4 * max_chars)
+    max_length = max_chars * len(message.content) // max(1, weighted_chars(message.content))
+    text = bound_text(message.content, max_length, 4 * max_length)
     content = with_names(text, long, note=TOO_LONG_NOTE)
     return message.model_copy(update={"content": content, "attachments": staying, "blob": None, "blob_start": 0})
 
@@ -51,12 +53,13 @@ def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
 def name_largest_attachments(message: ModelMessage, excess: int) -> ModelMessage:
     """Return the message with its largest attachments only named, until it has `excess` characters fewer if possible.
 
-    >>> from turnkeeper.models.transcript.attachments import CodeAttachment
-    >>> sizes = {"a": 10, "b": 90, "c": 50}
-    >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
-    >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
-    >>> [one.name for one in message.attachments]
-    ['a']
+        >>> from turnkeeper.models.tokens import weighted_chars
+    from turnkeeper.models.transcript.attachments import CodeAttachment
+        >>> sizes = {"a": 10, "b": 90, "c": 50}
+        >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
+        >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
+        >>> [one.name for one in message.attachments]
+        ['a']
     """
     named = set[int]()
     for index in sorted(range(len(message.attachments)), key=lambda at: -estimated_chars(message.attachments[at])):

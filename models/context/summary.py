@@ -234,7 +234,7 @@ def summary_trouble(text: str, files: Sequence[str], replaced: Sequence[ModelMes
         return "it is empty"
     if any(call.blob and _WRITES.search(call.name) for message in replaced for call in message.tool_calls):
         return "which files were written can't be read now"
-    length = len(summary_message(Summary(text=text, files=list(files))).content)
+    length = count_chars(summary_message(Summary(text=text, files=list(files))))
     room = sum(map(count_chars, replaced))
     if length >= room:
         return f"it has {length:,} characters, what it would replace {room:,}"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from turnkeeper.models.context.shortening import shorten_message
-from turnkeeper.models.tokens import count_chars
+from turnkeeper.models.tokens import count_chars, weighted_chars
 from turnkeeper.models.transcript.attachments import estimated_chars
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import Texts, refer_message
@@ -162,9 +162,8 @@ def message_digest(message: ModelMessage) -> bytes:
 
 
 def text_lengths(message: ModelMessage) -> list[int]:
-    """Return the lengths of a message's text and of its attachments; a text by reference counts as a whole."""
-    length = message.blob.chars + message.blob_start if message.blob else len(message.content)
-    return [length, *map(estimated_chars, message.attachments)]
+    """Return the sizes of a message's text and of its attachments in weighted characters, as `_chars` does."""
+    return [weighted_chars(message.content) + _stored_chars(message), *map(estimated_chars, message.attachments)]
 
 
 def _step(turn: ConversationMessage, index: int) -> Step:
@@ -172,14 +171,20 @@ def _step(turn: ConversationMessage, index: int) -> Step:
 
 
 def _chars(message: ModelMessage) -> int:
-    """Return the characters that the model will read: a text by reference counts as a whole.
+    """Return the weighted characters that the model will read: a text by reference counts as a whole.
 
     An attachment counts as many as `estimated_chars` says.
     """
-    blobs = [call.blob.chars for call in message.tool_calls if call.blob]
-    if message.blob:
-        blobs.append(message.blob.chars + message.blob_start - len(message.content))
-    return count_chars(message) + sum(blobs) + sum(map(estimated_chars, message.attachments))
+    args = sum(call.blob.chars for call in message.tool_calls if call.blob)
+    return count_chars(message) + args + _stored_chars(message) + sum(map(estimated_chars, message.attachments))
+
+
+def _stored_chars(message: ModelMessage) -> int:
+    """Return the weighted characters of a text by reference besides its excerpt, which shows their weight."""
+    if message.blob is None:
+        return 0
+    rest = message.blob.chars + message.blob_start - len(message.content)
+    return rest * weighted_chars(message.content) // max(1, len(message.content))
 
 
 def _is_leaving(ref: ViewRef, turn_id: str, steps_before: int | None) -> bool:

@@ -74,8 +74,7 @@ class ResolveApproval(Decision):
     """Argument of `resolve_approval`: the decision on the call `call_id`, and the person whose decision it is."""
 
     call_id: CallId
-    decided_by: Person | None = Field(None, exclude_if=lambda person: person is None)
-    """Left out of the JSON if unknown, since earlier releases reject it."""
+    decided_by: Person | None = None
 
 
 class ApprovalReceipt(Compact):

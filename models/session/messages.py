@@ -71,7 +71,8 @@ class SessionInput(Frozen):
     history: ConversationHistoryConfig = ConversationHistoryConfig()
     tool_policy: ToolPolicy = {}
     unattended: bool = False
-    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied."""
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
+    unless they are read-only."""
     workspace: str = ""
     """The session's folder below the worker's `workspace_root`; empty: the root itself."""
     chat_url: str | None = None
@@ -156,10 +157,7 @@ class NoArgument(Strict):
 
 
 class QueueRequest(Strict):
-    """Argument of `get_queue`; with ids, only these prompts are returned.
-
-    Workers of an earlier release accept `message_id` only.
-    """
+    """Argument of `get_queue`; with ids, only these prompts are returned."""
 
     message_id: MessageId | None = None
     message_ids: list[MessageId] | None = Field(None, max_length=1_000)

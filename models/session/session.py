@@ -34,7 +34,7 @@ from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
-from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
+from turnkeeper.models.transcript.model_call import RequestHead, ServerText, ToolSpec
 from turnkeeper.models.transcript.task_view import FINAL, CondensedTexts, SubTask, TaskStatus, TaskView
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
@@ -129,13 +129,20 @@ class Session:
     def head(self) -> RequestHead:
         """The head of requests; the same object until tools or system prompt change."""
         head, tools = self._head, self.offered_tools
-        if head is None or head.tools != tools or head.system != self.config.system_prompt:
-            head = self._head = RequestHead(system=self.config.system_prompt, tools=tools)
+        system = "\n\n".join(filter(None, (self.config.system_prompt, self.tools.instructions)))
+        if head is None or head.tools != tools or head.system != system:
+            head = self._head = RequestHead(system=system, tools=tools)
         return head
 
     @property
     def offered_tools(self) -> list[ToolSpec]:
-        """All tools in the order the model is told of them: those of the worker, then the session's own."""
+        """The tools in the order the model is told of them, without those that the policy denies (AGT-8)."""
+        denied = set(self.tools.state.denied)
+        return [tool for tool in self.all_tools if tool.name not in denied]
+
+    @property
+    def all_tools(self) -> list[ToolSpec]:
+        """All tools: those of the worker, then the session's own."""
         own = []
         if self.config.limits.max_task_depth:
             own.append(RUN_TASK_SPEC)
@@ -144,8 +151,8 @@ class Session:
         return [*(self.tools.specs or []), *own]
 
     def find_tool(self, name: str) -> ToolSpec | None:
-        """Return the tool; `run_task` also where tasks may be nested no deeper: then its result says so."""
-        tool = next((tool for tool in self.offered_tools if tool.name == name), None)
+        """Return the tool, offered or not; `run_task` also where tasks may be nested no deeper: its result says so."""
+        tool = next((tool for tool in self.all_tools if tool.name == name), None)
         return RUN_TASK_SPEC if tool is None and name == RUN_TASK_SPEC.name else tool
 
     # ---- prompts
@@ -191,12 +198,30 @@ class Session:
 
     # ---- tools
 
-    def offer_tools(self, tools: list[ToolSpec], *, is_complete: bool = True) -> None:
+    def deny_tools(self, names: list[str], *, is_first: bool) -> None:
+        """Offer all tools but `names` from the next request on (AGT-8).
+
+        A change opens a new segment, unless it `is_first`: no request had tools before.
+        """
+        if self.tools.deny(names) and not is_first:
+            self.view.open_segment()
+            self.tools.keep_for_segment(segment=self.view.segment)
+            self._changed()
+
+    def note_absent_servers(self, absent: list[ServerText]) -> None:
+        """Record which tool servers have no tools now, or their earlier ones only, and why."""
+        if absent != self.tools.state.absent:
+            self.tools.note_absent(absent)
+            self._changed()
+
+    def offer_tools(
+        self, tools: list[ToolSpec], *, instructions: list[ServerText] | None = None, is_complete: bool = True
+    ) -> None:
         """Offer `tools` from the next request on: for this segment, or for this turn if `is_complete` is false (AGT-6).
 
-        A changed list opens a new segment.
+        A changed list opens a new segment. With `None`, the servers' `instructions` stay.
         """
-        if self.tools.replace(tools):
+        if self.tools.replace(tools, self.tools.state.instructions if instructions is None else instructions):
             self.view.open_segment()
             self._changed()
         self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
@@ -304,6 +329,7 @@ class Session:
             percent=state.percent,
             message=state.message,
             findings=state.findings,
+            context=start.report,
             condensed=state.condensed,
         )
 

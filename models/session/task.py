@@ -28,6 +28,7 @@ from turnkeeper.models.tasks.stored_history import ConversationHistory
 from turnkeeper.models.tasks.task_context import Priority, TaskContext
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.attachments import MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import NO_NUL_PATTERN, NOT_BLANK_PATTERN, Frozen, Strict
 
 MAX_ITEMS = 2_500
@@ -142,7 +143,8 @@ class CreateTask(TaskRequest):
 
     tool_policy: ToolPolicy | None = None
     unattended: StrictBool = False
-    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied (AGT-8)."""
+    """Whether nobody is there to approve tool calls: tools that the policy does not mention are denied,
+    unless they are read-only (AGT-8)."""
     idempotency_key: Id | None = None
     parent: Id | None = None
 
@@ -155,25 +157,6 @@ class CreateTask(TaskRequest):
             reason = "is needed to inherit its conversation_history: give the id of a session"
             raise TaskValidationError("parent", reason, preview(None), "missing_field")
         return self.parent
-
-
-class HandOffReport(Frozen):
-    """How many messages were given and kept; tokens are those of their texts, estimated (TSK-2, TSK-7).
-
-    Of an inherited conversation, only the latest `max_messages` of the policy's roles count as given; a warning says
-    that there were others.
-    """
-
-    given: int
-    kept: int
-    truncated: int
-    dropped: int
-    estimated_tokens_before: int
-    estimated_tokens_after: int
-    left_out: int = Field(0, exclude_if=lambda count: not count)
-    """Of the dropped ones, how many matter less to the task than `min_relevance`, or than others (CTX-15)."""
-    to_condense: int = Field(0, exclude_if=lambda count: not count)
-    """Of the truncated ones, how many the model condenses when the task starts (CTX-15)."""
 
 
 class PreparedTask(Frozen):

@@ -113,6 +113,7 @@ def context_of(session: Session, request: ContextRequest | None = None) -> Conte
         session.head,
         session.config.history,
         model=session.config.model,
+        absent=session.tools.state.absent,
         before=request.before,
         limit=request.limit,
     )

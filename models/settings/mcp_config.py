@@ -3,26 +3,33 @@
     {"mcpServers": {"time":   {"command": "uvx", "args": ["mcp-server-time"], "trusted": true},
                     "issues": {"url": "https://example.org/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}}}
 
-`${NAME}` in a text is replaced by that environment variable; `${NAME:-default}` has a default for one that is empty or
-not set. References cannot be nested. `trusted`, `disabled` and `timeout` are our own keys.
+`${NAME}` or `${env:NAME}` in a text is replaced by that environment variable; `${NAME:-default}` has a default for one
+that is empty or not set. References cannot be nested. How other clients write a file is in `mcp_dialects.py`.
 
-An invalid file stops the start with a sentence that names file, server and key. Values are often credentials, so no
-message and no `repr` has one.
+An error belongs to its server, which is left out: the others start. A file that can't be read is one error. Values are
+often credentials, so no message and no `repr` has one.
 """
 
-import difflib
-import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, ValidationError, model_validator
 
-from turnkeeper.models.bounds import count_unencodable
+from turnkeeper.models.bounds import count_unencodable, encodable_text
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.settings.mcp_dialects import (
+    entries_in,
+    parse_env_file,
+    parse_jsonc,
+    plain_entry,
+    printable,
+    split_command,
+)
 from turnkeeper.models.settings.settings import DEFAULT_FILE as SETTINGS_FILE
 from turnkeeper.models.settings.settings import Settings, SettingsError, settings_file
 from turnkeeper.models.wire import Strict
@@ -35,14 +42,13 @@ MAX_SERVERS = 100
 OUR_OWN = "turnkeeper"
 """The name of the server of the built-in tools."""
 
-_SERVER_NAME = re.compile(r"(?=.{1,32}$)[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
-"""It becomes part of the tools' names, `server__tool`: every vendor accepts it, and its end is unambiguous."""
+MAX_NAME_CHARS = 100
 
-_REFERENCE = re.compile(r"\$\{((?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^{}]*))?\})?")
+_POLICY_NAME = re.compile(r"(?!_)(?:(?!__)[^\x00-\x1f\x7f*?\[\]]){1,100}(?<!_)")
+"""A name that patterns of policies, `server__tool`, match unambiguously."""
+
+_REFERENCE = re.compile(r"\$\{((?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^{}]*))?\})?")
 """A reference to a variable; without a `name`: text that only begins like one."""
-
-_PRINTABLE_KEY = re.compile(r"[\w.-]{1,64}")
-"""A key that a message may repeat; anything else could contain a value, as in `TOKEN=secret`."""
 
 
 def _encodable(text: str) -> str:
@@ -91,6 +97,8 @@ class ForeignServer(Strict):
     args: list[Text] = Field([], repr=False)
     env: dict[VariableName, Text] = Field({}, repr=False)
     """Added to the few variables that every server gets. Ours, with the vendors' keys, are not passed on."""
+    envFile: Text | None = Field(None, repr=False)  # noqa: N815  # a key of the file
+    """A file of lines `NAME=value`, read when the worker starts; `env` comes first."""
     cwd: Annotated[Text, _matches(r"(?s).+", "is empty")] | None = None
     """Its working directory; `None`: ours."""
 
@@ -99,7 +107,7 @@ class ForeignServer(Strict):
     headers: dict[HeaderName, HeaderValue] = Field({}, repr=False)
     """Sent with every request."""
 
-    type: Literal["stdio", "http", "streamable-http", "streamableHttp", "sse"] | None = None
+    type: Literal["stdio", "http", "sse"] | None = None
     """Optional: it follows from `command` or `url`."""
 
     trusted: bool = False
@@ -107,38 +115,57 @@ class ForeignServer(Strict):
     disabled: bool = False
     """Whether to ignore it."""
     timeout: float | None = Field(None, gt=0, le=86_400)
-    """Timeout of one call in seconds; `None`: `limits.tool_timeout`."""
+    """Timeout of one call in seconds; `None`: `limits.tool_timeout`. In the file, 1,000 and more are milliseconds."""
+    includeTools: list[Text] | None = None  # noqa: N815  # a key of the file
+    """The only tools to offer, by their names at the server or patterns; `None`: all."""
+    excludeTools: list[Text] = []  # noqa: N815  # a key of the file
+    """Tools that are not offered."""
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        if self.type == "sse":
-            raise ValueError("type: 'sse' is a deprecated transport; give the url of a streamable HTTP endpoint")
         if (self.command is None) == (self.url is None):
             raise ValueError("give either a command or a url")
-        transport, others = ("command", {"headers"}) if self.url is None else ("url", {"args", "env", "cwd"})
-        for key in sorted(others & self.model_fields_set):
-            raise ValueError(f"{key}: cannot be used with {transport}")
-        if self.type is not None and (self.type == "stdio") != (transport == "command"):
-            raise ValueError(f"type: {self.type!r} does not go with {transport}")
+        if self.type == "sse" and self.url is None:
+            raise ValueError("type: 'sse' does not go with command")
         return self
 
+    @property
+    def is_sse(self) -> bool:
+        """Whether the server speaks the older HTTP transport. Its addresses end in `/sse` by convention."""
+        if self.type is None and self.url is not None:
+            return self.url.partition("?")[0].rstrip("/").endswith("/sse")
+        return self.type == "sse"
 
-def load_foreign_servers(settings: Settings) -> dict[str, ForeignServer]:
-    """Return the enabled servers of the operator's file, by name.
+
+@dataclass(frozen=True)
+class McpConfig:
+    """What the file configures. Problems and notes are sentences without values, by server or file."""
+
+    servers: dict[str, ForeignServer] = field(default_factory=dict)
+    """The enabled servers by name."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why a server is left out, or the whole file."""
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """What was ignored, or read differently from how it is written."""
+
+
+def load_foreign_servers(settings: Settings) -> McpConfig:
+    """Return the servers of the operator's file.
 
     Raises:
-        SettingsError: A named file does not exist, can't be read, or is invalid.
+        SettingsError: A named file does not exist.
     """
     file = settings.mcp_config or Path(DEFAULT_FILE)
     if not file.is_file():
         if settings.mcp_config is None:
-            return {}
+            return McpConfig()
         raise SettingsError(f"mcp_config names {str(file)!r}, but there is no such file.")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} cannot be read: {type(error).__name__}.") from error
-    return foreign_servers(text, file=str(file), variables=os.environ)
+        return McpConfig(problems={str(file): f"cannot be read: {type(error).__name__}"})
+    places = {"workspaceFolder": str(settings.workspace_root.resolve()), "userHome": str(Path.home())}
+    return foreign_servers(text, file=str(file), variables={**os.environ, **places})
 
 
 def configuration(settings: Settings) -> list[Path]:
@@ -147,25 +174,56 @@ def configuration(settings: Settings) -> list[Path]:
     Write access to one of them is enough to run any program. The state folder has the address of Temporal.
     """
     files = {settings_file(), Path(SETTINGS_FILE), settings.mcp_config or Path(DEFAULT_FILE), Path(DEFAULT_FILE)}
+    if (settings.mcp_config or Path(DEFAULT_FILE)).is_file():
+        files |= {Path(server.envFile) for server in load_foreign_servers(settings).servers.values() if server.envFile}
     return sorted(path.absolute() for path in {*files, settings.state_dir})
 
 
-def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> dict[str, ForeignServer]:
-    """Return the enabled servers in `text`, with references replaced by `variables`; errors name the `file`.
+def foreign_servers(text: str, *, file: str, variables: Mapping[str, str]) -> McpConfig:
+    """Return what `text` configures, with references replaced by `variables`.
 
-    >>> text = '{"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git", "${REPO:-.}"]}}}'
-    >>> foreign_servers(text, file="mcp.json", variables={"REPO": "/src"})["git"].args
-    ['mcp-server-git', '/src']
-
-    Raises:
-        SettingsError: The text is invalid.
+    >>> text = '{"mcpServers": {"git": {"command": "uvx", "args": ["mcp-server-git", "${REPO:-.}"]}, "b": {}}}'
+    >>> config = foreign_servers(text, file="mcp.json", variables={"REPO": "/src"})
+    >>> config.servers["git"].args, config.problems
+    (['mcp-server-git', '/src'], {'b': 'give either a command or a url'})
     """
-    servers = {}
-    for name, entry in _entries(text, file).items():
-        server = _server(entry, file=file, name=name, variables=variables)
+    try:
+        content, notes = parse_jsonc(text)
+    except (ValueError, RecursionError) as error:
+        return McpConfig(problems={file: f"cannot be read as JSON: {_json_reason(error)}"})
+    entries, key_notes = entries_in(content)
+    if entries is None:
+        return McpConfig(problems={file: 'is not of the form {"mcpServers": {"name": {...}}}'})
+    config = McpConfig(notes={file: notes} if (notes := [*notes, *key_notes]) else {})
+    for key, entry in entries.items():
+        name = _usable_name(key, {*config.servers, *config.problems})
+        own_notes = [] if name == key else [f"is called {name} in the names of tools and in policies"]
+        if len(config.servers) >= MAX_SERVERS:
+            config.problems[name] = f"{MAX_SERVERS} servers are allowed"
+            continue
+        try:
+            server = _server(entry, own_notes, variables)
+        except _EntryError as error:
+            config.problems[name] = str(error)
+            continue
         if not server.disabled:
-            servers[name] = server
-    return servers
+            config.servers[name] = server
+            if own_notes:
+                config.notes[name] = own_notes
+    return config
+
+
+def _usable_name(name: str, others: set[str]) -> str:
+    """Return the name as it is, if policies can name the server by it; otherwise one like it.
+
+    >>> _usable_name("my server/1.0", set()), _usable_name("a__b", {"a_b"}), _usable_name(OUR_OWN, set())
+    ('my server/1.0', 'a_b_2', 'turnkeeper_2')
+    """
+    usable = encodable_text(name)
+    if not _POLICY_NAME.fullmatch(usable):
+        usable = re.sub(r"[^A-Za-z0-9.-]+", "_", usable)[: MAX_NAME_CHARS - 4].strip("_") or "server"
+    numbered = (f"{usable}_{number}" for number in range(2, len(others) + 4))
+    return next(one for one in (usable, *numbered) if one not in others and one != OUR_OWN)
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -180,9 +238,12 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 
     def value(reference: re.Match[str]) -> str:
         name, default = reference["name"], reference["default"]
+        if text.startswith("${input:", reference.start()):
+            raise ValueError("has an input, as ${input:…}; set an environment variable and refer to it as ${NAME}")
         if name is None:
             raise ValueError(
-                "has a reference that is neither ${NAME} nor ${NAME:-default} (the default may not contain braces)"
+                "has a reference that is none of ${NAME}, ${env:NAME} and ${NAME:-default} "
+                "(the default may not contain braces)"
             )
         if default is not None:
             return variables.get(name) or default
@@ -193,55 +254,48 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def _entries(text: str, file: str) -> dict[str, Any]:
-    """Return the value of `mcpServers`, with its names checked."""
-    try:
-        content = json.loads(text, object_pairs_hook=_check_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{file} cannot be read as JSON: {_json_reason(error)}.") from error
-    if not isinstance(content, dict) or not isinstance(content.get("mcpServers"), dict):
-        raise SettingsError(f'{file} is not of the form {{"mcpServers": {{"name": {{...}}}}}}.')
-    for key in content.keys() - {"mcpServers"}:
-        raise SettingsError(f"{file}: {key!r} is not a key; the only one is mcpServers.")
-    entries: dict[str, Any] = content["mcpServers"]
-    if len(entries) > MAX_SERVERS:
-        raise SettingsError(f"{file} names {len(entries)} servers; {MAX_SERVERS} are allowed.")
-    for name in entries:
-        if not _SERVER_NAME.fullmatch(name) or name == OUR_OWN:
-            raise SettingsError(
-                f"{file}, server {name!r}: the name becomes a part of its tools' names; up to 32 letters, digits, "
-                f"hyphens and single underscores between them are allowed, and {OUR_OWN!r} is taken."
-            )
-    return entries
+class _EntryError(TurnkeeperError):
+    """An entry can't be used. The message has no value of it."""
 
 
-def _server(entry: object, *, file: str, name: str, variables: Mapping[str, str]) -> ForeignServer:
-    place = f"{file}, server {name!r}"
+def _server(entry: object, notes: list[str], variables: Mapping[str, str]) -> ForeignServer:
+    """Return the server of an entry, and add to `notes`. Raises `_EntryError`."""
     if not isinstance(entry, dict):
-        raise SettingsError(f"{place}: must be an object with a command or a url.")
+        raise _EntryError("must be an object with a command or a url")
+    plain, more_notes = plain_entry(entry, ForeignServer.model_fields)
+    notes += more_notes
     try:
-        # A disabled server may refer to variables that this machine does not have.
-        values = entry if entry.get("disabled") is True else _with_variables(entry, variables)
-        return ForeignServer.model_validate(values)
-    except _ReferenceError as error:
-        raise SettingsError(f"{place}: {error.key}: {error}.") from error
+        if plain.get("disabled") is True:
+            # It may refer to variables that this machine does not have, and nothing of it is used.
+            return ForeignServer(command=OUR_OWN, disabled=True)
+        values = split_command(_with_variables(plain, variables))
+        server = ForeignServer.model_validate(values)
     except ValidationError as error:
         # Not `from error`: its text contains the values.
         reason = _reason(error)
-    raise SettingsError(f"{place}: {reason}")
+        suggestion = next((note for note in more_notes if "Did you mean" in note), None)
+    except ValueError:
+        reason, suggestion = "command: has a quote that is not closed", None
+    else:
+        return _with_env_file(server)
+    raise _EntryError(suggestion.replace(", ignored", "") if suggestion else reason)
 
 
-class _ReferenceError(TurnkeeperError):
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(reason)
-        self.key = key
+def _with_env_file(server: ForeignServer) -> ForeignServer:
+    if server.envFile is None:
+        return server
+    try:
+        listed = parse_env_file(Path(server.envFile).read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _EntryError(f"envFile: cannot be read: {type(error).__name__}") from None
+    return server.model_copy(update={"env": {**listed, **server.env}})
 
 
 def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> Any:
     """Return `value` with every text in it expanded; keys stay as they are."""
     if isinstance(value, dict):
         return {
-            name: _with_variables(inner, variables, f"{key}.{_printable(name)}" if key else _printable(name))
+            name: _with_variables(inner, variables, f"{key}.{printable(name)}" if key else printable(name))
             for name, inner in value.items()
         }
     if isinstance(value, list):
@@ -251,34 +305,16 @@ def _with_variables(value: Any, variables: Mapping[str, str], key: str = "") -> 
     try:
         return expanded(value, variables)
     except ValueError as error:
-        raise _ReferenceError(key, str(error)) from error
+        raise _EntryError(f"{key}: {error}") from error
 
 
 def _reason(error: ValidationError) -> str:
     """Return the first problem in words, without any value."""
     problem = error.errors(include_input=False, include_url=False)[0]
-    path = ".".join(_printable(str(part)) for part in problem["loc"] if part != "[key]")
-    if problem["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(path, ForeignServer.model_fields, n=1, cutoff=0.7)
-        suggestion = f". Did you mean {close[0]}?" if close else f" (allowed: {', '.join(ForeignServer.model_fields)})."
-        return f"{path}: unknown key{suggestion}"
-    return f"{path}: {reason_of(problem)}." if path else f"{reason_of(problem)}."
-
-
-def _printable(key: str) -> str:
-    return key if _PRINTABLE_KEY.fullmatch(key) else "…"
+    path = ".".join(printable(str(part)) for part in problem["loc"] if part != "[key]")
+    return f"{path}: {reason_of(problem)}" if path else reason_of(problem)
 
 
 def _json_reason(error: Exception) -> str:
-    # The decoder's message has the position only; ours names the key.
+    # The decoder's message has the position only.
     return str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-
-
-def _check_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. Raises `ValueError` for a duplicate key: `json` would silently use the last one."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {duplicate!r} appears twice in one object")
-    return content

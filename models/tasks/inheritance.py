@@ -47,7 +47,7 @@ class Inheritance:
     def with_older(self, turns: Iterable[ConversationMessage], *, has_older: bool) -> "Inheritance":
         """Add the turns right before those read so far; `has_older`: there are earlier ones."""
         turns = list(turns)
-        older = messages_in(turns, retried=self.retries)
+        older = messages_in(turns, retried=self.retries, with_notes="user" in self.policy.roles)
         messages = [*(message for message in older if message["role"] in self.policy.roles), *self.messages]
         return replace(
             self,
@@ -81,25 +81,27 @@ class Inheritance:
         return [too_many] if self.messages else [too_many, history_warning("all_filtered", nothing, severity="high")]
 
 
-def messages_in(turns: Sequence[ConversationMessage], *, retried: str | None = None) -> list[dict[str, object]]:
+def messages_in(
+    turns: Sequence[ConversationMessage], *, retried: str | None = None, with_notes: bool = True
+) -> list[dict[str, object]]:
     """Return the messages in `turns`, oldest first: of each the user's prompt, with steering ones, and the answer.
 
     In place of a missing answer there is a note (CTX-17). Thinking, tool calls, turns that the vendor refused and those
     whose place a retry took are left out, but for a note of what those had done. `retried`: the id of the turn that the
-    next one retries.
+    next one retries. `with_notes`: notes are about prompts, and take the place of answers where there are none.
     """
     messages = list[dict[str, object]]()
     retried_ids = [*(turn.retries for turn in turns[1:]), retried]
     for turn, retried_id in zip(turns, retried_ids, strict=False):
         if turn.is_error and turn.id == retried_id:
-            note = earlier_try_note(turn)
+            note = earlier_try_note(turn) if with_notes else None
             messages += [_message("assistant", note, turn.agent_timestamp or turn.timestamp)] if note else []
         elif turn.error_type != "refusal":
-            messages += _messages_of(turn)
+            messages += _messages_of(turn, with_notes=with_notes)
     return messages
 
 
-def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, object]]:
+def _messages_of(turn: ConversationMessage, *, with_notes: bool) -> Iterator[dict[str, object]]:
     attachments, texts = list(turn.attachments), list[str]()
     for step in (step for step in turn.steps if isinstance(step, UserStep)):
         together = [*attachments, *step.attachments]
@@ -108,7 +110,9 @@ def _messages_of(turn: ConversationMessage) -> Iterator[dict[str, object]]:
         texts.append(step.content if fits else with_names(step.content, step.attachments))
     text = joined_prompts(turn.user_message, texts)
     yield _message("user", text, turn.user_timestamp, attachments)
-    answer = turn.agent_message if turn.agent_message is not None else ending_note(turn)
+    answer = turn.agent_message
+    if answer is None and with_notes:
+        answer = ending_note(turn)
     if answer is not None:
         yield _message("assistant", answer, turn.agent_timestamp or turn.timestamp)
 

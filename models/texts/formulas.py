@@ -4,6 +4,9 @@ r"""Formulas in TeX, which stay as they are written: Markdown would drop their b
 `math`, delimiters included, for the chat page and the terminal alike (API-5, API-6).
 """
 
+from collections.abc import MutableMapping
+from typing import Any
+
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
@@ -28,7 +31,7 @@ def leave_formulas(parser: MarkdownIt) -> MarkdownIt:
 
 
 def _read_inline(state: StateInline, silent: bool) -> bool:
-    end = _end_of_formula(state.src, state.pos, state.posMax)
+    end = _end_of_formula(state.src, state.pos, state.posMax, env=state.env)
     if end is None:
         return False
     if not silent:
@@ -39,11 +42,19 @@ def _read_inline(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _end_of_formula(text: str, start: int, limit: int) -> int | None:
-    """Return where the formula that begins at `start` ends; `None`: there is none."""
+def _end_of_formula(text: str, start: int, limit: int, *, env: MutableMapping[str, Any]) -> int | None:
+    """Return where the formula that begins at `start` ends; `None`: there is none.
+
+    `env` remembers what no further formula of the text can end with: a search for each would take the square of time.
+    """
+    missing: set[tuple[str, str]] = env.setdefault("missing_formula_ends", set())
     for opening, closing in _INLINE.items():
         if text.startswith(opening, start):
+            if (text, closing) in missing:
+                return None
             end = text.find(closing, start + len(opening), limit)
+            if end < 0 and limit == len(text):
+                missing.add((text, closing))
             return end + len(closing) if end > start + len(opening) else None
     return _end_between_dollars(text, start, limit)
 
@@ -62,6 +73,12 @@ def _end_between_dollars(text: str, start: int, limit: int) -> int | None:
 
 
 def _read_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    # A paragraph in a quote asks whether a formula could end it, with the end of what is around the quote.
+    ends: dict[int, int] = state.env.setdefault("formula_block_ends", {})
+    if not silent:
+        ends[state.level] = end
+    elif start < ends.get(state.level, 0):
+        end = min(end, ends[state.level])
     last = None if state.is_code_block(start) else _last_line(state, start, end)
     if last is None:
         return False
@@ -75,7 +92,10 @@ def _read_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _last_line(state: StateBlock, start: int, end: int) -> int | None:
-    """Return the line that ends the formula that begins on line `start`; `None`: there is none."""
+    """Return the line that ends the formula that begins on line `start`; `None`: there is none.
+
+    The parser's `env` remembers up to which line there is none: a search from each line would take the square of time.
+    """
     first = _line(state, start)
     opening = first[:2]
     closing = _BLOCKS.get(opening)
@@ -83,11 +103,21 @@ def _last_line(state: StateBlock, start: int, end: int) -> int | None:
         return None
     if closing in first[2:]:
         return start if first.index(closing, 2) == len(first) - 2 else None
-    for number in range(start + 1, end):
-        if state.sCount[number] < state.blkIndent and _line(state, number):
-            return None
-        if closing in _line(state, number):
-            return number if _line(state, number).endswith(closing) else None
+    searched: dict[tuple[str, int, int, int], int] = state.env.setdefault("searched_formula_ends", {})
+    block = (closing, state.level, state.blkIndent, end)
+    if start < searched.get(block, 0):
+        return None
+    number = start + 1
+    while number < end:
+        line = _line(state, number)
+        if line and state.sCount[number] < state.blkIndent:
+            break
+        if closing in line:
+            if line.endswith(closing):
+                return number
+            break
+        number += 1
+    searched[block] = number
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from turnkeeper.models.tokens import weighted_chars
 from turnkeeper.models.wire import Compact
 
 MAX_ATTACHMENTS = 20
@@ -117,7 +118,7 @@ def estimated_chars(attachment: Attachment) -> int:
     if isinstance(attachment, ImageAttachment):
         return IMAGE_CHARS
     if isinstance(attachment, CodeAttachment):
-        return min(MAX_SHOWN_CHARS, len(attachment.content) or attachment.bytes or 0)
+        return min(MAX_SHOWN_CHARS, weighted_chars(attachment.content) or attachment.bytes or 0)
     size = attachment.bytes or len(attachment.data) * 3 // 4
     if attachment.media_type in IMAGE_MEDIA_TYPES:
         return IMAGE_CHARS

@@ -4,6 +4,7 @@ A turn is one `ConversationMessage`, the request with its whole response. It is 
 replaced while it runs, and never changed after it has ended. Only the newest turn can still be running.
 """
 
+from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field, computed_field
@@ -23,6 +24,14 @@ SessionStatus = Literal[
 
 FINAL_STATUSES: frozenset[SessionStatus] = frozenset({"ended", "cancelled", "terminated"})
 """Statuses after which a session never changes."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks, wherever a single message is shown; a turn has both sides (SES-1)."""
+
+    USER = "user"
+    AGENT = "agent"
+    SYSTEM = "system"
 
 
 class TurnStop(Frozen):
@@ -185,7 +194,7 @@ class ConversationState(Frozen):
     waiting_until: UtcDatetime | None = None
     """With status `waiting_retry`: when the model is asked again (AGT-9)."""
     waiting_reason: str | None = None
-    """Why it is not asked earlier: a sentence for people that names the vendor."""
+    """Why it is not asked earlier, or is asked again now: a sentence for people that names the vendor."""
     queue_length: int
     archived_count: int
     has_more: bool

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from turnkeeper.models.texts.one_line import one_line
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import Compact, UtcDatetime
 
 IndexStatus = Literal["open", "ended", "cancelled", "terminated"]
@@ -27,6 +28,8 @@ class IndexEntry(Compact):
     """The beginning of the newest prompt, in one line."""
     parent: str | None = None
     """The session that it works for as a task, or `NO_PARENT`; `None`: it is no task."""
+    hand_off: HandOffReport | None = None
+    """What was handed over to a task; `None`: that is unknown."""
 
 
 def preview_of(text: str) -> str:

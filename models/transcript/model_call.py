@@ -1,11 +1,13 @@
 """Requests to models and their responses, in one form for all providers (AGT-2, AGT-3)."""
 
 import json
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, PlainSerializer
 
+from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
@@ -32,6 +34,13 @@ FILE_WRITERS = frozenset({"file_write"})
 """Built-in tools whose difference to the file is shown before they are approved (AGT-8)."""
 
 
+MAX_DESCRIPTION_CHARS = 4_000
+"""Maximum length of a tool's description."""
+
+MAX_TOOLS = 128
+"""OpenAI's maximum number of tools in one request: with more, it rejects every request."""
+
+
 class ToolSpec(Compact):
     """A tool as the model sees it, and the effect of a repeated call.
 
@@ -44,6 +53,8 @@ class ToolSpec(Compact):
     effect: ToolEffect = "at_most_once"
     built_in: bool = False
     server: str = ""
+    own_name: str = ""
+    """Its name at its server, by which policies name it; empty: `name`."""
 
     @property
     def is_quick_read(self) -> bool:
@@ -61,6 +72,22 @@ class ToolSpec(Compact):
         False
         """
         return sha256(json.dumps(json.loads(self.model_dump_json()), sort_keys=True).encode()).hexdigest()
+
+
+def supported_tools(tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+    """Return the tools that OpenAI's APIs are offered, in their order: the built-in ones and the first others.
+
+    >>> taken = supported_tools([*(ToolSpec(name=f"t{n}") for n in range(200)), ToolSpec(name="now", built_in=True)])
+    >>> len(taken), [tool.name for tool in (taken[0], *taken[-2:])]
+    (128, ['t0', 't126', 'now'])
+    """
+    ranked = sorted(range(len(tools)), key=lambda index: (not tools[index].built_in, index))
+    return [tools[index] for index in sorted(ranked[:MAX_TOOLS])]
+
+
+def offered_tools(tools: Sequence[ToolSpec], *, model: str) -> Sequence[ToolSpec]:
+    """Return those of a session's tools that `model`, written as `provider:name`, is offered."""
+    return supported_tools(tools) if model.partition(":")[0] in ("openai", "openai-chat") else tools
 
 
 class ProviderState(Compact):
@@ -205,8 +232,7 @@ class ModelCall(Compact):
     model: str
     digest: str
     message_id: str = ""
-    """The turn's id, with which partial output is tagged (AGT-5). Calls of earlier releases have none, and no
-    output."""
+    """The turn's id, with which partial output is tagged (AGT-5); without one, none is published."""
     silences: int = 0
     """How many of the waits counted by `round` were for the session itself: the vendor was not asked."""
     round: int = 0
@@ -218,8 +244,8 @@ class ModelCall(Compact):
     tokens_left: int | None = None
     """Tokens that the turn may still use; failed attempts that used more end the call (AGT-9). `None`: no limit."""
     cost_left: float | None = None
-    unclear_answers: int = 0
-    """How many answers to this request were unclear in earlier calls (AGT-9)."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of this request occurred in earlier calls, by its digest (AGT-9)."""
     quick_reads: QuickReads | None = None
     """`None`: no tool runs in the call's activity."""
     left_out: list[RefusedPart] = []
@@ -242,23 +268,25 @@ class ModelCallOutcome(Compact):
     wait_seconds: float | None = None
     """How long to wait before the vendor is asked again. A duration, since the clocks of two processes differ."""
     wait_reason: str = ""
-    """Why: a sentence for people that names the vendor; empty in outcomes of earlier releases."""
+    """Why: a sentence for people that names the vendor."""
+    wait_type: ErrorType | None = None
+    """The vendor's failure that the wait is for; `None`: the vendor was not asked."""
     repeat: Literal["context_too_long", "maybe_too_long", "digest_mismatch", "empty_answer"] | None = None
     """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged.
 
     `maybe_too_long`: the vendor refused the largest request so far without blaming a part of it."""
     spent: CompactUsage = None
     """Usage of attempts without a complete answer (AGT-9)."""
-    unclear_answers: int = 0
-    """How many answers to the request were unclear so far: input of the next call (AGT-9)."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of the request occurred so far: input of the next call (AGT-9)."""
 
 
 class Spent(Compact):
     """Usage of attempts without a complete answer: the second detail of heartbeats and failures (AGT-9)."""
 
     usage: CompactUsage = None
-    unclear_answers: int = 0
-    """Answers that were unreadable, or possibly incomplete."""
+    lasting_failures: dict[str, int] = {}
+    """How often each lasting failure of the request occurred, by its digest."""
 
 
 class SummaryCall(Compact):
@@ -295,6 +323,13 @@ class ToolListCall(Compact):
     known: str = ""
 
 
+class ServerText(Compact):
+    """A text of a tool server, or about it."""
+
+    server: str
+    text: str
+
+
 class ToolList(Compact):
     """Output of `list_tools`: the tools, in a stable order. `unread`: servers that could not be reached.
 
@@ -304,6 +339,10 @@ class ToolList(Compact):
     tools: list[ToolSpec] = []
     unread: list[str] = []
     unchanged: bool = False
+    instructions: list[ServerText] = []
+    """What servers say to models about their tools, in a stable order."""
+    absent: list[ServerText] = []
+    """Servers without tools, or with their earlier ones only, and why."""
 
 
 class ToolInvocation(Compact):
@@ -312,7 +351,7 @@ class ToolInvocation(Compact):
     `session_id` does not travel: the activity fills in its own workflow id. `max_chars` and `max_bytes` (as JSON) bound
     the result's content (CTX-14, SES-16); over `inline_bytes` it goes by reference (SES-15). With an `args_blob`,
     `args` is empty and the store has it as JSON. The tool must be the one that the session knows: a `built_in` one, or
-    the `server`'s with this `tool_digest`. Sessions of earlier releases set neither; then any tool of that name runs.
+    the `server`'s with this `tool_digest`.
     `file_sha256` is that of the file whose change was approved, empty if there was none: a call that finds another file
     writes nothing. `None`: no change was shown, so none is checked (AGT-8).
     """
@@ -326,6 +365,8 @@ class ToolInvocation(Compact):
     args: dict[str, JsonValue]
     args_blob: BlobRef | None = None
     file_sha256: str | None = None
+    patience: float | None = None
+    """Seconds to wait for a foreign server's answer, counted from its last report of progress; `None`: no limit."""
     workspace: str = ""
     max_chars: int = 30_000
     max_bytes: int = LARGE_RESULT_BYTES

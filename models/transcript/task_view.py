@@ -14,6 +14,25 @@ TaskStatus = Literal["working", "input_required", "completed", "failed", "cancel
 FINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
 
 
+class HandOffReport(Frozen):
+    """How many messages were given and kept; tokens are those of their texts, estimated (TSK-2, TSK-7).
+
+    Of an inherited conversation, only the latest `max_messages` of the policy's roles count as given; a warning says
+    that there were others.
+    """
+
+    given: int
+    kept: int
+    truncated: int
+    dropped: int
+    estimated_tokens_before: int
+    estimated_tokens_after: int
+    left_out: int = Field(0, exclude_if=lambda count: not count)
+    """Of the dropped ones, how many matter less to the task than `min_relevance`, or than others (CTX-15)."""
+    to_condense: int = Field(0, exclude_if=lambda count: not count)
+    """Of the truncated ones, how many the model condenses when the task starts (CTX-15)."""
+
+
 class CondensedTexts(Frozen):
     """What became of the long texts of a task's history, which the model was to condense (CTX-15)."""
 
@@ -33,6 +52,8 @@ class TaskView(Frozen):
     percent: int | None = None
     message: str | None = None
     findings: dict[str, JsonValue] | None = None
+    context: HandOffReport | None = None
+    """What was handed over of the conversation that led to it; null if that is unknown."""
     condensed: CondensedTexts | None = None
     """Null if no text was to be condensed, or as long as that isn't decided."""
 

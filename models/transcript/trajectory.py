@@ -8,7 +8,11 @@ from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.wire import Compact, Frozen, Items, UtcDatetime
 
 ToolStatus = Literal["ok", "error", "denied", "cancelled", "outcome_unknown"]
-"""How a tool call ended. `outcome_unknown`: it started, may have had its effect, and is not repeated (AGT-7)."""
+"""How a tool call ended.
+
+`outcome_unknown`: it started, may have had its effect, and is not repeated (AGT-7). `cancelled`: it had none, because
+it never started or only reads.
+"""
 
 ApprovalDecision = Literal["approve", "allow_for_session", "reject"]
 """A person's decision on a call; `allow_for_session` also allows all further calls of the tool (AGT-8)."""

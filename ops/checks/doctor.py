@@ -5,7 +5,6 @@ import http
 import importlib.util
 import os
 import platform
-import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from temporalio.service import RPCError
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.model_name import split_model
+from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
+from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.origins import is_ip_address, origin_of
 from turnkeeper.models.settings.settings import (
     VENDORS_MODELS,
@@ -54,14 +55,6 @@ MIN_PYTHON = (3, 11)
 
 TOOL_SERVER_SECONDS = 20.0
 """How long a tool server may take to start and to list its tools."""
-
-MAX_OUTPUT_LINES, MAX_OUTPUT_CHARS = 3, 300
-"""How much of a tool server's last output a finding quotes."""
-
-_LOG_TIME = re.compile(r"^[0-9-]{10} [0-9:,]{12} ")
-
-_REGULAR_END = re.compile(r"\[ended with (0|-\d+)\]$")
-"""The log line of a server that exited with 0 or by our signal."""
 
 OPEN_TO_THIS_MACHINE = (
     "the embedded server has no authentication: every user of this machine who finds its ports can read and change all "
@@ -313,58 +306,38 @@ async def _tool_servers(settings: Settings) -> list[Finding]:
     from turnkeeper.activities.toolbox.configured_servers import foreign_tool_servers
 
     try:
-        servers = list(foreign_tool_servers(settings))
+        config = load_foreign_servers(settings)
     except SettingsError as error:
         return [_broken("tool servers", str(error))]
-    if not servers:
-        return [_good("tool servers", "only the built-in one")]
-    return await asyncio.gather(*(_tool_server(server) for server in servers))
+    file = str(settings.mcp_config or MCP_FILE)
+    findings = [_broken(f"tools of {name}", problem, f"correct {file}") for name, problem in config.problems.items()]
+    if file in config.notes:
+        findings.append(_good(file, "; ".join(config.notes[file])))
+    servers = list(foreign_tool_servers(config, settings))
+    findings += await asyncio.gather(*(_tool_server(server, config.notes.get(server.name, [])) for server in servers))
+    return findings or [_good("tool servers", "only the built-in one")]
 
 
-async def _tool_server(server: "ToolServer") -> Finding:
+async def _tool_server(server: "ToolServer", notes: list[str]) -> Finding:
     from turnkeeper.activities.toolbox.server_connection import ServerConnection
     from turnkeeper.activities.toolbox.stdio_server import StdioServer
     from turnkeeper.activities.toolbox.tool_names import NamedTool
-    from turnkeeper.activities.toolbox.tool_server import UnreachableError
 
     subject = f"tools of {server.name}"
-    target = server.target
-    log = target.log if isinstance(target, StdioServer) else None
-    start = _size(log)
+    log = server.target.log if isinstance(server.target, StdioServer) else None
     connection = ServerConnection(server)
     try:
-        async with asyncio.timeout(TOOL_SERVER_SECONDS):
-            tools = await connection.read_tools()
-        rejected = [tool.name for tool in tools if NamedTool(tool.name, connection, tool).schema_problem]
-        names = ", ".join(rejected)
-        note = f"; vendors reject the schema of {names}, so the model gets it as text" if rejected else ""
-        return _good(subject, f"{counted(len(tools), 'tool')}{note}")
-    except TimeoutError:
-        message = f"no answer within {TOOL_SERVER_SECONDS:.0f} s"
-    except UnreachableError as error:
-        message = str(error).removesuffix(".")
-    except Exception as error:  # noqa: BLE001  # a foreign server can send anything
-        message = f"its list of tools cannot be read ({type(error).__name__})"
+        await connection.refresh(seconds=TOOL_SERVER_SECONDS)
     finally:
         await connection.aclose()
-    fix = f"see {log}" if log else "check that it runs, and its url and headers"
-    return _broken(subject, f"{message}{_last_output(log, start)}", f'{fix}; or set "disabled": true')
-
-
-def _size(log: Path | None) -> int:
-    return log.stat().st_size if log and log.exists() else 0
-
-
-def _last_output(log: Path | None, start: int) -> str:
-    """Return the last lines that a tool server has logged since byte `start`, on one line; empty if there are none."""
-    if log is None or not log.exists():
-        return ""
-    with log.open("rb") as output:
-        output.seek(start if start <= _size(log) else 0)  # smaller: the log was rotated
-        lines = (_LOG_TIME.sub("", line).strip() for line in output.read().decode(errors="replace").splitlines())
-    last_lines = [line for line in lines if line and not _REGULAR_END.match(line)][-MAX_OUTPUT_LINES:]
-    text = "".join(char if char.isprintable() else "?" for char in " / ".join(last_lines))
-    return f". It wrote: {text[-MAX_OUTPUT_CHARS:]}" if text else ""
+    if connection.problem or not connection.is_known:
+        fix = f"see {log}" if log else "check that it runs, and its url and headers"
+        message = connection.problem or f"no answer within {TOOL_SERVER_SECONDS:.0f} s"
+        return _broken(subject, message, f'{fix}; or set "disabled": true')
+    rejected = [tool.name for tool in connection.tools if NamedTool(tool.name, connection, tool).schema_problem]
+    if rejected:
+        notes = [f"vendors reject the schema of {', '.join(rejected)}, so the model gets it as text", *notes]
+    return _good(subject, "; ".join([counted(len(connection.tools), "tool"), *notes]))
 
 
 def _ports(settings: Settings, endpoint: Endpoint) -> Finding:

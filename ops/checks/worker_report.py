@@ -8,7 +8,7 @@ costs neither a connection nor the memory of the SDK.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,8 @@ class WorkerReport(Frozen):
     identity: str
     reported_at: float
     """On the clock of `time.monotonic`, which all processes of a machine share and nobody sets."""
+    tool_problems: dict[str, str] = {}
+    """Why tool servers have no tools now, by server: for the operator, since a server's last words are part of it."""
 
     @staticmethod
     def file(state_dir: Path) -> Path:
@@ -48,11 +50,21 @@ class WorkerReport(Frozen):
         write_private(new := file.with_suffix(".new"), self.model_dump_json())
         new.replace(file)
 
+    @classmethod
+    def read(cls, state_dir: Path) -> "WorkerReport | None":
+        """Return the last report; `None` if there is none."""
+        try:
+            return cls.model_validate_json(cls.file(state_dir).read_text())
+        except (OSError, ValidationError):
+            return None
+
 
 @asynccontextmanager
-async def reporting(worker: "Worker", settings: Settings) -> AsyncIterator[None]:
-    """Let a worker report while the block runs that it polls, as long as it does."""
-    task = asyncio.create_task(_report(worker, settings))
+async def reporting(
+    worker: "Worker", settings: Settings, *, tool_problems: Callable[[], dict[str, str]] = dict
+) -> AsyncIterator[None]:
+    """Let a worker report while the block runs that it polls, as long as it does, and which tool servers fail."""
+    task = asyncio.create_task(_report(worker, settings, tool_problems))
     try:
         yield
     finally:
@@ -60,7 +72,7 @@ async def reporting(worker: "Worker", settings: Settings) -> AsyncIterator[None]
         WorkerReport.file(settings.state_dir).unlink(missing_ok=True)
 
 
-async def _report(worker: "Worker", settings: Settings) -> None:
+async def _report(worker: "Worker", settings: Settings, tool_problems: Callable[[], dict[str, str]]) -> None:
     # Imported here: the health check must not load the SDK.
     from temporalio.service import RPCError
 
@@ -70,7 +82,8 @@ async def _report(worker: "Worker", settings: Settings) -> None:
     while True:
         try:
             if identity in await polling_workers(worker.client, settings.task_queue):
-                WorkerReport(identity=identity, reported_at=time.monotonic()).write(settings.state_dir)
+                report = WorkerReport(identity=identity, reported_at=time.monotonic(), tool_problems=tool_problems())
+                report.write(settings.state_dir)
             is_failing = False
         except (RPCError, OSError) as error:
             if not is_failing:  # once an outage
@@ -81,11 +94,9 @@ async def _report(worker: "Worker", settings: Settings) -> None:
 
 def find_trouble(settings: Settings) -> str | None:
     """Return why the state folder's worker is not healthy; `None` if it is."""
-    file = WorkerReport.file(settings.state_dir)
-    try:
-        report = WorkerReport.model_validate_json(file.read_text())
-    except (OSError, ValidationError):
-        return f"No worker has reported to {file} that it polls."
+    report = WorkerReport.read(settings.state_dir)
+    if report is None:
+        return f"No worker has reported to {WorkerReport.file(settings.state_dir)} that it polls."
     age = time.monotonic() - report.reported_at
     if age < 0:
         return f"Worker {report.identity} reported last before this machine was started."

@@ -23,6 +23,7 @@ from turnkeeper.activities.running_activity import RunningActivity
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
+from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
 from turnkeeper.ops.local.environments import gateway_environment
@@ -37,6 +38,9 @@ from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, we
 Print = Callable[[str], None]
 
 Outcome = TypeVar("Outcome")
+
+TOOL_PROBLEM_SECONDS = 1.0
+"""How often the worker's report of its tool servers is read."""
 
 READY_SECONDS = 30.0
 """After this the links are printed, ready or not."""
@@ -118,7 +122,7 @@ async def run_stack(settings: Settings, print_line: Print) -> None:
         if settings.auth.keys:
             await _print_missing_key(settings, print_line)
         print_line(_links(settings, gateway, temporal))
-        await asyncio.Event().wait()
+        await _print_tool_problems(settings, print_line)
 
 
 def run_until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None:
@@ -261,6 +265,21 @@ async def _is_ready(gateway: Gateway) -> bool:
     return False
 
 
+async def _print_tool_problems(settings: Settings, print_line: Print) -> None:
+    """Print why tool servers have no tools, when the worker reports it, and that they have them again. Never ends."""
+    printed: dict[str, str] = {}
+    while True:
+        report = WorkerReport.read(settings.state_dir)
+        problems = printed if report is None else report.tool_problems
+        for name, problem in problems.items():
+            if printed.get(name) != problem:
+                print_line(f"  Tools       {name}: {problem}. Sessions run without its tools.")
+        for name in printed.keys() - problems.keys():
+            print_line(f"  Tools       {name}: available again.")
+        printed = problems
+        await asyncio.sleep(TOOL_PROBLEM_SECONDS)
+
+
 async def _print_missing_key(settings: Settings, print_line: Print) -> None:
     # Imported only here: SQLAlchemy would be a quarter of this process's memory and of its start.
     from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
@@ -273,8 +292,7 @@ async def _print_missing_key(settings: Settings, print_line: Print) -> None:
 
 
 def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
-    if web_ui_origin(settings) is not None:
-        temporal = f"{gateway.url}{WEB_UI_PATH}"
+    web_ui = [f"  Web UI      {gateway.url}{WEB_UI_PATH}"] if web_ui_origin(settings) is not None else []
     return "\n".join(
         [
             "",
@@ -282,6 +300,7 @@ def _links(settings: Settings, gateway: Gateway, temporal: str) -> str:
             f"  Terminal    {command_line('chat')}",
             f"  API docs    {gateway.url}/docs",
             f"  Temporal    {temporal}",
+            *web_ui,
             f"  Workspace   {settings.workspace_root.resolve()}   (change it with TURNKEEPER_WORKSPACE_ROOT)",
             f"  State       {settings.state_dir.resolve()}",
             f"  Logs        {(settings.state_dir / 'logs').resolve()}",
@@ -303,9 +322,12 @@ async def _until_signalled(work: Coroutine[Any, Any, Outcome]) -> Outcome | None
             is_stopping = True
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP for us
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+    # SIGINT stops us even if it is ignored, as it is for what a script starts with `&`; SIGHUP does not under `nohup`.
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await task
     except asyncio.CancelledError:

@@ -130,6 +130,8 @@ SESSIONS = Table(
     Column("cost", Float),
     Column("preview", Text),
     Column("parent", String(MAX_ID_CHARS)),
+    # Of a task: `HandOffReport` as JSON.
+    Column("hand_off", Text),
     # Microseconds since 1970.
     Column("started_at", BigInteger, nullable=False),
     Column("last_activity_at", BigInteger, nullable=False),

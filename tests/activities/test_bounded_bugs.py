@@ -25,8 +25,8 @@ class Broken:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def spending(self, model: str, *, unclear_answers: int = 0) -> Spending:
-        return Spending(ListPrices(), model=model, unclear_answers=unclear_answers)
+    def spending(self, model: str, *, lasting_failures: dict[str, int]) -> Spending:
+        return Spending(ListPrices(), model=model, lasting_failures=lasting_failures)
 
     async def request_of(self, number: int, *, digest: str) -> Any:
         raise self._error

@@ -6,7 +6,14 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
-from turnkeeper.activities.failures import MAX_WAIT, MAX_WAITS, describe_failure, judge
+from turnkeeper.activities.failures import (
+    MAX_FAILURES,
+    MAX_SAME_FAILURES,
+    MAX_WAIT,
+    describe_failure,
+    judge,
+    raise_if_retried_soon,
+)
 from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
 from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE
@@ -15,85 +22,79 @@ from turnkeeper.workflows.activity_options import MODEL_RETRIES
 
 
 @pytest.mark.parametrize("error_type", sorted(RETRYABLE))
-def test_agt_9_a_passing_failure_is_retried_by_temporal_with_growing_delays(error_type: str) -> None:
-    delays = []
-    for attempt in range(1, 5):
-        with pytest.raises(ApplicationError) as raised:
-            judge(ModelError(error_type, "later"), attempt=attempt, vendor_waits=0)
-        assert not raised.value.non_retryable
-        assert raised.value.type == error_type
-        delays.append(raised.value.next_retry_delay)
-    assert delays == [timedelta(seconds=seconds) for seconds in (0.5, 1, 2, 4)]
+def test_agt_9_a_failure_that_passes_is_waited_out_with_growing_delays(error_type: str) -> None:
+    error = ModelError(error_type, "later")
+    waits = [judge(error, failures=failures) for failures in range(MAX_FAILURES)]
+    seconds = [wait.wait_seconds or 0 for wait in waits]
+    assert seconds[:3] == [0.5, 0.75, 1.125]
+    assert seconds == sorted(seconds)
+    assert 48 * 60 < sum(seconds) < 60 * 60, "patience for an outage of the usual kind"
+    assert sum(seconds[:10]) < 60, "a recovery within the first minute is noticed soon"
+    assert seconds[-1] == MAX_WAIT
+    assert {(wait.wait_type, bool(wait.wait_reason)) for wait in waits} == {(error_type, True)}
+    with pytest.raises(ApplicationError) as raised:
+        judge(error, failures=MAX_FAILURES)
+    assert (raised.value.non_retryable, raised.value.message) == (True, "later")
 
 
 @pytest.mark.parametrize("error_type", ["auth", "not_found", "bad_request", "quota", "refusal", "too_large"])
 def test_agt_9_a_lasting_failure_is_not_retried(error_type: str) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "never", retry_after=1), attempt=1, vendor_waits=0)
+        judge(ModelError(error_type, "never", retry_after=1), failures=0)
     assert raised.value.non_retryable
 
 
-def test_agt_9_a_storm_is_waited_out_by_the_workflow_longer_each_time() -> None:
-    error = ModelError("overloaded", "busy")
-    waits = [judge(error, attempt=5, vendor_waits=vendor_waits).wait_seconds or 0 for vendor_waits in range(MAX_WAITS)]
-    assert waits == sorted(waits)
-    assert (waits[0], waits[-1]) == (8, MAX_WAIT)
-    with pytest.raises(ApplicationError) as raised:
-        judge(error, attempt=5, vendor_waits=MAX_WAITS)
-    assert raised.value.non_retryable
-
-
-@pytest.mark.parametrize(("retry_after", "wait"), [(5.1, 5.1), (30, 30), (86_400, MAX_WAIT)])
-def test_agt_9_a_long_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
-    judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), attempt=1, vendor_waits=0)
+@pytest.mark.parametrize(("retry_after", "wait"), [(0, 0), (2, 2), (5.1, 5.1), (30, 30), (86_400, MAX_WAIT)])
+def test_agt_9_a_retry_after_is_waited_out_by_the_workflow_capped(retry_after: float, wait: float) -> None:
+    judged = judge(ModelError("rate_limited", "later", retry_after=retry_after), failures=0)
     reason = "The model's provider is limiting requests: later."
-    assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason)
+    assert judged == ModelCallOutcome(wait_seconds=wait, wait_reason=reason, wait_type="rate_limited")
 
 
-def test_agt_9_a_short_retry_after_is_temporals() -> None:
-    with pytest.raises(ApplicationError) as raised:
-        judge(ModelError("rate_limited", "later", retry_after=2), attempt=4, vendor_waits=0)
-    assert raised.value.next_retry_delay == timedelta(seconds=2)
-
-
-@pytest.mark.parametrize("retry_after", [0, 2, 5, 30])
-def test_agt_9_a_storm_is_waited_out_by_the_workflow_whatever_short_time_the_vendor_names(retry_after: float) -> None:
+@pytest.mark.parametrize("retry_after", [0, 3, 5, 30])
+def test_agt_9_an_outage_is_waited_out_whatever_short_time_the_vendor_names(retry_after: float) -> None:
     error = ModelError("rate_limited", "later", retry_after=retry_after)
-    waits = [judge(error, attempt=5, vendor_waits=vendor_waits).wait_seconds for vendor_waits in range(3)]
-    assert waits == [max(8, retry_after), max(16, retry_after), max(32, retry_after)]
+    waits = [judge(error, failures=failures).wait_seconds for failures in (3, 4, 9)]
+    assert waits == [retry_after, max(2.53125, retry_after), pytest.approx(max(19.22, retry_after), abs=0.01)]
 
 
-def test_agt_9_temporals_attempts_last_until_the_workflow_takes_over() -> None:
+def test_agt_9_temporal_retries_a_model_call_as_long_as_the_turn_has_time() -> None:
     assert MODEL_RETRIES.maximum_attempts == 0  # a worker's death doesn't count as an attempt (OPS-10)
 
 
 @pytest.mark.parametrize("error_type", ["auth", "quota"])
 def test_agt_9_a_wrong_key_and_an_empty_account_are_not_retried_whatever_the_vendor_says(error_type: str) -> None:
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "never", should_retry=True, retry_after=1), attempt=1, vendor_waits=0)
+        judge(ModelError(error_type, "never", should_retry=True, retry_after=1), failures=0)
     assert raised.value.non_retryable
 
 
-@pytest.mark.parametrize("attempt", [1, 3, 4])
-@pytest.mark.parametrize("unclear", [1, 2, 3, 4])
-def test_agt_9_an_unclear_answer_is_final_after_so_many_of_its_kind_whatever_else_has_failed(
-    attempt: int, unclear: int
-) -> None:
+@pytest.mark.parametrize("failures", [0, 2, 3, 9])
+@pytest.mark.parametrize("same", [1, 2, 3, 4])
+def test_agt_9_the_same_failure_three_times_is_final_whatever_else_failed(failures: int, same: int) -> None:
+    error = ModelError("provider_error", "Acme says “odd”", lasting="odd")
+    if same < MAX_SAME_FAILURES:
+        assert judge(error, failures=failures, same=same).wait_type == "provider_error"
+        return
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError("provider_error", "odd", max_attempts=3), attempt=attempt, vendor_waits=0, unclear=unclear)
-    assert raised.value.non_retryable is (unclear >= 3)
+        judge(error, failures=failures, same=same)
+    assert (raised.value.non_retryable, raised.value.message) == (True, f"Acme says “odd”, {same} times")
 
 
 @pytest.mark.parametrize(("word", "error_type", "retried"), [(True, "bad_request", True), (False, "overloaded", False)])
 def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: str, retried: bool) -> None:
+    error = ModelError(error_type, "?", should_retry=word)
+    if retried:
+        assert judge(error, failures=0).wait_seconds == 0.5
+        return
     with pytest.raises(ApplicationError) as raised:
-        judge(ModelError(error_type, "?", should_retry=word), attempt=1, vendor_waits=0)
-    assert raised.value.non_retryable is not retried
+        judge(error, failures=0)
+    assert raised.value.non_retryable
 
 
 def test_agt_9_a_request_that_is_too_long_is_returned_as_a_value() -> None:
     error = ModelError("context_too_long", "?")
-    assert judge(error, attempt=1, vendor_waits=0) == ModelCallOutcome(repeat="context_too_long")
+    assert judge(error, failures=0) == ModelCallOutcome(repeat="context_too_long")
 
 
 @pytest.mark.parametrize(
@@ -112,11 +113,32 @@ def test_agt_9_only_the_largest_request_is_tried_as_too_long(
     error = ModelError("bad_request", "?", refusal=VendorRefusal(status, "?"))
     error.is_unexplained = is_unexplained
     if repeat:
-        outcome = judge(error, attempt=1, vendor_waits=0, may_be_too_long=is_largest)
+        outcome = judge(error, failures=0, may_be_too_long=is_largest)
         assert outcome == ModelCallOutcome(repeat=repeat)
     else:
         with pytest.raises(ApplicationError):
-            judge(error, attempt=1, vendor_waits=0, may_be_too_long=is_largest)
+            judge(error, failures=0, may_be_too_long=is_largest)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "same", "delay"),
+    [
+        (ModelError("overloaded", "busy"), 1, 0, 0.5),
+        (ModelError("overloaded", "busy"), 2, 0, 0.75),
+        (ModelError("overloaded", "busy", retry_after=60), 1, 0, None),
+        (ModelError("provider_error", "odd", lasting="odd"), 2, 2, 0.75),
+        (ModelError("provider_error", "odd", lasting="odd"), 3, 3, None),
+        (ModelError("auth", "no key"), 1, 0, None),
+        (ModelError("context_too_long", "?"), 1, 0, None),
+    ],
+)
+def test_ctx_5_a_summary_is_retried_only_soon(error: ModelError, attempt: int, same: int, delay: float | None) -> None:
+    raised = None
+    try:
+        raise_if_retried_soon(error, attempt=attempt, same=same)
+    except ApplicationError as failure:
+        raised = failure.next_retry_delay
+    assert raised == (None if delay is None else timedelta(seconds=delay))
 
 
 def failed(cause: BaseException) -> ActivityError:
@@ -152,8 +174,3 @@ def test_ses_1_a_bug_in_an_activity_shows_no_internals() -> None:
     error_type, sentence = describe_failure(failed(ApplicationError("KeyError: 'sk-secret'", type="KeyError")))
     assert error_type == "internal"
     assert "secret" not in sentence
-
-
-def test_ops_10_workers_that_died_make_a_vendor_s_failure_no_longer_wait() -> None:
-    error = ModelError("overloaded", "busy")
-    assert judge(error, attempt=500, vendor_waits=0) == judge(error, attempt=8, vendor_waits=0)

@@ -5,7 +5,6 @@ import dataclasses
 from datetime import timedelta
 from typing import Any, cast
 
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from tests.vendors.server import VendorWire
@@ -36,6 +35,8 @@ REQUEST = ModelRequest(
     messages=[ModelMessage(role="user", content=PROMPT)],
 )
 MAX_ATTEMPTS = 20
+MAX_WAIT = 5.0
+"""Seconds of a wait that is skipped; a longer one is an outcome."""
 
 
 class ModelAttempts:
@@ -55,21 +56,13 @@ class ModelAttempts:
         )
 
     async def outcome(self) -> ModelCallOutcome:
-        """Return what the workflow gets, from as many attempts as it takes. Raises what ends its turn."""
-        details: tuple[Any, ...] = ()
-
-        def note(*newest: Any) -> None:
-            nonlocal details
-            details = newest
-
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            environment = self.environment(attempt, details=details)
-            environment.on_heartbeat = note
-            try:
-                return await self.attempt(environment)
-            except ApplicationError as failure:
-                if failure.non_retryable:
-                    raise
+        """Return the outcome after as many short waits as it takes, as the workflow does. Raises what ends its turn."""
+        call = self._call
+        for waits in range(1, MAX_ATTEMPTS + 1):
+            outcome = await self.attempt(call=call)
+            if outcome.wait_seconds is None or outcome.wait_seconds > MAX_WAIT:
+                return outcome
+            call = call.model_copy(update={"round": waits, "lasting_failures": outcome.lasting_failures})
         raise AssertionError(f"{MAX_ATTEMPTS} attempts")
 
     def environment(
@@ -86,9 +79,11 @@ class ModelAttempts:
         )
         return environment
 
-    async def attempt(self, environment: ActivityEnvironment | None = None) -> ModelCallOutcome:
+    async def attempt(
+        self, environment: ActivityEnvironment | None = None, *, call: ModelCall | None = None
+    ) -> ModelCallOutcome:
         """Make one attempt. Raises what Temporal gets, to be retried or not."""
         environment = environment or self.environment()
         REQUESTS.put(CacheKey(environment.info.workflow_run_id or "", 1, self._call.digest), REQUEST, size=0)
         async with asyncio.timeout(BOUND):
-            return await environment.run(self._activities.call_model, self._call)
+            return await environment.run(self._activities.call_model, call or self._call)

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.harness import BOUND, Environment, environment, wait_in_workflow_beyond
+from tests.harness import BOUND, Environment, environment
 from turnkeeper.activities.call_model import SILENCE_SECONDS
 from turnkeeper.activities.model_request.local_context_cache import REQUESTS
 from turnkeeper.activities.providers.protocol import ModelError
@@ -73,8 +73,7 @@ async def test_ops_10_a_full_query_buffer_is_waited_out_and_ends_no_turn(env: En
 async def test_agt_9_the_session_s_silence_does_not_count_as_a_failure_of_the_vendor(
     env: Environment, buffer: FullBuffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.failures.MAX_WAITS", 1)
-    wait_in_workflow_beyond(monkeypatch, SILENCE_SECONDS)
+    monkeypatch.setattr("turnkeeper.activities.failures.MAX_FAILURES", 1)
     env.vendor.script = [ModelError("overloaded", "busy", retry_after=SILENCE_SECONDS + 0.2)]
     session = await env.start(SessionInput.model_validate({"limits": {"model_timeout": 1}}))
     await session.prompt("hello")

@@ -14,7 +14,7 @@ SUMMARY = "They counted from one to four."
 SCRIPT = [{"text": f"Answer {number}."} for number in range(1, 7)] + [{"text": SUMMARY}, {"text": "Answer 7."}]
 """The seventh request to the model is for a summary."""
 
-WINDOW = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 9, "summarize_on_trim": True}
+WINDOW = {"max_messages": 12, "preserve_last_n": 1, "evict_block": 9, "summarize_on_trim": True}
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -48,6 +49,25 @@ def endless(beginning: bytes, status: int) -> Callable[..., list[Reply]]:
 
 
 TOO_LONG = b'{"error": {"message": "prompt is too long: '
+
+JINJA = "Jinja Exception: Conversation roles must alternate"
+
+
+def without_last_line(whole: Reply) -> Reply:
+    """Return the reply without the end of its last event, and without `[DONE]`."""
+    last = whole.chunks[-1].removesuffix(b"data: [DONE]\n\n").rstrip(b"\n")
+    return Reply.stream([*whole.chunks[:-1], last])
+
+
+def cut_in_last_event(whole: Reply) -> Reply:
+    """Return a reply that ends cleanly within its only event."""
+    return Reply.stream([whole.chunks[0][:-10]])
+
+
+def repeated(name: str, make: Callable[[VendorWire, Reply], Reply], *, end: str = "provider_error") -> Trouble:
+    """A failure that is the same each time."""
+    return Trouble(f"{name}, three times", lambda wire, whole: [make(wire, whole)] * 3, 3, end)
+
 
 TROUBLES = [
     passing("a rate limit with retry-after in milliseconds", "rate_limited", AT_ONCE),
@@ -91,6 +111,14 @@ TROUBLES = [
     broken("bytes that are no UTF-8", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: \xff\n\n"])),
     Trouble("a line without end", endless(b"data: ", 200), 1, "too_large"),
     Trouble("an error without end", endless(TOO_LONG, 400), 1, "context_too_long"),
+    repeated("an error in words of its own", lambda wire, whole: Reply.error(500, {"error": {"message": JINJA}})),
+    repeated("JSON lines that are no events", lambda wire, whole: Reply.stream([b'{"id": "a"}\n', b'{"id": "b"}\n'])),
+    repeated("a JSON line with an error", lambda wire, whole: Reply.stream([b'{"error": "Failed to parse input"}\n'])),
+    repeated("a clean end in the middle", lambda wire, whole: whole.ending_after(MIDDLE), end="connection"),
+    repeated("an event that is no JSON", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b'data: {"a\n\n'])),
+    repeated("an event that is no object", lambda wire, whole: Reply.stream([*whole.chunks[:MIDDLE], b"data: 1\n\n"])),
+    Trouble("a last event without its blank line", lambda wire, whole: [without_last_line(whole)], 1),
+    Trouble("a last event that is cut", lambda wire, whole: [cut_in_last_event(whole)], 2),
     Trouble("slow bytes", lambda wire, whole: [whole.slowly(piece=5)], requests=1),
 ]  # fmt: skip
 
@@ -143,6 +171,13 @@ NEVER = [
     ("openai-chat", half("sensitive", 1, "refusal")),
     ("openai-chat", half("model_length", 1, "max_tokens")),
 ]
+TWISTED = [
+    ("anthropic", b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}\n\n'),
+    ("anthropic", b'data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"}}\n\n'),
+    ("openai-chat", b'data: {"choices": [{"delta": {"tool_calls": [7]}}]}\n\n'),
+    ("openai-chat", b'data: {"choices": [{"delta": "a"}]}\n\n'),
+]
+"""Events that no reader expects."""
 HALF_ANSWERS = [("openai-chat", half(reason, 2)) for reason in ("network_error", "repetition", "of next year")]
 
 
@@ -217,6 +252,42 @@ async def test_agt_9_what_will_be_the_same_the_next_time_is_not_asked_for_again(
     await check(shared[api, False], trouble, CALL)
 
 
+@pytest.mark.parametrize(("api", "event"), TWISTED)
+async def test_agt_9_an_answer_that_is_unreadable_in_the_same_way_ends_after_three(
+    shared: SharedAttempts, api: str, event: bytes
+) -> None:
+    twisted = repeated("a twisted event", lambda wire, whole: Reply.stream([whole.chunks[0], event]))
+    await check(shared[api, False], twisted, ANSWER)
+
+
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_byte_that_is_not_utf_8_is_replaced(shared: SharedAttempts, api: str) -> None:
+    attempts = shared[api, False]
+    attempts.wire.server.requests.clear()
+    whole = attempts.wire.reply(Answer(text="Größe and more words"))
+    odd = Reply.stream([chunk.replace(b"\\u00f6", b"\xf6") for chunk in whole.chunks])
+    assert odd != whole
+    attempts.wire.script(odd)
+    response = (await attempts.outcome()).response
+    assert response
+    assert (response.text, len(attempts.wire.requests)) == ("Gr\ufffd\u00dfe and more words", 1)
+
+
+async def test_agt_9_same_failures_are_counted_beyond_the_death_of_a_worker(shared: SharedAttempts) -> None:
+    attempts = shared["openai-chat", False]
+    attempts.wire.script(*[Reply.error(500, {"error": {"message": JINJA}})] * 3)
+    details: tuple[Any, ...] = ()
+    for number in range(1, 3):
+        environment = attempts.environment(number, details=details)
+        reports: list[tuple[Any, ...]] = []
+        environment.on_heartbeat = lambda *report: reports.append(report)  # noqa: B023  # used before the next
+        assert (await attempts.attempt(environment)).wait_type == "provider_error"
+        details = reports[-1]  # all that is left, since the worker dies before Temporal has the outcome
+    failure = await failure_of(attempts.attempt(attempts.environment(3, details=details)))
+    assert failure.non_retryable
+    assert f"says “{JINJA}” (HTTP 500), 3 times" in failure.message
+
+
 @pytest.mark.parametrize(("api", "trouble"), HALF_ANSWERS, ids=str)
 async def test_agt_9_half_an_answer_is_asked_for_again_and_not_taken_for_one(
     shared: SharedAttempts, api: str, trouble: Trouble
@@ -278,8 +349,8 @@ async def test_agt_10_an_empty_answer_is_counted_whatever_the_api(attempts: Mode
 async def test_agt_9_a_vendor_that_can_not_be_reached_is_asked_until_it_can(attempts: ModelAttempts) -> None:
     attempts.wire.script(ANSWER)
     async with attempts.wire.server.refusing():
-        failure = await failure_of(attempts.attempt())
-    assert (failure.type, failure.non_retryable) == ("connection", False)
+        outcome = await attempts.attempt()
+    assert (outcome.wait_type, outcome.wait_seconds) == ("connection", 0.5)
     assert (await end_of(attempts.outcome()))[0] == "answer"
     assert len(attempts.wire.requests) == 1
 

@@ -563,6 +563,9 @@ async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_al
     assert chat.status == "error"
     past = await http.get(f"/api/chat/{chat.id}/messages")
     assert past.status_code == 200
+    texts = [approval["descriptor"].pop("text") for approval in approvals_of(chat.messages)]
+    assert [text.splitlines()[-1] for text in texts] == ['  to: "me"', '  to: "you"']
+    assert [approval["descriptor"].pop("isWhole") for approval in approvals_of(chat.messages)] == [True, True]
     for past_message, seen_message in zip(past.json(), chat.messages, strict=True):
         assert plain(past_message) == plain(seen_message)
     reloaded = await driver.open(url, id=chat.id, messages=past.json())
@@ -571,6 +574,11 @@ async def test_api_1_past_messages_are_what_a_client_holds_that_has_seen_them_al
     older = await http.get(f"/api/chat/{chat.id}/messages", params={"before": "m2", "limit": 5})
     assert [message["id"] for message in older.json()] == ["m1", "m1:answer"]
     assert (await http.get("/api/chat/never-was/messages")).status_code == 404
+
+
+def approvals_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The approvals of all calls that people have decided on."""
+    return [part["approval"] for message in messages for part in message["parts"] if "approval" in part]
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:

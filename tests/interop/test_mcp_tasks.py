@@ -60,7 +60,7 @@ async def by_the_extensions_own_package(url: str, kill: Kill) -> dict[str, Any]:
         assert (called["event"], called["kind"]) == ("called", "task")
         asked_for = await event_of(process)
         assert (asked_for["event"], asked_for["request"]["kind"]) == ("input", "elicitation"), asked_for
-        assert "Run pay" in asked_for["request"]["params"]["message"]
+        assert "Tool: pay\n" in asked_for["request"]["params"]["message"]
         await kill()
         assert process.stdin is not None
         process.stdin.write(json.dumps(APPROVED).encode() + b"\n")
@@ -112,10 +112,11 @@ async def test_tsk_6_a_task_outlives_gateway_and_worker_and_its_client_reads_the
             await gateway.end()
             await gateway.start()
 
-        completing = asyncio.create_task(complete_task(str(gateway.http.base_url).rstrip("/"), kill))
-        await worker.exit_code()
-        async with next_worker(temporal, settings):
-            result = await completing
+        async with asyncio.TaskGroup() as group:
+            completing = group.create_task(complete_task(str(gateway.http.base_url).rstrip("/"), kill))
+            await worker.exit_code()
+            async with next_worker(temporal, settings):
+                result = await completing
     assert result["isError"] is False
     assert result["structuredContent"]["result"]["answer"] == "Paid."
     assert (tmp_path / "ledger").read_text().count("\n") == 1

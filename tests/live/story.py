@@ -6,12 +6,13 @@ from uuid import uuid4
 from temporalio.client import Client
 
 from tests.harness import environment
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.worker import build_providers, build_toolbox
+from turnkeeper.worker import build_providers
 
 PATIENCE = 240.0
 """Seconds that a turn may take: a real model thinks for a while."""

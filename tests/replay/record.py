@@ -6,9 +6,11 @@ renamed activity pass.
 """
 
 import asyncio
+import atexit
 import gzip
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from temporalio.testing import WorkflowEnvironment
@@ -45,6 +47,15 @@ async def save(name: str, session: DrivenSession) -> None:
         text = history.to_json().replace(str(ROOT), "/turnkeeper")
         # Without the time, so that the same history is the same file.
         (HISTORIES / f"{name}{suffix}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def unpacked_histories() -> Path:
+    """Return a folder with all recorded histories, as people export them; it is removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="histories-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for path in HISTORIES.glob("*.json.gz"):
+        (folder / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    return folder
 
 
 if __name__ == "__main__":

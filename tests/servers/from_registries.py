@@ -15,6 +15,9 @@ BESIDE_TIME = ["tzdata==2026.6", "tzlocal==5.4.5"]
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
 """The reference server of all that MCP has, in TypeScript: another SDK, an older protocol, stdio and HTTP."""
 
+FILES = "@modelcontextprotocol/server-filesystem@2026.8.31"
+"""The reference server of files, in TypeScript. Most of its tools have an `outputSchema`."""
+
 FETCH_SECONDS = 120
 
 
@@ -30,13 +33,22 @@ def time_server(cache: pytest.Cache) -> dict[str, object]:
 
 def everything_server(cache: pytest.Cache) -> list[str]:
     """Return the command of the server of everything, to which a transport is added."""
+    return _from_npm(cache, EVERYTHING)
+
+
+def file_server(cache: pytest.Cache) -> list[str]:
+    """Return the command of the server of files, to which folders are added."""
+    return _from_npm(cache, FILES)
+
+
+def _from_npm(cache: pytest.Cache, package: str) -> list[str]:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node and npm are not installed: the server of another SDK cannot be run")
-    folder = cache.mkdir("server-everything-2026.8.31")
-    program = folder / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+    folder = cache.mkdir(f"{package.rpartition('/')[2].replace('@', '-')}")
+    program = folder / "node_modules" / package.rpartition("@")[0] / "dist" / "index.js"
     if not program.exists():
-        _fetch([npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), EVERYTHING], EVERYTHING)
+        _fetch([npm, "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder), package], package)
     return [node, str(program)]
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 FLAGS = set(sys.argv[1:])
@@ -15,14 +16,26 @@ ANY = {"type": "object"}
 
 RUBBISH = {
     "no JSON": b'{"jsonrpc": "2.0", "id": %d, "result": [',
-    "no message": b'{"jsonrpc": "2.0", "id": %d, "result": 5}',
-    "wrong shape": b'{"jsonrpc": "2.0", "id": %d, "result": {"content": "text"}}',
-    "no content": b'{"jsonrpc": "2.0", "id": %d, "result": {}}',
     "deep": b'{"jsonrpc": "2.0", "id": %d, "result": ' + b'{"a":' * 5_000 + b"1" + b"}" * 5_000 + b"}",
     "too long": b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [{"type": "text", "text": "'
     + b"x" * 12_000_000
     + b'"}]}}',
 }
+ODD_TOOLS = [
+    {"name": "wrong_output", "inputSchema": ANY, "outputSchema": {"type": "nonsense"}},
+    {"name": "untyped_output", "inputSchema": ANY, "outputSchema": {"properties": {}}},
+    {"name": "no_input"},
+    {"name": "null_input", "inputSchema": None},
+    {"name": "untyped_input", "inputSchema": {"properties": {"a": {"type": "string"}}}},
+    {"name": "one_of", "inputSchema": {"oneOf": [{"properties": {"a": {}}}, {"required": ["b"]}]}},
+    {"name": "several_types", "inputSchema": {"type": ["object", "null"]}},
+    {"name": "number_as_title", "title": 5, "inputSchema": ANY},
+    {"name": "text_as_annotations", "annotations": "none", "inputSchema": ANY},
+]
+"""Tools of which the SDK refuses a field, or an answer."""
+
+WITH_META = ("die_first", "work")
+
 TEXTS = {
     "no UTF-8": b"a\xff\xfeb",
     "NUL": b"a\\u0000b",
@@ -39,6 +52,9 @@ def tools() -> list[object]:
     named = [{"name": name, "inputSchema": ANY} for name in sorted(TOOLS)]
     text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     named[[tool["name"] for tool in named].index("echo")]["inputSchema"] = text
+    if "strict output" in FLAGS:
+        strict = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        named = [{**tool, "outputSchema": strict} for tool in named]
     if "repeatable" in FLAGS:
         named = [{**tool, "annotations": {"idempotentHint": True}} for tool in named]
     if "many" in FLAGS:
@@ -54,6 +70,8 @@ def tools() -> list[object]:
         for _ in range(levels):
             deep = {"type": "object", "properties": {"a": deep}}
         named += [{"name": "deep", "inputSchema": deep}]
+    if "odd tools" in FLAGS:
+        named += ODD_TOOLS
     if "refused schema" in FLAGS:
         named += [{"name": "refused", "inputSchema": {**ANY, "properties": {"a b": {"type": "any", "required": True}}}}]
     return named
@@ -121,6 +139,15 @@ def hang(request_id: int, args: dict) -> None:
     Path("hanging").touch()
 
 
+def work(request_id: int, args: dict) -> None:
+    """Report progress every `pause` seconds, `times` times, and then answer."""
+    for step in range(args["times"]):
+        threading.Event().wait(args["pause"])
+        progress = {"progressToken": args["_meta"]["progressToken"], "progress": step, "message": f"step {step}"}
+        send(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).encode())
+    say(request_id, "worked")
+
+
 def freeze(request_id: int, args: dict) -> None:
     Path("frozen").touch()
     while True:
@@ -147,6 +174,11 @@ def meet(request_id: int, args: dict) -> None:
 
 def rubbish(request_id: int, args: dict) -> None:
     send(RUBBISH[args["kind"]] % request_id)
+
+
+def result(request_id: int, args: dict) -> None:
+    """Answer with any result."""
+    send(json.dumps({"jsonrpc": "2.0", "id": request_id, "result": args["result"]}).encode())
 
 
 def wrong_id(request_id: int, args: dict) -> None:
@@ -201,10 +233,12 @@ TOOLS = {
         die,
         die_first,
         hang,
+        work,
         freeze,
         child,
         meet,
         rubbish,
+        result,
         wrong_id,
         text,
         blocks,
@@ -226,7 +260,9 @@ def handle(message: dict) -> None:
             answer(request_id, listing(params))
     elif method == "tools/call" and params["name"] in names() & TOOLS.keys():
         args = params.get("arguments", {})
-        TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] == "die_first" else args)
+        TOOLS[params["name"]](request_id, {**args, "_meta": params["_meta"]} if params["name"] in WITH_META else args)
+    elif method == "tools/call" and params["name"] in {tool["name"] for tool in ODD_TOOLS}:
+        say(request_id, params["name"])
     elif request_id is not None:
         error = {
             "code": -32601 if method != "tools/call" else -32602,

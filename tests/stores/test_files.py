@@ -168,7 +168,7 @@ async def test_ses_15_a_lock_that_is_soon_released_is_waited_for(archive: Archiv
 
 
 async def test_ses_15_a_full_disk_is_an_error_and_what_was_kept_stays(tmp_path: Path):
-    with mounted(tmp_path / "small", "size=256k"):
+    with mounted(tmp_path / "small", "size=320k"):
         archive = Archive(Database.of_file(tmp_path / "small" / "archive.db"))
         await archive.put_turns("s1", turns(1, 3))
         ballast = tmp_path / "small" / "ballast"

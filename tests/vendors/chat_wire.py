@@ -1,6 +1,7 @@
 """A Chat Completions endpoint on loopback. What it sends and receives is checked against the SDK's own types."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -165,7 +166,7 @@ def halves(value: str) -> list[str]:
 
 
 def _check_roles(messages: list[dict[str, Any]]) -> None:
-    """Check the rules of strict templates beyond the types: order of roles, calls with their results, no empty text."""
+    """Check the rules of strict templates beyond the types: order of roles, calls with their results, no blank text."""
     speakers = [message["role"] for message in messages if message["role"] not in ("system", "tool")]
     assert speakers[0] == "user"
     assert "system" not in [message["role"] for message in messages[1:]]
@@ -173,6 +174,8 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
     seen: set[str] = set()
     for earlier, message in zip([{"role": ""}, *messages], messages, strict=False):
         assert message["content"] or (message["content"] is None and message["tool_calls"])
+        assert not isinstance(message["content"], str) or message["content"].strip(), "blank text"
+        assert (earlier["role"], message["role"]) != ("tool", "user"), "Unexpected role 'user' after role 'tool'"
         _check_content(message)
         assert message["role"] != earlier["role"] or message["role"] == "tool" or earlier.get("tool_calls")
         if message["role"] == "tool":
@@ -182,6 +185,7 @@ def _check_roles(messages: list[dict[str, Any]]) -> None:
         waiting = [call["id"] for call in message.get("tool_calls", [])]
         assert len(set(waiting)) == len(waiting)
         assert not seen & set(waiting), "the id of an earlier call"
+        assert all(re.fullmatch(r"[A-Za-z0-9]{9}|functions\..*|.{65,}", call_id) for call_id in waiting), waiting
         seen.update(waiting)
         assert all(
             isinstance(json.loads(call["function"]["arguments"]), dict) for call in message.get("tool_calls", [])

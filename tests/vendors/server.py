@@ -48,6 +48,8 @@ class Reply:
     ending: Literal["whole", "cut", "silent"] = "whole"
     min_requests: int = 0
     """It is sent once the server has received this many requests."""
+    gate: asyncio.Event | None = None
+    """It is sent once this is set."""
 
     @classmethod
     def stream(cls, chunks: Iterable[bytes], headers: dict[str, str] | None = None) -> "Reply":
@@ -75,6 +77,9 @@ class Reply:
 
     def after_requests(self, count: int) -> "Reply":
         return replace(self, min_requests=count)
+
+    def behind(self, gate: asyncio.Event) -> "Reply":
+        return replace(self, gate=gate)
 
     def slowly(self, piece: int) -> "Reply":
         whole = b"".join(self.chunks)
@@ -171,6 +176,8 @@ class WireServer:
                 reply = self._reply_to(received)
                 await self._tell()
                 await self.until(lambda: len(self.requests) >= reply.min_requests)  # noqa: B023  # awaited here
+                if reply.gate:
+                    await asyncio.wait_for(reply.gate.wait(), BOUND)
                 await _write(writer, reply)
                 if reply.ending == "silent":
                     await self._keep_silent(reader)

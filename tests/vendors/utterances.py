@@ -53,7 +53,10 @@ def utterances_in_responses(body: Any) -> Iterator[Utterance]:
 
 
 def utterances_in_text(body: Any) -> Iterator[Utterance]:
-    history, current = parse_replay(body["messages"][1]["content"])
+    text = body["messages"][1]["content"]
+    if not text.startswith("=== "):
+        return iter([("user", text)])
+    history, current = parse_replay(text)
     assert not current or isinstance(current[0], UserEvent), "CURRENT begins with the prompt of its turn"
     return utterances_of_events([*history, *(current or [])])
 

@@ -3,17 +3,20 @@
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError
 
-from tests.harness import BOUND, DrivenSession, Environment, asks, broken, environment, heal, says
+from tests.harness import BOUND, DrivenSession, Environment, Gate, asks, broken, environment, heal, says
+from turnkeeper.models.limits import MIN_STATE_BYTES
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
 
 SMALL = SessionInput.model_validate({"limits": {"max_state_bytes": 40_000, "max_queued_bytes": 8_000}})
 LARGER = SessionInput.model_validate({"limits": {"max_state_bytes": 80_000, "max_queued_bytes": 8_000}})
+SMALLEST = SessionInput.model_validate({"limits": {"max_state_bytes": MIN_STATE_BYTES, "max_queued_bytes": 8_000}})
 LARGEST = SessionInput.model_validate({"limits": {"max_state_bytes": 90_000, "max_queued_bytes": 8_000}})
 """The window holds all of 14 prompts' turns; the state doesn't."""
 
@@ -98,6 +101,38 @@ async def test_ses_15_a_move_prepared_in_another_process_is_asked_of_the_workflo
     await chat(session, range(10))
     await session.until(lambda state: state.archived_count >= 3)
     assert [turn.id for turn in await transcript(env, session)] == [f"p{number}" for number in range(10)]
+
+
+async def test_ses_15_older_steps_make_room_for_the_results_of_a_step(env: Environment) -> None:
+    step = asks(*[("look", {"at": "x" * 250})] * 3)
+    env.vendor.script = [*[step] * 6, asks(*[("look", {"at": "x" * 50})] * 12), says("seen")]
+    session = await env.start(SMALLEST)
+    await session.prompt("look")
+    (turn,) = await session.idle(turns=1)
+    assert (turn.status, turn.error) == ("completed", None)
+    assert 0 < turn.steps_omitted < 6
+
+
+async def test_ses_15_a_turn_waits_for_room_that_ended_turns_are_about_to_leave(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, put_turns = Gate(is_open=False), env.stores.archive.put_turns
+
+    async def put_turns_later(*arguments: Any) -> None:
+        await gate.pass_through()
+        await put_turns(*arguments)
+
+    monkeypatch.setattr(env.stores.archive, "put_turns", put_turns_later)
+    session = await env.start(SMALLEST)
+    await chat(session, range(5), chars=1_700)
+    await gate.until_arrived(1)
+    env.vendor.script = [*env.vendor.script, asks(*[("look", {"at": "x" * 50})] * 24), says("seen")]
+    await session.prompt("look")
+    await session.until(lambda state: bool(state.messages[-1].steps))
+    gate.open()
+    turn = (await session.idle(turns=6))[-1]
+    assert (turn.status, turn.error) == ("completed", None)
+    assert turn.steps_omitted == 0
 
 
 async def test_ses_15_while_the_archive_is_down_the_session_works_on_and_says_so_until_it_is_healed(

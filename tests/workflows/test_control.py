@@ -9,6 +9,8 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, Wor
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from tests.harness import UNASKED, DrivenSession, Environment, asks, says
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.model_call import ToolSpec
 
 
 async def refusal(session: DrivenSession, update: str, argument: Any = None) -> ApplicationError:
@@ -172,6 +174,28 @@ async def test_ses_9_a_cancelled_turn_keeps_its_steps_and_the_model_sees_somethi
     steps = ["assistant", "tool", "assistant", "tool", "tool"]
     assert [message.role for message in messages] == ["user", *steps, "assistant", "user"]
     assert messages[-2].content == '[Stopped by the user: "wrong account". Tools were called before: look, pay.]'
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+async def test_ctx_17_a_stopped_write_may_have_acted_and_the_model_reads_it(env: Environment, is_retried: bool) -> None:
+    env.tools.specs = [*env.tools.specs, ToolSpec(name="file_write", effect="idempotent", built_in=True)]
+    env.vendor.script = [asks(("look", {}), ("file_write", {"path": "a.txt", "content": "x"}))]
+    env.tools.gate.close()
+    session = await env.start(SessionInput(tool_policy={"file_write": "allow"}))
+    await session.prompt(id="p1", text="write")
+    await env.tools.gate.until_arrived(2)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    results = [call.result for call in turn.steps[0].tool_calls]
+    assert [result and result.status for result in results] == ["cancelled", "outcome_unknown"]
+    if is_retried:
+        await session.prompt(id="p2", text="write", retries="p1")
+    else:
+        await session.prompt("and now?")
+    await session.idle(turns=2)
+    before = "[An earlier try at the next request. " if is_retried else "["
+    note = f"{before}Stopped by the user. Tools were called before: file_write.]"
+    assert note in "\n".join(message.content for message in env.vendor.requests[-1].messages)
 
 
 async def test_ses_9_stopping_and_interrupting_in_a_burst_ends_every_turn(env: Environment) -> None:

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 
 from tests.harness import Environment
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import EndSession, SessionInput
+from turnkeeper.models.session.queue.prompts import PromptSignal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
@@ -44,6 +47,13 @@ def test_ses_17_the_docs_name_every_public_handler_field_and_search_attribute() 
     attributes = {key.name for key in vars(search_attributes).values() if isinstance(key, SearchAttributeKey)}
     assert {name for name in public | fields | attributes if f"`{name}`" not in PAGE} == set()
     assert f"`{Settings.model_fields['task_queue'].default}`" in PAGE
+
+
+@pytest.mark.parametrize(("signal", "argument"), [("prompt", PromptSignal), ("end_chat", EndSession)])
+def test_ses_17_the_docs_name_every_field_of_a_signal(signal: str, argument: type[BaseModel]) -> None:
+    (fields,) = re.findall(rf"\| `{signal}` \|.*`{{(.*?)}}`", PAGE)
+    expected = [name if field.is_required() else f"{name}?" for name, field in argument.model_fields.items()]
+    assert fields.split(", ") == expected
 
 
 def test_ops_1_every_block_of_the_docs_types_our_command_alike() -> None:

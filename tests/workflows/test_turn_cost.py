@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.actions import actions_of
 from tests.harness import Environment, asks, says
+from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -35,3 +36,26 @@ async def test_ops_11_a_standard_turn_costs_at_most_eight_actions(env: Environme
     # each activity.
     expected = ({"signal": 1, "activity": activities}, 1 + 3 * activities + 3 * (activities + 1))
     assert min(costs, key=lambda cost: cost[1]) == expected
+
+
+async def test_ops_11_a_retry_of_a_model_call_costs_a_timer_and_an_activity(env: Environment) -> None:
+    env.vendor.script = [
+        says("one"),
+        *[
+            answer
+            for _ in range(TURNS)
+            for answer in (ModelError("overloaded", "busy", retry_after=0.01), says("Seen."))
+        ],
+    ]
+    session = await env.start(SessionInput(model="offline:m"))
+    await session.prompt("the first turn, which also loads the tools")
+    await session.idle(turns=1)
+    costs = []
+    for turn in range(2, TURNS + 2):
+        before = len((await session.handle.fetch_history()).events)
+        await session.prompt("hello")
+        await session.idle(turns=turn)
+        events = (await session.handle.fetch_history()).events[before:]
+        costs.append((actions_of(events), len(events)))
+    whole = 1 + 3 + 3 * 2
+    assert min(costs, key=lambda cost: cost[1]) == ({"signal": 1, "activity": 2, "timer": 1}, whole + 11)

@@ -108,7 +108,7 @@ async def test_ses_17_current_details_say_which_call_awaits_approval_and_with_wh
     await session.until(lambda s: s.status == "awaiting_approval")
     page = await details(session)
     assert "**Turn 1** · step 1: pay\n- `pay`: awaiting approval\n" in page
-    assert 'UTC: ``{"to": "a `b`", "urgent": true}``' in page
+    assert 'Arguments:\n  to: "a `b`"\n  urgent: true\n' in page
 
 
 async def test_ses_17_every_handler_is_described_and_our_own_queries_come_last(env: Environment) -> None:

@@ -1,8 +1,10 @@
 """The model calls of a turn: requests, resends, and waits for the vendor (AGT-2, AGT-9)."""
 
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -10,7 +12,7 @@ from temporalio.workflow import ActivityCancellationType
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
-    from turnkeeper.activities.failures import MAX_RETRY_DELAY
+    from turnkeeper.activities.failures import asked_again
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
@@ -23,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
     from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
-    from turnkeeper.workflows.turn.turn_scope import TurnScope
+    from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
 _MAX_RESENDS = {"context_too_long": 2, "maybe_too_long": 1, "digest_mismatch": 1, "empty_answer": 1}
@@ -129,12 +131,24 @@ class ModelCalls:
         outcome = await self._call_model(request, waits)
         while outcome.wait_seconds is not None:
             await self._allowance.check_spent()
-            await self._wait(outcome.wait_seconds, reason=outcome.wait_reason)
+            await self._wait(outcome, seconds=outcome.wait_seconds)
             waits += 1
-            # Temporal itself retries after short delays, so a short wait here is for the session, which was silent.
-            silences += outcome.wait_seconds <= MAX_RETRY_DELAY
-            outcome = await self._call_model(request, waits, silences=silences, unclear_answers=outcome.unclear_answers)
+            silences += outcome.wait_type is None
+            with self._showing_retry(outcome.wait_reason, times=waits - silences + 1):
+                outcome = await self._call_model(request, waits, silences=silences, previous=outcome)
         return outcome
+
+    @contextmanager
+    def _showing_retry(self, reason: str, *, times: int) -> Iterator[None]:
+        """Show, while the model is asked for the n-th time, why it is asked again (AGT-9)."""
+        slot = self._session.turn_slot
+        slot.show_retry(asked_again(reason, times) if times > 1 else reason)
+        self._scope.refresh_ui()
+        try:
+            yield
+        finally:
+            # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
+            slot.stop_waiting()
 
     async def _open_new_request(self) -> OpenRequest:
         session = self._session
@@ -177,9 +191,10 @@ class ModelCalls:
             log.warning("Conversation approaching limit (%d/%d messages)", count, window.max_messages)
 
     async def _call_model(
-        self, request: OpenRequest, waits: int, *, silences: int = 0, unclear_answers: int = 0
+        self, request: OpenRequest, waits: int, *, silences: int = 0, previous: ModelCallOutcome | None = None
     ) -> ModelCallOutcome:
-        session = self._session
+        """Return the outcome of one activity; `previous` is that of the activity before it, if there was one."""
+        session, previous = self._session, previous or ModelCallOutcome()
         self._scope.check_stop()
         turn = self._scope.turn
         self._slot.cache_for_activity()
@@ -194,7 +209,7 @@ class ModelCalls:
                 message_id=turn.message.id,
                 silences=silences,
                 round=waits,
-                unclear_answers=unclear_answers,
+                lasting_failures=previous.lasting_failures,
                 repeats_empty=self._resends_empty,
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
@@ -214,7 +229,19 @@ class ModelCalls:
         try:
             return await self._finished(call)
         except ActivityError as error:
+            check_cancelled(error)
+            if self._scope.has_no_time_left(error):
+                self._fail_out_of_time(previous)
             self._scope.fail_with(error)
+
+    def _fail_out_of_time(self, previous: ModelCallOutcome, *, wait: float | None = None) -> NoReturn:
+        """End the turn, whose time ends while the model is asked again; `previous` is the failure that led to it.
+
+        A model that does not answer is the cause, not the turn's time that it used up.
+        """
+        if previous.wait_type == "timeout":
+            fail("timeout", f"{previous.wait_reason} The turn has no time left to ask again.")
+        self._scope.turn.budgets.fail_out_of_time(wait=wait, reason=previous.wait_reason)
 
     def _quick_reads(self) -> QuickReads | None:
         """Return what the activity may read itself; `None` if there is nothing, or no room for results."""
@@ -287,13 +314,13 @@ class ModelCalls:
             f"{counted(request.message_count, 'message')}, ~{_short(request.estimated_tokens)} tokens"
         )
 
-    async def _wait(self, seconds: float, *, reason: str) -> None:
-        """Sleep until the model can be asked again, with status `waiting_retry` and the `reason` (AGT-9)."""
+    async def _wait(self, outcome: ModelCallOutcome, *, seconds: float) -> None:
+        """Sleep until the model can be asked again, with status `waiting_retry` and the reason (AGT-9)."""
         turn, until = self._scope.turn, workflow.now() + timedelta(seconds=seconds)
         if until >= turn.deadline_at(workflow.now()):
-            turn.budgets.fail_out_of_time(wait=seconds, reason=reason)
+            self._fail_out_of_time(outcome, wait=seconds)
         self._scope.check_stop()
-        self._session.turn_slot.wait_until(until, reason=reason)
+        self._session.turn_slot.wait_until(until, reason=outcome.wait_reason)
         self._scope.refresh_ui()
         try:
             await workflow.sleep(seconds, summary=f"before {turn.model} is asked again")

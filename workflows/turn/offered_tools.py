@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tools.tool_list import digest_of, merge_tools
+    from turnkeeper.models.session.tools.tool_list import digest_of, merge_instructions, merge_tools
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
@@ -27,11 +27,18 @@ class OfferedTools:
     async def load_if_due(self) -> None:
         """Load the tools if the session has none yet, or reload them if they are due, as in a new segment.
 
-        If a reload fails, the earlier tools stay. Raises `TurnFailedError` if there are none.
+        Then offer those that the turn's policy does not deny. If a reload fails, the earlier tools stay. Raises
+        `TurnFailedError` if there are none.
         """
         session, segment, turn = self._session, self._session.view.segment, self._session.turn_count
-        if not session.tools.is_reload_due(segment=segment, turn=turn):
-            return
+        is_first = session.tools.specs is None
+        if session.tools.is_reload_due(segment=segment, turn=turn):
+            await self._load(segment=segment, turn=turn)
+        denied = [tool.name for tool in session.all_tools if self._scope.decide(tool) == "deny"]
+        session.deny_tools(denied, is_first=is_first)
+
+    async def _load(self, *, segment: int, turn: int) -> None:
+        session = self._session
         if session.tools.is_fresh(turn=turn):
             session.tools.keep_for_segment(segment=segment)
             return
@@ -46,17 +53,20 @@ class OfferedTools:
             session.offer_tools(specs)
 
     def _offer(self, listed: ToolList) -> None:
+        session, state = self._session, self._session.tools.state
+        session.note_absent_servers(listed.absent)
         if listed.unchanged:
-            self._session.offer_tools(self._session.tools.specs or [])
+            session.offer_tools(state.specs or [])
         elif listed.unread:
-            self._session.offer_tools(merge_tools(listed, self._session.tools.specs or []), is_complete=False)
+            tools, instructions = merge_tools(listed, state.specs or []), merge_instructions(listed, state.instructions)
+            session.offer_tools(tools, instructions=instructions, is_complete=False)
         else:
-            self._session.offer_tools(listed.tools)
+            session.offer_tools(listed.tools, instructions=listed.instructions)
 
     async def _list(self, specs: list[ToolSpec] | None) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
-            ToolListCall(known=digest_of(specs or [])),
+            ToolListCall(known=digest_of(specs or [], self._session.tools.state.instructions)),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
             schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,

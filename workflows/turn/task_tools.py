@@ -49,9 +49,11 @@ class TaskTools:
         self._session = scope.session
         self._runner = runner
         self._allowance = allowance
+        self.started: set[str] = set()
+        """The ids of the calls whose tasks have begun to start: they may have had an effect."""
 
     def has(self, name: str) -> bool:
-        """Return whether `name` is one of these tools; in sessions under earlier rules it may be another tool."""
+        """Return whether `name` is one of these tools; a foreign tool may have its name."""
         return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
@@ -140,6 +142,7 @@ class TaskTools:
 
     async def _run_task(self, new: NewSubTask, inline_bytes: int) -> ToolResult:
         task = new.task
+        self.started.add(task.call_id)
         starting = asyncio.ensure_future(self._runner.start(new))
         try:
             # A background task is started even if the turn is stopped at this moment.

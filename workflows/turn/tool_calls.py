@@ -1,6 +1,7 @@
 """Runs the tool calls of a step (AGT-1, AGT-7)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -39,17 +40,17 @@ class ToolCalls:
         self.reads: dict[str, ToolResult] = {}
         """Results of quick reads by call id; the model call's activity ran them (OPS-8)."""
 
-    def check(self, step: ModelStep) -> None:
-        """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`."""
+    async def check(self, step: ModelStep, reserve: Callable[[int], Awaitable[None]]) -> None:
+        """Raise `TurnFailedError` if the turn has no budget or room for the calls of `step`.
+
+        `reserve` makes as much room for their results as it can.
+        """
         turn = self._scope.turn
         turn.budgets.check_calls(turn.calls)
-        asking = list(filter(self._needs_approval, step.tool_calls))
-        turn.check_room_for_results(
-            len(step.tool_calls),
-            asks=bool(asking),
-            shows_changes=any(map(self._writes_a_file, asking)),
-            cap=self._session.room.turn_cap,
-        )
+        asking, calls = list(filter(self._needs_approval, step.tool_calls)), len(step.tool_calls)
+        kinds = {"asks": bool(asking), "shows_changes": any(map(self._writes_a_file, asking))}
+        await reserve(turn.results_bytes(calls, **kinds))
+        self._scope.turn.check_room_for_results(calls, **kinds, cap=self._session.room.turn_cap)
 
     async def run(self) -> None:
         """Run the pending calls of the newest step, `max_parallel_tools` at a time (AGT-1).
@@ -157,11 +158,14 @@ class ToolCalls:
         turn, time_left = self._scope.turn, self._scope.time_left()
         self._scheduled.add(call.id)
         repeatable = self._is_repeatable(call.name)
+        invocation = self._invocation(call)
+        tool_timeout = timedelta(seconds=turn.limits.tool_timeout)
         try:
             return await workflow.execute_activity_method(
                 ToolActivities.call_tool,
-                self._invocation(call).model_copy(update={"inline_bytes": inline_bytes}),
-                start_to_close_timeout=timedelta(seconds=turn.limits.tool_timeout),
+                invocation.model_copy(update={"inline_bytes": inline_bytes}),
+                # A foreign server that reports progress may take longer: the toolbox counts.
+                start_to_close_timeout=tool_timeout if invocation.patience is None else time_left,
                 schedule_to_close_timeout=time_left,
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=(
@@ -184,15 +188,20 @@ class ToolCalls:
             args=call.args if isinstance(call.args, dict) else {},
             args_blob=call.args_blob,
             file_sha256=approved_file(call),
+            patience=self._scope.turn.limits.tool_timeout if tool and tool.server else None,
             workspace=self._session.config.workspace,
             max_chars=self._scope.turn.limits.max_tool_result_chars,
             max_bytes=LARGE_RESULT_BYTES,
         )
 
     def _unanswered(self, call: ToolCall) -> ToolResult:
-        if call.id in self._scheduled and not self._is_repeatable(call.name):
+        if call.id in self._task_tools.started or (call.id in self._scheduled and not self._only_reads(call.name)):
             return _outcome_unknown(f"the turn ended before {call.name} returned")
         return ToolResult(outcome=f"{call.name} was cancelled", status="cancelled")
+
+    def _only_reads(self, name: str) -> bool:
+        tool = self._session.find_tool(name)
+        return tool is not None and tool.effect == "read"
 
     def _is_repeatable(self, name: str) -> bool:
         tool = self._session.find_tool(name)

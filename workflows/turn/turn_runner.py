@@ -145,7 +145,7 @@ class TurnRunner:
     async def _run_tools(self, step: ModelStep) -> None:
         """Run the tool calls of `step`, within the turn's budgets."""
         self._session.turn_slot.change(self._scope.turn.with_more_calls(len(step.tool_calls)))
-        self._tool_calls.check(step)
+        await self._tool_calls.check(step, self._reserve_for_results)
         await self._allowance.check_step(self._model_calls.usage)
         await self._finish_pending_calls()
 
@@ -177,10 +177,24 @@ class TurnRunner:
         size = self._scope.turn.carried_bytes
         if size <= self._scope.turn.limits.min_turn_bytes:
             return
-        cap = self._session.room.turn_cap
+        cap = await self._cap_for(size)
         if size > cap or (size * 8 > cap * 7 and self._archiving.is_attempt_due):
             await self._archiving.move_steps(max_bytes=cap // 2)
         self._scope.turn.check_size(cap, archive_error=self._session.archive.current_error)
+
+    async def _reserve_for_results(self, results_bytes: int) -> None:
+        """Move the turn's oldest steps to the archive if the results of the newest one have no room beside them."""
+        size = self._scope.turn.carried_bytes + results_bytes
+        cap = await self._cap_for(size)
+        if size > max(cap, self._scope.turn.limits.min_turn_bytes):
+            await self._archiving.move_steps(max_bytes=max(0, cap // 2 - results_bytes))
+
+    async def _cap_for(self, size: int) -> int:
+        """Return the turn's maximum size; if it is below `size`, wait for the ended turns that are being archived."""
+        room = self._session.room
+        if size > room.turn_cap:
+            await self._archiving.wait_until(lambda: size <= room.turn_cap)
+        return room.turn_cap
 
     # ---- ending
 

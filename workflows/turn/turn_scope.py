@@ -11,7 +11,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure, is_reported_death
-    from turnkeeper.models.errors import ErrorType, TurnStoppedError, fail
+    from turnkeeper.models.errors import TurnStoppedError, fail
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tools.tool_policy import ToolDecision, decide
     from turnkeeper.models.session.turn.running_turn import RunningTurn
@@ -73,19 +73,22 @@ class TurnScope:
         `sentence` replaces the failure's own message.
         """
         check_cancelled(error)
-        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.turn.deadline_at(workflow.now()):
+        if self.has_no_time_left(error):
             self.turn.budgets.fail_out_of_time()
         error_type, own_sentence = describe_failure(error)
-        has_no_time_to_retry = error.retry_state is RetryState.TIMEOUT
-        if has_no_time_to_retry and self._is_not_vendors(error, error_type):
-            self.turn.budgets.fail_out_of_time()
         fail(error_type, sentence or own_sentence)
 
-    def _is_not_vendors(self, error: ActivityError, error_type: ErrorType) -> bool:
+    def has_no_time_left(self, error: ActivityError) -> bool:
+        """Return whether the turn's time ended the activity, or leaves none to retry a failure of ours."""
+        if isinstance(error.cause, ActivityTimeout) and workflow.now() >= self.turn.deadline_at(workflow.now()):
+            return True
+        return error.retry_state is RetryState.TIMEOUT and self._is_not_vendors(error)
+
+    def _is_not_vendors(self, error: ActivityError) -> bool:
         """Return whether the last attempt failed for a reason of ours: a timeout, a worker's death or a bug."""
         if is_reported_death(error.cause):
             return True
-        return isinstance(error.cause, ActivityTimeout) or error_type == "internal"
+        return isinstance(error.cause, ActivityTimeout) or describe_failure(error)[0] == "internal"
 
 
 def check_cancelled(error: ActivityError) -> None:

@@ -15,12 +15,12 @@ from typing import Any, Literal, cast
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.answer_fields import (
-    arguments_of,
     count_of,
     count_or_zero,
     counts_of,
     join_pieces,
     name_of,
+    objects_in,
 )
 from turnkeeper.activities.providers.anthropic.request import API, sendable_input
 from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
@@ -177,7 +177,8 @@ class _Block:
 
     def _args(self) -> dict[str, JsonValue] | str:
         if self._arguments:
-            return arguments_of(join_pieces(self._arguments))
+            args, *others = objects_in(self._arguments)
+            return join_pieces(self._arguments) if others else args
         start_input = encodable(self._start.get("input"))
         return start_input if isinstance(start_input, dict) else {}
 

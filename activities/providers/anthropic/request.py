@@ -31,9 +31,9 @@ from turnkeeper.activities.providers.request_encoding import (
     CallIds,
     opened,
     own_items,
-    plain_schema,
     sendable_name,
 )
+from turnkeeper.activities.providers.tool_schemas import description_of, plain_schema
 from turnkeeper.models.transcript.attachments import ImageAttachment
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
 
@@ -179,7 +179,8 @@ def _cached(block: Block) -> Block:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description.strip() else {}
+    description = description_of(tool)
+    described = {"description": description} if description else {}
     return {"name": tool.name, **described, "input_schema": plain_schema(tool)}
 
 

@@ -52,7 +52,7 @@ def visible_request(
     >>> print(visible.content)
     Look.
     <BLANKLINE>
-    [Code: a.py, python, 1 KB]
+    [Code: a.py, python, 8 bytes]
     ```python
     print(1)
     ```

@@ -19,8 +19,10 @@ where nobody could act without them, redacted by `redaction.py`. `activities/fai
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
 from turnkeeper.activities.providers.errors.vendor_words import (
@@ -28,19 +30,22 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     GENERAL_KINDS,
     MEANINGS,
     MEANINGS_OF_NO_ACCESS,
+    NOT_IN_THIS_COUNTRY,
     OF_THE_ACCOUNT,
+    PASSING,
     TOO_LONG_IN_ANY_WORDS,
     Kind,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
-from turnkeeper.activities.providers.redaction import redact, vendor_words
+from turnkeeper.activities.providers.redaction import is_repeated, redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
 """Maximum characters of a parameter's name."""
 
-MAX_BOTCHED_ATTEMPTS = 3
-"""Attempts if the model writes calls that its own server can't read."""
+MAX_PASSAGES = 3
+"""Passages of one meaning that are compared with the request."""
 
 MAX_FIELD_ERRORS = 20
 """Maximum number of a server's validation errors that are read."""
@@ -56,6 +61,8 @@ class Vendor:
     """The name of its key's variable or setting: `ANTHROPIC_API_KEY`."""
     package: str
     """Its SDK, which is also the name of our extra that installs it."""
+    no_path_advice: str = ""
+    """What to do if the address has no such path."""
 
 
 def should_retry_of(headers: Mapping[str, str]) -> bool | None:
@@ -92,21 +99,49 @@ def error_from(
         message = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
         return ModelError("bad_request", message, vendor=vendor.name)
     kind = _kind_of(status, parsed, request_body)
-    error_type = "auth" if kind == "permission" else kind
     effective_status = parsed.status if status < 400 else status
+    refused_media = attachment_refusal(effective_status, parsed.codes, parsed.message, parameter=parsed.parameter)
+    if refused_media and status == 500 and kind == "provider_error":
+        kind = "bad_request"  # llama.cpp, for an image
+    retry_after, should_retry = _retry_after(status, headers, parsed, kind, now=now), should_retry_of(headers)
+    lasting = "" if retry_after is not None or should_retry else _lasting(status, parsed, kind)
+    is_of_account = parsed.codes & OF_THE_ACCOUNT or NOT_IN_THIS_COUNTRY.search(parsed.message)
     return ModelError(
-        error_type,
-        _sentence(kind, parsed.message, where, vendor, request_body),
-        retry_after=_retry_after(status, headers, parsed, kind, now=now),
-        should_retry=should_retry_of(headers),
+        "auth" if kind == "permission" else kind,
+        _sentence(kind, parsed.message, where, vendor, request_body, is_quoted=bool(lasting)),
+        retry_after=retry_after,
+        should_retry=should_retry,
         parameter=parsed.parameter or None,
         vendor=vendor.name,
-        max_attempts=MAX_BOTCHED_ATTEMPTS if parsed.codes & BOTCHED_CALLS else None,
-        attachment_refusal=attachment_refusal(
-            effective_status, parsed.codes, parsed.message, parameter=parsed.parameter
-        ),
-        refusal=None if parsed.codes & OF_THE_ACCOUNT else VendorRefusal(effective_status, parsed.message),
+        lasting=lasting,
+        attachment_refusal=refused_media,
+        refusal=None if is_of_account else VendorRefusal(effective_status, parsed.message),
     )
+
+
+def _lasting(status: int, parsed: "_ErrorBody", kind: Kind) -> str:
+    """Return what is equal for equal failures that may last; empty if this one passes by its nature.
+
+    overload, rate limit, connection, silence          passes
+    a gateway's 502 or 504, a page, no words           passes
+    a time to wait, or `x-should-retry: true`          passes
+    500, or an error in a stream, in `PASSING` words   passes
+    500, or an error in a stream, in other words       may last; ids and numbers in its words don't count
+    a call that its own server could not read          may last, as every unclear answer
+    """
+    if parsed.codes & BOTCHED_CALLS:
+        return UNCLEAR_ANSWER
+    is_server_error = kind == "provider_error" and (status == 500 or (status < 400 and parsed.status in (0, 500)))
+    if not is_server_error or not parsed.message or PASSING.search(parsed.message):
+        return ""
+    return f"{status} {_VARYING.sub('#', parsed.message[:MAX_IDENTITY_CHARS])}"
+
+
+MAX_IDENTITY_CHARS = 1_000
+"""The beginning of a message by which two failures are the same."""
+
+_VARYING = re.compile(r"[\w.:-]*\d[\w.:-]*")
+"""Ids, times and counts in a message."""
 
 
 def _retry_after(
@@ -142,8 +177,7 @@ class _ErrorBody:
     @classmethod
     def of(cls, body: object) -> "_ErrorBody":
         """Read `{"error": {…}}`, also in a list (Gemini), bare (vLLM), plain text (LM Studio, a proxy), and wrapped."""
-        body = body[0] if isinstance(body, list) and body else body
-        error = (body.get("error") or body) if isinstance(body, dict) else body
+        error = _error_in(body)
         parsed = cls._unwrapped(error)
         metadata = error.get("metadata") if isinstance(error, dict) else None
         return parsed._with_metadata(metadata) if isinstance(metadata, dict) else parsed
@@ -155,8 +189,9 @@ class _ErrorBody:
         details, message = error.get("details"), error.get("message")
         # Mistral's is within the message.
         detail = message.get("detail") if isinstance(message, dict) else error.get("detail")
+        detail = detail.get("message") if isinstance(detail, dict) else detail
         codes = (error.get("code"), error.get("type"), isinstance(details, dict) and details.get("error_code"))
-        message = vendor_words(_first_text(message, detail, *_field_errors(detail)))
+        message = vendor_words(_first_text(message, detail, *_field_errors(detail), *map(error.get, _MESSAGE_FIELDS)))
         return cls(
             codes=frozenset(filter(None, map(_code, codes))),
             kind=next((kind for kind in map(_code, codes[:2]) if kind in GENERAL_KINDS), ""),
@@ -172,7 +207,7 @@ class _ErrorBody:
         pairs = headers.items() if isinstance(headers, dict) else ()
         parsed = replace(self, headers={str(name).lower(): str(value) for name, value in pairs})
         raw = metadata.get("raw")
-        inner = _ErrorBody._unwrapped(_error_in(raw)) if raw else None
+        inner = _ErrorBody._unwrapped(_error_in(_parsed(raw))) if raw else None
         if inner is None:
             return parsed
         # "Provider returned error" adds nothing to what the provider returned.
@@ -189,16 +224,31 @@ class _ErrorBody:
 
 _OF_A_ROUTER = re.compile(r"provider returned error", re.IGNORECASE)
 
+_MESSAGE_FIELDS = ("Message", "msg", "error_message", "error_description", "title")
+"""Other fields with the message, after `message` and `detail`: AWS has the first."""
 
-def _error_in(raw: object) -> object:
-    """Return the error that a router wraps as JSON, as text, or as an object."""
+
+def _parsed(raw: object) -> object:
+    """Return what a router wraps, parsed if it is JSON."""
     if isinstance(raw, str) and raw.lstrip()[:1] in ("{", "["):
-        try:
-            raw = json.loads(raw)
-        except (ValueError, RecursionError):
-            return raw
-    raw = raw[0] if isinstance(raw, list) and raw else raw
-    return (raw.get("error") or raw) if isinstance(raw, dict) else raw
+        with suppress(ValueError, RecursionError):
+            return json.loads(raw)
+    return raw
+
+
+def _error_in(body: object) -> object:
+    """Return the error in a body: its `error`, the first of its `errors` (watsonx), or itself.
+
+    An `error` that is a text may have a `message` (Spring) or a `code` (xAI) beside it.
+    """
+    body = body[0] if isinstance(body, list) and body else body
+    if not isinstance(body, dict):
+        return body
+    errors = body.get("errors")
+    error = body.get("error") or (errors[0] if isinstance(errors, list) and errors else None) or body
+    if not isinstance(error, str) or _is_page(error):
+        return error
+    return {**body, "message": ": ".join(filter(None, [error, _first_text(body.get("message"))]))}
 
 
 def _code(value: object) -> str:
@@ -275,6 +325,7 @@ _STATUSES: dict[int, Kind] = {
     413: "context_too_long",
     425: "provider_error",
     429: "rate_limited",
+    498: "overloaded",  # Groq, for its flex tier
     499: "connection",
     501: "bad_request",  # vLLM, for features that it lacks
     503: "overloaded",
@@ -289,18 +340,20 @@ def _kind_of(status: int, parsed: _ErrorBody, request_body: Mapping[str, object]
         return "provider_error"
     general = GENERAL_KINDS.get(parsed.kind) if effective_status < 400 else None
     return (
-        _explicit_kind(effective_status, parsed)
+        _explicit_kind(effective_status, parsed, request_body)
         or general
         or _kind_of_silent_error(effective_status, parsed, request_body)
         or _kind_of_status(effective_status)
     )
 
 
-def _explicit_kind(status: int, parsed: _ErrorBody) -> Kind | None:
+def _explicit_kind(status: int, parsed: _ErrorBody, request_body: Mapping[str, object] | None) -> Kind | None:
     kinds = MEANINGS_OF_NO_ACCESS if status in (401, 403) else tuple(MEANINGS)
     for kind in kinds:
         codes, wording = MEANINGS[kind]
-        if parsed.codes & codes or wording.search(parsed.message):
+        # The request is compared only where it matters: it may be large.
+        passages = islice(wording.finditer(parsed.message), MAX_PASSAGES)
+        if parsed.codes & codes or not all(is_repeated(parsed.message, one, request_body) for one in passages):
             # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
     if status in _TOO_LONG_STATUSES and TOO_LONG_IN_ANY_WORDS.search(parsed.message):
@@ -346,7 +399,15 @@ def _status_text(status: int, parsed: _ErrorBody) -> str:
     return f"in the middle of its answer{status_text and ', ' + status_text}"
 
 
-def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, request_body: Mapping[str, object] | None) -> str:
+def _sentence(
+    kind: Kind,
+    words: str,
+    where: str,
+    vendor: Vendor,
+    request_body: Mapping[str, object] | None,
+    *,
+    is_quoted: bool,
+) -> str:
     """Return the message, which follows the sentence of `activities/failures.py` for the kind."""
     match kind:
         case "auth":
@@ -357,8 +418,11 @@ def _sentence(kind: Kind, words: str, where: str, vendor: Vendor, request_body: 
             fix = f"add credit at {vendor.name}, or raise the spending limit there"
         case "not_found":
             address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
-            fix = f"check its name{address}; {_vendor_says(words, vendor, request_body)}"
+            advice = vendor.no_path_advice if address else ""
+            fix = f"check its name{address}{advice}; {_vendor_says(words, vendor, request_body)}"
         case "bad_request" | "refusal" | "stale_reasoning":
+            fix = _vendor_says(words, vendor, request_body)
+        case "provider_error" if is_quoted:
             fix = _vendor_says(words, vendor, request_body)
         case _:
             return where

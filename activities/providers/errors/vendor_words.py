@@ -12,9 +12,6 @@ from turnkeeper.models.errors import ErrorType
 Kind = ErrorType | Literal["stale_reasoning", "permission"]
 """An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
 
-NEVER = re.compile(r"(?!)")
-"""Matches no text."""
-
 IMAGE_CODES = frozenset(
     {
         "invalid_image",
@@ -39,6 +36,14 @@ def words(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives), re.IGNORECASE)
 
 
+OF_THE_ACCOUNT = frozenset({"data_residency_mismatch", "unsupported_country_region_territory"})
+"""Codes of bad requests that no change of the request would help."""
+
+NOT_IN_THIS_COUNTRY = words(
+    r"\b(?:location|country|region|territory) (?:is )?not supported|not available in your (?:country|region)"
+)
+"""Words of the same."""
+
 MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
     "quota": (
         frozenset(
@@ -55,14 +60,23 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "exceeded_current_quota_error",  # Moonshot
                 "arrearage",  # DashScope
                 "1113",  # Zhipu
+                "1309",  # z.ai, as the next
+                "1310",
+                "budget_exceeded",  # LiteLLM
             }
         ),
         words(
             r"credit balance is too low|exceeded your current quota|insufficient (?:credits?|balance|funds)",
-            r"(?:spend|usage|billing) limits? (?:has been |was )?reached|reached your specified api usage limits",
-            r"account is not active, please check your billing|account .{0,80}is suspended, please check your plan",
+            r"(?:spend|usage|billing) limits? (?:has been |was )?reached",
+            r"reached your (?:\w+ ){0,3}(?:usage|spending|spend) limits?",  # Anthropic, Ollama
+            r"account is not active, please check your billing",
+            r"account .{0,80}is suspended.{0,60}(?:plan|billing|spending|invoice|pay|balance)",  # Moonshot, Fireworks
             r"account is in good standing|\bin arrears\b|余额不足|欠费",
             r"exceeded your monthly included credits|free tier of the model has been exhausted",
+            r"used all (?:available|(?:of )?your) credits|(?:not|n't) have (?:any|enough) credits",  # xAI
+            r"\bkey limit exceeded|can only afford",  # OpenRouter
+            r"budget has been exceeded|exceeded ?budget\b|\bover budget\b",  # LiteLLM
+            r"\b(?:plan|package|subscription) (?:has |is )?expired|(?:weekly|monthly)\b.{0,20} limit exhausted",  # z.ai
         ),
     ),
     "stale_reasoning": (
@@ -143,14 +157,21 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             r"(?:input|output) new_sensitive|不安全或敏感内容",
         ),
     ),
-    "auth": (frozenset({"invalid_api_key", "organization_on_hold"}), NEVER),
+    "auth": (
+        frozenset({"invalid_api_key", "organization_on_hold"}),
+        words(
+            # Gemini, xAI and others, with status 400
+            r"\bapi[ -]key (?:is |has )?(?:not valid|invalid|expired|incorrect|missing)",
+            r"\b(?:incorrect|invalid|expired|missing) api[ -]key\b(?! (?:param|prop|field|schema|arg))",
+        ),
+    ),
     "not_found": (
         frozenset({"model_not_found"}),
         re.compile(r"^unexpected endpoint or method", re.IGNORECASE),  # LM Studio, with status 200
     ),
     "bad_request": (
-        frozenset({"data_residency_mismatch", *IMAGE_CODES}),
-        NEVER,
+        OF_THE_ACCOUNT | IMAGE_CODES,
+        NOT_IN_THIS_COUNTRY,
     ),
 }
 """The first match counts."""
@@ -168,10 +189,7 @@ TOO_LONG_IN_ANY_WORDS = re.compile(
 )
 """A number, and a text or its tokens that are more: how servers whose words nobody has seen say that it is too long."""
 
-OF_THE_ACCOUNT = frozenset({"data_residency_mismatch"})
-"""Codes of bad requests that no change of the request would help."""
-
-MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found")
+MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found", "bad_request")
 """Possible meanings of the statuses 401 and 403: a request that was denied access was not checked for anything else."""
 
 GENERAL_KINDS: dict[str, Kind] = {
@@ -179,6 +197,7 @@ GENERAL_KINDS: dict[str, Kind] = {
     "engine_overloaded_error": "overloaded",
     "server_is_overloaded": "overloaded",
     "slow_down": "overloaded",
+    "capacity_exceeded": "overloaded",  # Groq, with status 498
     "rate_limit_error": "rate_limited",
     "rate_limit_exceeded": "rate_limited",
     "rate_limit_reached_error": "rate_limited",
@@ -196,3 +215,12 @@ GENERAL_KINDS: dict[str, Kind] = {
 
 BOTCHED_CALLS = frozenset({"tool_use_failed", "output_parse_failed"})
 """Codes of a server that could not read its model's call (Groq). A retry may succeed."""
+
+PASSING = words(
+    r"^\W{0,9}(?:an? )?(?:internal |unknown |unexpected )?(?:server )?error(?: encountered| occurred)?\W{0,9}$",
+    r"\b(?:please|again|can) (?:re)?try\b|\b(?:try|retry)(?:ing)? (?:again|your|the request|later)|\btemporar",
+    r"server (?:had|encountered) an? \w* ?error|something went wrong|an? (?:\w+ )?error (?:has )?occurred",
+    r"\b(?:unavailable|busy|capacity|connection|upstream|network)\b|overloaded|time[ds]?[ -]?out|bad gateway",
+    r"provider returned error\W*$|\bis (?:still )?(?:loading|starting|warming)",
+)
+"""Words of an error that passes: of the server, not of the request."""

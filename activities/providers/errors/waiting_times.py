@@ -1,6 +1,7 @@
 """How long a vendor says to wait, in all formats (AGT-9).
 
-A header or a field has seconds, milliseconds, a duration (`1m30s`), an HTTP date, an ISO 8601 time, or a Unix time.
+A header or a field has seconds, milliseconds, a duration (`1m30s`, `PT30S`), an HTTP date, an ISO 8601 time, or a Unix
+time.
 Numbers are durations or times depending on their size. `activities/failures.py` applies the maximum.
 """
 
@@ -28,17 +29,21 @@ def retry_after_of(headers: Mapping[str, str], *, now: datetime) -> float | None
     >>> retry_after_of({"retry-after": "Thu, 01 Jan 2026 00:01:00 GMT"}, now=now)
     60.0
     """
-    milliseconds = _number(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
-        return milliseconds / 1000
+    for name in _MILLISECONDS:
+        milliseconds = _number(headers.get(name, ""))
+        if milliseconds is not None:
+            return milliseconds / 1000
     return seconds_until(headers.get("retry-after", ""), now=now)
+
+
+_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")  # OpenAI, Azure
 
 
 def reset_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
     """Return in how many seconds the vendor's rate limit is reset, by its `*-reset` headers; `None` if unknown.
 
-    Vendors have several limits. All that are used up (`…-remaining: 0`) must be reset; if none is marked as used up,
-    the earliest reset counts.
+    Vendors have several limits. All that are used up (`…-remaining: 0`, `…-status: rejected`) must be reset; if none is
+    marked as used up, the earliest reset counts.
 
     >>> now = datetime(2026, 1, 1, tzinfo=UTC)
     >>> reset_of({"anthropic-ratelimit-requests-reset": "2026-01-01T00:00:06Z"}, now=now)
@@ -51,9 +56,14 @@ def reset_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
     used_up: list[float] = []
     for name, value in headers.items():
         name = name.lower()
-        seconds = seconds_until(value, now=now) if _RESET.fullmatch(name) else None
+        if name in _LIMIT_FIELDS and (field := _RESET_FIELD.search(value[:MAX_CHARS])):
+            value = field[1]
+        elif not _RESET.fullmatch(name):
+            continue
+        seconds = seconds_until(value, now=now)
         if seconds is not None:
             is_used_up = _number(headers.get(name.replace("reset", "remaining"), "")) == 0
+            is_used_up |= headers.get(name.replace("reset", "status"), "").strip().lower() == "rejected"
             (used_up if is_used_up else open_limits).append(seconds)
     if used_up:
         return max(used_up)
@@ -61,8 +71,12 @@ def reset_of(headers: Mapping[str, str], *, now: datetime) -> float | None:
 
 
 _RESET = re.compile(
-    r"(?:anthropic-(?:priority-)?ratelimit-(?:[a-z-]+-)?reset|(?:x-)?ratelimit-reset(?:-[a-z-]+)?)", re.ASCII
+    r"(?:anthropic-(?:priority-)?ratelimit-(?:[a-z0-9-]+-)?reset|(?:x-)?ratelimit(?:by[a-z]+)?-reset(?:-[a-z-]+)?)",
+    re.ASCII,
 )
+_LIMIT_FIELDS = ("ratelimit", "x-ratelimit")
+_RESET_FIELD = re.compile(r"(?:\breset=|;\s*t=)(\d{1,12})", re.ASCII)
+"""Of the IETF's header: `limit=100, remaining=0, reset=50`, later `"default";r=0;t=50`."""
 
 
 def seconds_until(value: str, *, now: datetime) -> float | None:
@@ -80,8 +94,9 @@ def seconds_until(value: str, *, now: datetime) -> float | None:
         if number < MIN_UNIX_TIME:
             return number
         return max(0.0, (number / 1000 if number >= 1000 * MIN_UNIX_TIME else number) - now.timestamp())
-    if _LENGTHS.fullmatch(value):
-        return _seconds_in(value)
+    iso = _ISO_DURATION.fullmatch(value)
+    if iso or _LENGTHS.fullmatch(value):
+        return _seconds_in(iso[1] if iso else value)
     moment = _moment(value)
     if moment is None:
         return None
@@ -125,4 +140,5 @@ _UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 8
 _LENGTH = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(?>(ms|milli|[smhd])[a-z]*)", re.IGNORECASE | re.ASCII)
 """The atomic group (`?>`) prevents backtracking: otherwise n times `1ms` could be matched in 2^n ways."""
 _LENGTHS = re.compile(rf"(?:{_LENGTH.pattern} ?)+", re.IGNORECASE | re.ASCII)
+_ISO_DURATION = re.compile(rf"PT((?:{_LENGTH.pattern})+)", re.IGNORECASE | re.ASCII)
 _RETRY_IN = re.compile(rf"(?:retry|try again) (?:in|after) ({_LENGTHS.pattern})", re.IGNORECASE | re.ASCII)

@@ -6,12 +6,13 @@ conversation and on the outcomes of its calls.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turnkeeper.activities.providers.offline.conversation import MEMORY, Conversation, Outcome, outcome_of
 from turnkeeper.activities.providers.offline.intents import Intent, find_intents
 from turnkeeper.activities.providers.offline.text import end_sentence, lines_about, quote, sentences, shorten
 from turnkeeper.models.errors import TurnkeeperError
+from turnkeeper.models.session.tasks.outcome import without_history_notes
 
 _SIZED_FILE = re.compile(r"^(.+) \(([\d,]+) bytes?\)$", re.MULTILINE)
 """A file as `file_list` shows it."""
@@ -112,7 +113,8 @@ def _answer(intent: Intent, conversation: Conversation, tools: _Tools) -> str:
         case "delegate":
             task = {"description": words["task"], "conversation_history": "inherit"}
             outcome = tools.run("run_task", "delegate this", **task)
-            return outcome.failure or f"Another agent did it and answered:\n\n{quote(outcome.lines)}"
+            answer = replace(outcome, content=without_history_notes(outcome.content))
+            return outcome.failure or f"Another agent did it and answered:\n\n{quote(answer.lines)}"
         case "remember":
             return _remember(words["fact"], tools)
         case "recall":

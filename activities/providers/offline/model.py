@@ -19,7 +19,7 @@ from turnkeeper.activities.providers.offline.text import shorten
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.tasks.condensing import INSTRUCTION as CONDENSE_INSTRUCTION
-from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of
+from turnkeeper.models.tokens import CHARS_PER_TOKEN, estimate_tokens, tokens_of, weighted_chars
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelRequest,
@@ -103,10 +103,11 @@ def respond(request: ModelRequest, parts: Sequence[Part], *, number: int, model:
         part.model_copy(update={"text": part.text[:max_chars]}) if isinstance(part, RespondPart) else part
         for part in parts
     ]
+    texts = [request.head.system, *(message.content for message in request.messages)]
     response = ModelResponse(parts=allowed_parts, model=model, request_id=f"offline_{number}")
     reasoning = estimate_tokens([{"content": response.thinking}])
     usage = Usage(
-        input_tokens=tokens_of(len(request.head.system) + sum(len(message.content) for message in request.messages)),
+        input_tokens=tokens_of(sum(map(weighted_chars, texts))),
         output_tokens=reasoning + estimate_tokens([{"content": response.text, "tool_calls": response.calls}]),
         reasoning_tokens=reasoning,
         cost=0.0,  # free

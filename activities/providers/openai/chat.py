@@ -14,7 +14,7 @@ from typing import Any, Literal
 from turnkeeper.activities.providers.attachments.sight import FULL, TEXT_ONLY
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
-from turnkeeper.activities.providers.openai.chat_request import encode, encode_text, fields_in, missing_in
+from turnkeeper.activities.providers.openai.chat_request import encode, encode_text, fields_in, missing_in, tool_names
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
 from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
@@ -73,8 +73,7 @@ class OpenAIChatProvider:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'openai-chat:qwen3'")
         is_native = self._protocol == "native"
-        if is_native:
-            self._omitted_tools.warn_once(request.head.tools)
+        self._omitted_tools.warn_once(request.head.tools)
 
         def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
             if not is_native:
@@ -82,7 +81,9 @@ class OpenAIChatProvider:
             return encode(trimmed, name=name, without=parts.omitted_fields, required=parts.required_fields)
 
         def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
-            answer = (ChatAccumulator if is_native else TextChatAccumulator)(name, request=info.request)
+            answer = (ChatAccumulator if is_native else TextChatAccumulator)(
+                name, request=info.request, tools=tool_names(request)
+            )
             return stream_answer(self._transport.request(PATH, body), answer, run_out=USAGE_WAIT, meter=info.meter)
 
         async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as pieces:

@@ -1,35 +1,28 @@
 """Reading an answer of a Chat Completions endpoint from its stream (AGT-3, AGT-10).
 
 Servers differ in what they omit and add, so little is required: chunks with a `delta` in their first choice, and a
-`finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. A piece
-belongs to the latest call of its `index`, or to the latest of all without one; it begins another call if it has a name
-and another id, or if the arguments before it are complete. Ids may be missing or repeat. Fields of a message or a call
-that we don't understand are kept in the state, to go back to the same model; so is thinking at the beginning of the
-text, for templates that expect it there.
+`finish_reason`, which alone says whether an answer is complete. Texts are concatenated, whatever their field. Calls are
+put together in `chat_calls.py`; if there are none, they may be written as text (`text/written_calls.py`). Fields of a
+message or a call that we don't understand are kept in the state, to go back to the same model; so is thinking at the
+beginning of the text, for templates that expect it there.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import JsonValue
 
-from turnkeeper.activities.providers.answer_fields import (
-    arguments_of,
-    count_of,
-    count_or_zero,
-    counts_of,
-    join_pieces,
-    name_of,
-)
+from turnkeeper.activities.providers.answer_fields import count_of, count_or_zero, counts_of, join_pieces, name_of
 from turnkeeper.activities.providers.finish_reasons import is_cut
-from turnkeeper.activities.providers.openai.chat_request import API
+from turnkeeper.activities.providers.openai.chat_calls import ChatCalls
+from turnkeeper.activities.providers.openai.chat_request import API, is_telling
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.request_encoding import Block
 from turnkeeper.activities.providers.text.leading_thought import LeadingThought
 from turnkeeper.activities.providers.text.text_answer import AnswerReader, parts_of
+from turnkeeper.activities.providers.text.text_protocol import thinking_state
+from turnkeeper.activities.providers.text.written_calls import split_calls
 from turnkeeper.activities.providers.wire.answer_stream import FieldAccumulator
 from turnkeeper.activities.providers.wire.transport import Event
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, Part, ProviderState, RespondPart, ThinkPart
@@ -39,45 +32,15 @@ THOUGHTS = ("reasoning_content", "reasoning")
 """The fields with visible thinking. A server that uses both has the same text in them."""
 
 _UNDERSTOOD = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
-_OF_A_CALL = frozenset({"index", "id", "type", "function"})
 VENDOR = "the endpoint"
 """The vendor's name in error messages."""
-
-
-@dataclass
-class _Call:
-    """A call while it arrives."""
-
-    index: int | None
-    id: str
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-    extra_fields: FieldAccumulator = field(default_factory=FieldAccumulator)
-
-    def add(self, delta: Event) -> None:
-        function = delta.get("function") or {}
-        name, arguments = function.get("name") or "", function.get("arguments")
-        self.id = self.id or delta.get("id") or ""
-        # Some servers send the name in pieces, others the whole name in every chunk.
-        self.name += name if name != self.name else ""
-        if arguments:
-            # Some servers send an object instead of its text.
-            self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        for key, piece in delta.items():
-            if key not in _OF_A_CALL:
-                self.extra_fields.add(key, piece)
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether its arguments seem complete."""
-        return bool(self.arguments) and isinstance(arguments_of(join_pieces(self.arguments)), dict)
 
 
 class ChatAccumulator:
     """An answer while it arrives. The caller converts what an event of an unexpected shape raises."""
 
-    def __init__(self, name: str, *, request: int) -> None:
-        """Begin the answer of the model `name` to the session's model request number `request`."""
+    def __init__(self, name: str, *, request: int, tools: Collection[str] = ()) -> None:
+        """Begin the answer of the model `name` to the session's model request number `request`, with these `tools`."""
         self.is_complete = False
         """The answer is complete, except for its usage."""
         self.failure: Event | None = None
@@ -88,7 +51,8 @@ class ChatAccumulator:
         self._content = LeadingThought()
         self._texts: dict[str, list[str]] = {"thought": [], "refusal": []}
         self._extra_fields = FieldAccumulator()
-        self._calls: list[_Call] = []
+        self._tools = tools
+        self._calls = ChatCalls(tools)
         self._finish = ""
         self._used: Mapping[str, object] = {}
 
@@ -99,16 +63,19 @@ class ChatAccumulator:
         self._model, self._id = name_of(event.get("model")) or self._model, name_of(event.get("id")) or self._id
         self._used = counts_of(event.get("usage")) or self._used
         # Only one was requested, but some servers don't number it, or send more.
-        first = [choice for choice in event.get("choices") or [] if not choice.get("index")]
+        first = [choice for choice in event.get("choices") or [] if choice.get("index") in (None, 0, "0", "")]
         return [delta for choice in first for delta in self._take_choice(choice)]
 
     def response(self, *, request_id: str | None) -> ModelResponse:
         self._content.finish(is_cut=self._is_cut())
         stop = self._stop_reason()
-        calls = self._complete_calls() if stop == "tool_calls" else []
+        calls = self._calls.complete(request=self._request) if stop == "tool_calls" else []
+        text = self._content.text
+        if stop == "end_turn":
+            text, calls = self._written_calls(text)
         return ModelResponse(
-            parts=[*self._text_parts(), *(part for part, _ in calls)],
-            stop=stop,
+            parts=[*self._text_parts(text), *(part for part, _ in calls)],
+            stop="tool_calls" if calls else stop,
             usage=_usage(self._used),
             model=self._model or self._name,
             request_id=request_id or self._id or None,
@@ -120,17 +87,17 @@ class ChatAccumulator:
         return _usage(self._used)
 
     def _take_choice(self, choice: Event) -> Iterator[Delta]:
-        delta = choice.get("delta") or choice.get("message") or {}
-        thought = next((delta[key] for key in THOUGHTS if delta.get(key)), None)
-        if isinstance(thought, str):
+        delta = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+        content = delta.get("content") or ""
+        thought = next((delta[key] for key in THOUGHTS if delta.get(key)), None) or _thought_in(content)
+        if isinstance(thought, str) and thought:
             yield self._add_text(Delta("think", thought), "thought")
-        if content := delta.get("content"):
-            yield from self._content.add(_text_in(content))
+        if text := _text_in(content):
+            yield from self._content.add(text)
         if refusal := delta.get("refusal"):
             yield self._add_text(Delta("respond", refusal), "refusal")
-        for call_piece in _calls_in(delta):
-            if call_name := self._take_call(call_piece):
-                yield Delta("call", call_name)
+        for call_name in self._calls.add(_calls_in(delta)):
+            yield Delta("call", call_name)
         for key, piece in delta.items():
             if key not in _UNDERSTOOD:
                 self._extra_fields.add(key, piece)
@@ -141,41 +108,15 @@ class ChatAccumulator:
         self._texts[to].append(delta.text)
         return delta
 
-    def _take_call(self, call_piece: Event) -> str | None:
-        call = self._call_of(call_piece)
-        is_new = call is None
-        if call is None:
-            call = _Call(index=call_piece.get("index"), id=call_piece.get("id") or "")
-            self._calls.append(call)
-        call.add(call_piece)
-        return call.name if is_new else None
-
-    def _call_of(self, call_piece: Event) -> _Call | None:
-        """Return the call that a piece belongs to; `None` if it begins one."""
-        index, own_id, name = (
-            call_piece.get("index"),
-            call_piece.get("id"),
-            (call_piece.get("function") or {}).get("name"),
+    def _written_calls(self, text: str) -> tuple[str, list[tuple[CallPart, Block]]]:
+        """Return the text without calls that are written in it, and those calls."""
+        text, text_calls = split_calls(text, self._tools)
+        calls = [*(call for call in self._content.calls if call.name in self._tools), *text_calls]
+        parts = (
+            CallPart(kind="call", id=f"call_{self._request}_{number}", name=call.name, args=call.args)
+            for number, call in enumerate(calls)
         )
-        latest = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
-        if latest is None or not name:
-            return latest
-        # Names and ids may be repeated, and some servers number all calls 0.
-        is_another = bool(own_id and latest.id and own_id != latest.id)
-        return None if is_another or (index is None and latest.is_complete) else latest
-
-    def _complete_calls(self) -> list[tuple[CallPart, Block]]:
-        """Return the calls, each with its unknown fields. Missing and duplicate ids are replaced."""
-        calls_with_fields: list[tuple[CallPart, Block]] = []
-        used_ids: set[str] = set()
-        for number, call in enumerate(self._calls):
-            own_id = join_pieces([call.id])
-            call_id = own_id if own_id and own_id not in used_ids else f"call_{self._request}_{number}"
-            used_ids.add(call_id)
-            args = arguments_of(join_pieces(call.arguments))
-            part = CallPart(kind="call", id=call_id, name=join_pieces([call.name]), args=args)
-            calls_with_fields.append((part, call.extra_fields.fields()))
-        return calls_with_fields
+        return text, [(part, {}) for part in parts]
 
     def _is_cut(self) -> bool:
         return is_cut(self._finish, vendor=VENDOR)
@@ -188,17 +129,20 @@ class ChatAccumulator:
         # The reason is not reliable: some servers say `stop` with calls.
         return "tool_calls" if self._calls else "end_turn"
 
-    def _text_parts(self) -> Iterator[Part]:
+    def _text_parts(self, text: str) -> Iterator[Part]:
         for thought in filter(None, (join_pieces(self._texts["thought"]), self._content.thought)):
             yield ThinkPart(kind="think", text=thought)
-        if text := self._content.text + join_pieces(self._texts["refusal"]):
-            yield RespondPart(kind="respond", text=text)
+        if whole := text + join_pieces(self._texts["refusal"]):
+            yield RespondPart(kind="respond", text=whole)
 
     def _state(self, calls: list[tuple[CallPart, Block]]) -> ProviderState | None:
         """Return what the parts don't contain, if anything: all else can be encoded from the parts."""
         lead: Block = {"content": self._content.lead} if self._content.lead.strip() else {}
-        extra_fields = [self._extra_fields.fields() | lead, *(fields for _, fields in calls)]
-        if not any(extra_fields):
+        of_message = self._extra_fields.fields()
+        if isinstance(details := of_message.get("reasoning_details"), list):
+            of_message["reasoning_details"] = _merged_fragments(details)
+        extra_fields = [of_message | lead, *(fields for _, fields in calls)]
+        if not any(extra_fields) and not any(is_telling(part.id) for part, _ in calls):
             return None
         ids = [dict[str, JsonValue](), *(dict[str, JsonValue](type="function", id=part.id) for part, _ in calls)]
         items: list[JsonValue] = [id_fields | fields for id_fields, fields in zip(ids, extra_fields, strict=True)]
@@ -208,8 +152,8 @@ class ChatAccumulator:
 class TextChatAccumulator(ChatAccumulator):
     """An answer by the protocol `text`, whose text is in the grammar of the replay text (CTX-13)."""
 
-    def __init__(self, name: str, *, request: int) -> None:
-        super().__init__(name, request=request)
+    def __init__(self, name: str, *, request: int, tools: Collection[str] = ()) -> None:
+        super().__init__(name, request=request, tools=tools)
         self._reader = AnswerReader()
 
     def add(self, event: Event) -> list[Delta]:
@@ -225,10 +169,14 @@ class TextChatAccumulator(ChatAccumulator):
         reader.finish()
         parts: list[Part] = [part for part in whole.parts if isinstance(part, ThinkPart)]
         parts += parts_of(reader.events, request=self._request)
+        if not any(isinstance(part, CallPart) for part in parts):
+            parts += whole.calls  # a form of calls that the model knows better
         if whole.stop == "max_tokens":
             return whole.model_copy(update={"parts": [part for part in parts if not isinstance(part, CallPart)]})
         stop = "tool_calls" if any(isinstance(part, CallPart) for part in parts) else "end_turn"
-        return whole.model_copy(update={"parts": parts, "stop": stop, "state": None})
+        thinking = "\n\n".join(part.text for part in parts if isinstance(part, ThinkPart))
+        state = thinking_state(thinking, model=self._name) if stop == "tool_calls" else None
+        return whole.model_copy(update={"parts": parts, "stop": stop, "state": state})
 
 
 def _text_in(content: Any) -> str:
@@ -236,6 +184,49 @@ def _text_in(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(piece["text"] for piece in content if piece.get("type") == "text")
+
+
+def _thought_in(content: Any) -> str:
+    """Return the thinking in a delta's content, in Mistral's form.
+
+    >>> _thought_in([{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": ""}])
+    'Hm.'
+    """
+    if isinstance(content, str):
+        return ""
+    return "".join(_text_in(piece["thinking"]) for piece in content if piece.get("type") == "thinking")
+
+
+_GROWING = ("text", "summary")
+
+
+def _merged_fragments(details: list[JsonValue]) -> list[JsonValue]:
+    """Return OpenRouter's `reasoning_details` whole: it streams a block in fragments with the same `index`.
+
+    >>> _merged_fragments([{"type": "reasoning.text", "index": 0, "text": "a"},
+    ...     {"type": "reasoning.text", "index": 0, "text": "b", "signature": None},
+    ...     {"type": "reasoning.text", "index": 0, "signature": "c2ln"}])
+    [{'type': 'reasoning.text', 'index': 0, 'text': 'ab', 'signature': 'c2ln'}]
+    """
+    blocks: list[JsonValue] = []
+    by_index: dict[tuple[str, str], Block] = {}
+    for fragment in details:
+        if not isinstance(fragment, dict) or fragment.get("type") not in ("reasoning.text", "reasoning.summary"):
+            blocks.append(fragment)
+            continue
+        key = (str(fragment["type"]), str(fragment.get("index")))
+        block = by_index.get(key)
+        if block is None or (fragment.get("index") is None and block.get("signature")):
+            by_index[key] = dict(fragment)
+            blocks.append(by_index[key])
+            continue
+        for name, value in fragment.items():
+            grown = block.get(name)
+            if name in _GROWING and isinstance(value, str) and isinstance(grown, str):
+                block[name] = grown + value
+            elif value is not None:
+                block[name] = value
+    return blocks
 
 
 def _calls_in(delta: Event) -> list[Event]:

@@ -1,40 +1,53 @@
 """Encoding a request for an endpoint with OpenAI's Chat Completions (AGT-3, AGT-4). Pure.
 
 Behind such endpoints are chat templates, and many accept only what their model was trained on: a user speaks first,
-nobody speaks twice in a row, arguments of calls are JSON, a message with calls has no empty text. So an assistant's
-text and the notes behind it become one message, and a user's message is put before a conversation that begins with the
-assistant (`opened`). A user never speaks twice in a row in a request (CTX-17).
+nobody speaks twice in a row, the assistant speaks after tool results, ids of calls have nine letters and digits,
+arguments of calls are JSON, no text is blank. So an assistant's text and the notes behind it become one message, a
+user's message is put before a conversation that begins with the assistant (`opened`), and an assistant's one before a
+user's that would follow results (`_BEFORE_USER`). A user never speaks twice in a row in a request (CTX-17).
 
 Images and PDFs follow the text of their message. Tool messages may have only text here, so what a step's results have
 of them follows in a user's message after all results. Other attachments are text by now
 (`attachments/visible_request.py`).
 
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
-(`reasoning_content`), and signatures of calls. So do the ids of calls, however odd: some models were trained on theirs
-(`functions.now:0`), and some servers keep signatures in them. Fields that the endpoint refuses are omitted from then
-on, and fields that it requires by name are added (`refused_parts`).
+(`reasoning_content`), and signatures of calls. So do ids of calls that say something (`is_telling`). Newer Gemini
+models refuse a step without its signature, which is gone after an eviction or a change of models: they take
+`NO_SIGNATURE` instead. Fields that the endpoint refuses are omitted from then on, and fields that it requires by name
+are added (`refused_parts`).
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
-from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
-from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name
+from turnkeeper.activities.providers.openai.tools import arguments_json, parameters_of
+from turnkeeper.activities.providers.request_encoding import Block, CallIds, opened, own_items, sendable_name, short_id
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_protocol import STOP_SEQUENCES, conversation_text, system_text
+from turnkeeper.activities.providers.tool_schemas import description_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec, supported_tools
 
 API = "openai.chat"
 """The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then
 those of each call. The message's `content` is what came before the text: thinking, with its tags."""
 
-REQUIRABLE = {"reasoning_content": " "}
+REQUIRABLE = {"reasoning_content": " ", "content": ""}
 """Fields that endpoints may require in every assistant message, and their value where it has none: after a change of
-models, in a new segment, in a step without thinking. Some servers treat "" as missing."""
+models, in a new segment, in a step without thinking or text. Some servers treat "" as missing thinking."""
+
+NO_SIGNATURE = "skip_thought_signature_validator"
+"""What Google accepts in place of the signature of a step's first call."""
+
+_NEEDS_SIGNATURES = re.compile(r"gemini-(?![12]\b)")
+_TELLING_ID = re.compile(r"functions\.[\w-]+:\d+|.{65,}", re.DOTALL)
+
+_BEFORE_USER = {"tool": "(I have the results.)", "user": "(No answer.)"}
+"""The assistant's text between a user's message and what it may not follow directly, by the role of that."""
 
 REASONING_TOKENS = 7_000
 """Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most
@@ -64,10 +77,15 @@ def encode_text(request: ModelRequest, *, name: str) -> Block:
     body = _body(name, request.head.max_tokens)
     body["stop"] = list[JsonValue](STOP_SEQUENCES)
     system_messages: list[JsonValue] = [
-        {"role": "system", "content": system_text(request.head)},
+        {"role": "system", "content": system_text(request.head, supported_tools(request.head.tools))},
         {"role": "user", "content": conversation_text(request.messages)},
     ]
     return body | {"messages": system_messages}
+
+
+def tool_names(request: ModelRequest) -> list[str]:
+    """Return the names of the tools as `encode` offers them."""
+    return [sendable_name(tool.name) for tool in supported_tools(request.head.tools)]
 
 
 def fields_in(body: Block) -> frozenset[str]:
@@ -79,7 +97,18 @@ def fields_in(body: Block) -> frozenset[str]:
 
 def missing_in(body: Block) -> frozenset[str]:
     """Return the names of fields that an endpoint may require and some message lacks."""
-    return frozenset(key for message in _assistants_in(body) for key in REQUIRABLE if key not in message)
+    return frozenset(key for message in _assistants_in(body) for key in REQUIRABLE if message.get(key) is None)
+
+
+def is_telling(call_id: str) -> bool:
+    """Return whether a call's id must go back to its model as it is.
+
+    It has a form that the model was trained on, or is so long that the server keeps something in it.
+
+    >>> is_telling("functions.now:0"), is_telling("call_1"), is_telling(f"call_1__thought__{'c2ln' * 20}")
+    (True, False, True)
+    """
+    return _TELLING_ID.fullmatch(call_id) is not None
 
 
 def _assistants_in(body: Block) -> list[dict[str, Any]]:
@@ -99,8 +128,8 @@ def _body(name: str, max_tokens: int | None) -> Block:
 
 def _tool(tool: ToolSpec) -> Block:
     function: Block = {"name": sendable_name(tool.name), "parameters": parameters_of(tool)}
-    if tool.description.strip():
-        function["description"] = description_of(tool)
+    if description := description_of(tool):
+        function["description"] = description
     return {"type": "function", "function": function}
 
 
@@ -110,9 +139,10 @@ def _tool(tool: ToolSpec) -> Block:
 def _messages(
     messages: Sequence[ModelMessage], name: str, without: Collection[str], required_fields: Mapping[str, JsonValue]
 ) -> list[Block]:
-    encoded: list[Block] = []
+    encoded = _Messages(required_fields)
     of_results: list[JsonValue] = []
-    ids = CallIds(accepts_any_id=True)
+    ids = CallIds(short_id)
+    needs_signatures = _NEEDS_SIGNATURES.search(name) is not None
     for message in opened(messages):
         block = _message(message, ids, _beyond(message, name, without))
         if of_results and message.role != "tool":
@@ -121,18 +151,37 @@ def _messages(
             else:
                 encoded.append({"role": "user", "content": of_results})
             of_results = []
-        if block["role"] == "assistant":
-            block = {**block, **{key: value for key, value in required_fields.items() if key not in block}}
-        elif block["role"] == "tool" and message.attachments:
+        if message.role == "tool" and message.attachments:
             source = f"From the result of {message.tool_name or 'the tool'}, call {block['tool_call_id']}:"
             of_results += [_text_part(source), *map(_medium, media_of(message))]
-        if encoded and _are_one(encoded[-1], block):
-            texts = [text for text in (encoded.pop()["content"], block["content"]) if text]
-            block = {**block, "content": "\n\n".join(map(str, texts))}
+        needs_signatures |= _is_signed(block)
+        if needs_signatures and "extra_content" not in without:
+            block = _with_signature(block)
         encoded.append(block)
     if of_results:
         encoded.append({"role": "user", "content": of_results})
-    return encoded
+    return encoded.blocks
+
+
+class _Messages:
+    """The encoded messages so far. `required_fields` are put into each of the assistant that lacks them."""
+
+    def __init__(self, required_fields: Mapping[str, JsonValue]) -> None:
+        self.blocks: list[Block] = []
+        self._required_fields = required_fields
+
+    def append(self, block: Block) -> None:
+        earlier = self.blocks[-1] if self.blocks else {"role": ""}
+        if block["role"] == "assistant":
+            if not block["content"] and "tool_calls" not in block:
+                return
+            block |= {key: value for key, value in self._required_fields.items() if block.get(key) is None}
+            if earlier["role"] == "assistant" and "tool_calls" not in earlier:  # an answer, and a note behind it
+                texts = [text for text in (self.blocks.pop()["content"], block["content"]) if text]
+                block["content"] = "\n\n".join(map(str, texts))
+        elif block["role"] == "user" and (text := _BEFORE_USER.get(str(earlier["role"]))):
+            self.append({"role": "assistant", "content": text})
+        self.blocks.append(block)
 
 
 def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Block:
@@ -142,8 +191,8 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
     if message.role == "tool":
         return {"role": "tool", "tool_call_id": ids.id_for_result(message), "content": result_text(message)}
     beyond, *beyond_calls = all_beyond
-    encoded: Block = {"role": "assistant", "content": None, **beyond}
-    encoded["content"] = f"{beyond.get('content', '')}{message.content}" or None
+    text = f"{beyond.get('content', '')}{message.content}"
+    encoded: Block = {"role": "assistant", **beyond, "content": text if text.strip() else None}
     calls: list[JsonValue] = [
         {
             "id": call_id,
@@ -152,10 +201,34 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
             **beyond_call,
         }
         for call, call_id, beyond_call in zip(
-            message.tool_calls, ids.new_ids_for(message), beyond_calls or [{}] * len(message.tool_calls), strict=True
+            message.tool_calls,
+            _ids_of(message, ids, is_own=bool(beyond_calls)),
+            beyond_calls or [{}] * len(message.tool_calls),
+            strict=True,
         )
     ]
     return encoded | ({"tool_calls": calls} if calls else {})
+
+
+def _ids_of(message: ModelMessage, ids: CallIds, *, is_own: bool) -> list[str]:
+    vendor_ids = [call.id for call in message.tool_calls]
+    if is_own and any(map(is_telling, vendor_ids)) and ids.reserve_own_ids(message):
+        return vendor_ids
+    return ids.new_ids_for(message)
+
+
+def _is_signed(block: Block) -> bool:
+    calls: Any = block.get("tool_calls", [])
+    return any("thought_signature" in str(call.get("extra_content")) for call in calls)
+
+
+def _with_signature(block: Block) -> Block:
+    """Return a message with calls such that its first call has a signature, if none has one."""
+    calls: Any = block.get("tool_calls", [])
+    if not calls or _is_signed(block):
+        return block
+    signature: Block = {"extra_content": {"google": {"thought_signature": NO_SIGNATURE}}}
+    return {**block, "tool_calls": [{**calls[0], **signature}, *calls[1:]]}
 
 
 def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[Block]:
@@ -169,11 +242,6 @@ def _beyond(message: ModelMessage, name: str, without: Collection[str]) -> list[
 
 def _call_id(item: Block) -> str | None:
     return str(item.get("id")) if item.get("type") == "function" else None
-
-
-def _are_one(earlier: Block, later: Block) -> bool:
-    """Return whether an answer and a note behind it must become one: templates reject the same role twice."""
-    return earlier["role"] == later["role"] == "assistant" and "tool_calls" not in earlier
 
 
 def _parts(content: JsonValue) -> list[JsonValue]:

@@ -17,7 +17,12 @@ from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
-OPENAI = Vendor(name="OpenAI", key="OPENAI_API_KEY", package="openai")
+OPENAI = Vendor(
+    name="OpenAI",
+    key="OPENAI_API_KEY",
+    package="openai",
+    no_path_advice=" (one without /responses is for 'openai-chat:')",
+)
 PATH = "/responses"
 
 _API = RefusableApi(

@@ -26,8 +26,9 @@ from turnkeeper.activities.providers.answer_fields import (
     join_pieces,
     name_of,
 )
-from turnkeeper.activities.providers.finish_reasons import is_cut, unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, is_cut, unclear_answer_error
 from turnkeeper.activities.providers.openai.responses_request import API
+from turnkeeper.activities.providers.openai.tools import arguments_json
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.redaction import redact
 from turnkeeper.activities.providers.wire.transport import Event
@@ -82,7 +83,7 @@ class ResponsesAccumulator:
         end, is_cut = self._end, self._is_cut
         items = self._output_items()
         if not is_cut and (name_of(end.get("status")) not in _WHOLE or self._has_half(items)):
-            raise ModelError("connection", "OpenAI's answer broke off before its end")
+            raise ModelError("connection", "OpenAI's answer broke off before its end", lasting=EARLY_END)
         if is_cut:
             _check_is_cut(end)
         # Calls of an answer that was cut may be cut too. They get no results, so they could not go back.
@@ -195,8 +196,12 @@ def _state(model: str, items: list[Event], parts: Sequence[Part]) -> ProviderSta
         return None
     if not _calls_in(items) <= {part.id for part in parts if isinstance(part, CallPart)} | _answered_in(items):
         return None
-    if any(isinstance(part, CallPart) and isinstance(part.args, str) for part in parts):
-        return None
+    invalid = {part.id: part for part in parts if isinstance(part, CallPart) and isinstance(part.args, str)}
+    # Strict servers parse the arguments of earlier calls, and would refuse every later request.
+    items = [
+        {**item, "arguments": arguments_json(invalid[item["call_id"]])} if item.get("call_id") in invalid else item
+        for item in items
+    ]
     try:
         to_json(items)
     except PydanticSerializationError:  # a lone surrogate, which can't be stored

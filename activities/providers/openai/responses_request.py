@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from pydantic import JsonValue
 
 from turnkeeper.activities.providers.attachments.visible_request import Medium, data_url, media_of, pdf_name
-from turnkeeper.activities.providers.openai.tools import arguments_json, description_of, parameters_of, supported_tools
+from turnkeeper.activities.providers.openai.tools import arguments_json, parameters_of
 from turnkeeper.activities.providers.request_encoding import Block, CallIds, own_items, sendable_name
 from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.tool_schemas import description_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec, supported_tools
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""
@@ -94,7 +95,7 @@ def _items(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
         output = _content(result_text(message), message)
         yield {"type": "function_call_output", "call_id": ids.id_for_result(message), "output": output}
     elif (own := own_items(message, API, call_id_of=_call_id)) and ids.reserve_own_ids(message):
-        yield from map(_sendable, own)
+        yield from map(_sendable, _without_blank_texts(own))
     else:
         yield from _items_anew(message, ids)
 
@@ -115,7 +116,7 @@ def _medium(medium: Medium) -> Block:
 
 def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
     """Encode an assistant's message from its parts: it is from another API or an earlier segment."""
-    if message.content:
+    if message.content.strip():
         yield {"role": "assistant", "content": message.content}
     for call, call_id in zip(message.tool_calls, ids.new_ids_for(message), strict=True):
         arguments = arguments_json(call)
@@ -125,6 +126,29 @@ def _items_anew(message: ModelMessage, ids: CallIds) -> Iterator[Block]:
 def _call_id(item: Block) -> str | None:
     call_id = item.get("call_id")
     return call_id if item.get("type") == "function_call" and isinstance(call_id, str) else None
+
+
+def _without_blank_texts(items: list[Block]) -> list[Block]:
+    """Return the items without messages of blank text, which some models behind a proxy reject.
+
+    Reasoning must be followed by what it led to, so a message that is all of that stays.
+    """
+    followed = zip([None, *items], items, [*items[1:], None], strict=False)
+    return [item for earlier, item, later in followed if not _is_blank(item) or _is_all_of_it(earlier, later)]
+
+
+def _is_blank(item: Block) -> bool:
+    parts = item.get("content")
+    return item.get("type") == "message" and isinstance(parts, list) and not any(map(_visible_text, parts))
+
+
+def _visible_text(part: JsonValue) -> bool:
+    return not isinstance(part, dict) or part.get("type") != "output_text" or bool(str(part.get("text", "")).strip())
+
+
+def _is_all_of_it(earlier: Block | None, later: Block | None) -> bool:
+    is_behind_reasoning = earlier is not None and earlier.get("type") == "reasoning"
+    return is_behind_reasoning and (later is None or later.get("type") == "reasoning")
 
 
 def _sendable(item: Block) -> Block:

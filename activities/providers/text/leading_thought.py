@@ -1,17 +1,34 @@
 r"""Separating the thinking that a model writes before its answer, as `<think>…</think>`, while it arrives (CTX-13).
 
-Servers without a parser for it leave the thinking in the text. Only a leading `<think>` counts that is closed, or in
-which the answer was cut; anywhere else it is ordinary text.
+Servers without a parser for it leave the thinking in the text. Only a leading tag counts that is closed, or in which
+the answer was cut; anywhere else it is ordinary text. Where the template has written the opening tag, only the closing
+one is in the text: it counts at the end of a line of its own or of a sentence, with a blank line after it, outside of
+code. That is known at the end only, so such thinking is shown as text until then. So is an answer in the tokens of
+OpenAI's open models (`harmony.py`): nothing of it is shown before its end.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
 from turnkeeper.activities.providers.answer_fields import join_pieces
 from turnkeeper.activities.providers.protocol import Delta
+from turnkeeper.activities.providers.text.harmony import HARMONY_STARTS, harmony_in
+from turnkeeper.activities.providers.text.written_calls import WrittenCall, is_in_code
 
-OPENED = "<think>"
-CLOSED = "</think>"
+TAGS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+"""How models mark their thinking: the opening tags, and what closes each."""
+
+_OPENINGS = (*TAGS, *HARMONY_STARTS)
+_CLOSED = "|".join(map(re.escape, TAGS.values()))
+_LONE_CLOSING = re.compile(rf"(?:(?:^|\n)[ \t]*|(?<=[.!?…。]))(?P<tag>{_CLOSED})[ \t]*(?=\n|\Z)\s*")
 
 
 class LeadingThought:
@@ -28,12 +45,15 @@ class LeadingThought:
     """
 
     def __init__(self) -> None:
-        self._state: Literal["opening", "thinking", "between", "saying"] = "opening"
+        self._state: Literal["opening", "thinking", "between", "saying", "harmony"] = "opening"
+        self._closing_tag = ""
         self._pending = ""
         """Text that may become a tag, or the space around one."""
         self._lead: list[str] = []
         self._thought: list[str] = []
         self._text: list[str] = []
+        self.calls: list[WrittenCall] = []
+        """Calls that were written as tokens. Valid after `finish`."""
 
     def add(self, piece: str) -> list[Delta]:
         """Add the next piece; return its deltas."""
@@ -45,10 +65,14 @@ class LeadingThought:
         rest, self._pending = self._pending, ""
         if self._state == "thinking" and is_cut:
             self._thought.append(rest)
+        elif self._state == "harmony":
+            self._finish_harmony(rest)
         elif self._state in ("opening", "thinking"):
             self._text, self._thought, self._lead = [*self._lead, *self._thought, rest], [], []
-        else:
+        elif self._state == "between":
             self._lead.append(rest)
+        else:
+            self._split_at_lone_closing()
 
     @property
     def thought(self) -> str:
@@ -78,21 +102,25 @@ class LeadingThought:
 
     def _open(self) -> None:
         stripped = self._pending.lstrip()
-        if stripped.startswith(OPENED):
-            before = len(self._pending) - len(stripped) + len(OPENED)
+        opening = next((tag for tag in _OPENINGS if stripped.startswith(tag)), None)
+        if opening in TAGS:
+            before = len(self._pending) - len(stripped) + len(opening)
             self._lead.append(self._pending[:before])
-            self._pending, self._state = self._pending[before:], "thinking"
-        elif not OPENED.startswith(stripped):
+            self._pending, self._state, self._closing_tag = self._pending[before:], "thinking", TAGS[opening]
+        elif opening:
+            self._state = "harmony"
+        elif not any(tag.startswith(stripped) for tag in _OPENINGS):
             self._state = "saying"
 
     def _think(self) -> str:
-        thought, closing_tag, rest = self._pending.partition(CLOSED)
+        closing = self._closing_tag
+        thought, closing_tag, rest = self._pending.partition(closing)
         if closing_tag:
             self._pending, self._state = rest, "between"
             self._lead += [*self._thought, thought, closing_tag]
         else:
             pending_length = next(
-                length for length in range(len(CLOSED) - 1, -1, -1) if thought.endswith(CLOSED[:length])
+                length for length in range(len(closing) - 1, -1, -1) if thought.endswith(closing[:length])
             )
             thought, self._pending = thought[: len(thought) - pending_length], thought[len(thought) - pending_length :]
         self._thought.append(thought)
@@ -104,3 +132,22 @@ class LeadingThought:
         self._pending = text
         if text:
             self._state = "saying"
+
+    def _split_at_lone_closing(self) -> None:
+        """Separate thinking that ends with a closing tag and has no opening one."""
+        text = "".join(self._text)
+        closing = _LONE_CLOSING.search(text) if not self._thought else None
+        if closing is None or is_in_code(text, closing.start("tag")):
+            return
+        has_blank_line = text[closing.end("tag") :].lstrip(" \t").startswith(("\n\n", "\r\n\r\n"))
+        is_own_line = not text[: closing.start("tag")].rpartition("\n")[2].strip()
+        if is_own_line or has_blank_line:
+            self._thought, self._text = [text[: closing.start("tag")]], [text[closing.end() :]]
+            self._lead = [text[: closing.end()]]
+
+    def _finish_harmony(self, text: str) -> None:
+        answer = harmony_in(text)
+        if answer is None:
+            self._text = [text]
+        else:
+            self._thought, self._text, self.calls = [answer.thought], [answer.text], answer.calls

@@ -1,13 +1,15 @@
 """The conversation as replay text, for models without tool calling of their own: the protocol `text` (CTX-13, AGT-4).
 
-    request    the system prompt, the tools and the grammar as one system text; the conversation as one replay text
+    request    the system prompt, the tools and the grammar as one system text; the conversation as one replay text, or
+               the user's message alone at its beginning
     answer     the events that come next, in the same grammar (`text_answer.py`)
 
 The conversation has the usual marks, such as `$user:`; an answer has `§` instead of `$`. So a model that repeats a part
 of the conversation doesn't begin an event. In texts of users and tools, lines that look like either mark are escaped.
 
-The text is made again for every request, and only the parts of an answer are stored. Within a turn a later request's
-text begins with an earlier one's, as servers' prefix caches need it.
+The text is made again for every request. Of an answer its parts are stored, and its thinking as the step's state: the
+model reads its own thinking of the running turn, until an eviction. Within a turn a later request's text begins with an
+earlier one's, as servers' prefix caches need it, but for the first request of a conversation.
 """
 
 import json
@@ -19,14 +21,19 @@ from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.text.text_answer import GRAMMAR
 from turnkeeper.models.replay_text.grammar import (
     KINDS,
+    PLAIN,
     CallEvent,
     ReplayEvent,
     RespondEvent,
     ResultEvent,
+    ThinkEvent,
     UserEvent,
     render_replay,
 )
-from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, RequestHead, ToolSpec
+from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ProviderState, RequestHead, ToolSpec
+
+API = "openai.chat.text"
+"""The name of this protocol in `ProviderState`. Its only item: the thinking of the step."""
 
 _LIKE_AN_ANSWER = re.compile(rf"^(?=\\*{GRAMMAR.sigil}(?:{'|'.join(KINDS)}):)", re.MULTILINE)
 
@@ -36,11 +43,11 @@ STOP_SEQUENCES = ["\n§result:", "\n§user:"]
 _FORM = """\
 # How the conversation is written
 
-You are given the conversation as text. Each event begins on a line of its own with a mark: "$user:" is what the user
-said, "$respond:" what you said to the user, "$call:" a tool you used, "$result:" what came of it. Below
-"=== HISTORY ===" is what came before, below "=== CURRENT ===" what you are to go on with. Only these marks at the
-beginning of a line count; a line of someone's text that looks like one has a backslash before it, and is nothing but
-text.
+A conversation begins with the user's message alone. Later you are given it as text. Each event begins on a line of its
+own with a mark: "$user:" is what the user said, "$think:" what you considered, "$respond:" what you said to the user,
+"$call:" a tool you used, "$result:" what came of it. Below "=== HISTORY ===" is what came before, below
+"=== CURRENT ===" what you are to go on with. Only these marks at the beginning of a line count; a line of someone's
+text that looks like one has a backslash before it, and is nothing but text.
 
 # How you answer
 
@@ -67,16 +74,18 @@ _NO_TOOLS = """\
 There are no tools. Never write "§user:" or "§result:" yourself: what you make up is cut."""
 
 
-def system_text(head: RequestHead) -> str:
-    """Return the system text: the system prompt, the grammar, and the tools."""
-    sections = [head.system, _FORM + (_CALLING if head.tools else _NO_TOOLS)]
-    if head.tools:
-        sections.append("\n\n".join(["# The tools", *map(_tool_text, head.tools)]))
+def system_text(head: RequestHead, tools: Sequence[ToolSpec]) -> str:
+    """Return the system text: the system prompt, the grammar, and the `tools`."""
+    sections = [head.system, _FORM + (_CALLING if tools else _NO_TOOLS)]
+    if tools:
+        sections.append("\n\n".join(["# The tools", *map(_tool_text, tools)]))
     return "\n\n".join(filter(None, sections))
 
 
 def conversation_text(messages: Sequence[ModelMessage]) -> str:
-    r"""Return the conversation as replay text: CURRENT is what follows the last answer.
+    r"""Return the conversation as replay text: CURRENT is what follows the last answer, with its thinking.
+
+    A user's first message stands alone: no cycle has begun.
 
     >>> said = [("user", "Hi"), ("assistant", "Hello!"), ("user", "Bye\n$call: {}\n§call: {}")]
     >>> print(conversation_text([ModelMessage(role=role, content=content) for role, content in said]))
@@ -92,8 +101,20 @@ def conversation_text(messages: Sequence[ModelMessage]) -> str:
     \$call: {}
     \§call: {}
     """
+    if len(messages) == 1 and messages[0].role == "user":
+        return PLAIN.escape(f"\n{_escape_marks(messages[0].content)}")[1:]
     past = _count_answered(messages)
     return render_replay(list(_events_of(messages[:past])), list(_events_of(messages[past:])), 0)
+
+
+def thinking_state(thinking: str, *, model: str) -> ProviderState | None:
+    """Return the state of a step with the model's own thinking; `None` if it has none."""
+    return ProviderState(api=API, model=model, items=[{"thinking": thinking}]) if thinking.strip() else None
+
+
+def _thinking_of(message: ModelMessage) -> str:
+    items = message.state.items if message.state and message.state.api == API else []
+    return "".join(str(item.get("thinking", "")) for item in items if isinstance(item, dict))
 
 
 def _escape_marks(text: str) -> str:
@@ -121,7 +142,9 @@ def _events_of(messages: Sequence[ModelMessage]) -> Iterator[ReplayEvent]:
         if message.role == "user":
             yield UserEvent(content=_escape_marks(message.content))
         elif message.role == "assistant":
-            if message.content:
+            if thinking := _thinking_of(message):
+                yield ThinkEvent(content=_escape_marks(thinking))
+            if message.content.strip():
                 yield RespondEvent(content=_escape_marks(message.content))
             results = takewhile(lambda following: following.role == "tool", islice(messages, index + 1, None))
             yield from _calls_with_results(message.tool_calls, results)

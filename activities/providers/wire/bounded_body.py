@@ -2,10 +2,12 @@
 
 The SDKs read pages, errors and lines completely before they return any of it, so bytes are counted below them. A body
 that is not a stream of events is cut: its beginning is enough. A stream that is too large fails. The limits are for
-uncompressed bytes, so requests ask for no compression, and the body of a server that compresses anyway is not read.
+uncompressed bytes, so requests ask for no compression. Of a server that compresses anyway only errors are read, as far
+as the limit allows: they say what to change.
 """
 
 import re
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -26,6 +28,9 @@ MAX_EVENT_LINES = 1_000
 MAX_STREAM_BYTES = 64 * 1024 * 1024
 """Of one answer on the wire: about fifty times the largest answer that is stored."""
 
+_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+"""The compressions that can be read, as `zlib` identifies them."""
+
 _END_OF_LINE = re.compile(rb"[\r\n]")
 _END_OF_EVENT = re.compile(rb"\r\r|\n\n|\r\n\r\n")
 
@@ -44,8 +49,11 @@ def client_of(sdk: Any) -> httpx2.AsyncClient:
 async def _bound(response: httpx2.Response) -> None:
     """Limit the body of a response that has not been read yet."""
     body = cast(httpx2.AsyncByteStream, response.stream)
-    is_compressed = response.headers.pop("content-encoding", "identity").strip().lower() != "identity"
-    if not response.is_success:
+    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+    is_compressed = encoding != "identity"
+    if not response.is_success and encoding in _WINDOW_BITS:
+        response.stream = _Beginning(_Inflated(body, _WINDOW_BITS[encoding]), max_bytes=MAX_BODY_BYTES)
+    elif not response.is_success:
         response.stream = _Unread(body) if is_compressed else _Beginning(body, max_bytes=MAX_BODY_BYTES)
     elif is_compressed:
         response.stream = _Unreadable(body)
@@ -73,8 +81,24 @@ class _Unreadable(_Bounded):
         yield b""  # makes it a generator
 
 
+class _Inflated(_Bounded):
+    """A compressed body of an error, read up to `MAX_BODY_BYTES`, or to where it is damaged."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, window_bits: int) -> None:
+        super().__init__(body)
+        self._window_bits = window_bits
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        inflater = zlib.decompressobj(self._window_bits)
+        async for piece in self._body:
+            try:
+                yield inflater.decompress(piece, MAX_BODY_BYTES)
+            except zlib.error:
+                return
+
+
 class _Unread(_Bounded):
-    """A compressed body of an error, which need not be read: the status is enough."""
+    """A body of an error in an unknown compression: the status is enough."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield b"(not read: it is compressed, which was not asked for)"

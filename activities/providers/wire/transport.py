@@ -4,18 +4,19 @@ The SDK provides credentials, addresses, HTTP and event streams. Its types, retr
 `post(…, cast_to=object, stream=True)` sends the body unchanged and yields events as plain dicts. Both vendors' SDKs are
 generated alike, so one class serves both.
 
-This module handles what an SDK doesn't. Its own retries are switched off, since Temporal retries. An HTML page with
-status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError`,
-`UnicodeDecodeError` and the exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but
-before its last event is an error: the provider, which knows the last event, raises it.
+This module handles what an SDK doesn't. Its own retries are switched off, since the workflow retries. An HTML page with
+status 200 is an error, not an empty stream. Bodies are limited (`bounded_body.py`). `json.JSONDecodeError` and the
+exceptions of the HTTP library become `ModelError`. And a stream that ends cleanly but before its last event is an
+error: the provider, which knows the last event, raises it.
 
 SDKs are imported at the first request, in a thread: that takes a second or two, and heartbeats must continue.
 """
 
 import asyncio
 import importlib
+import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
 from types import ModuleType
@@ -23,16 +24,13 @@ from typing import Any
 
 from turnkeeper.activities.providers.answer_fields import is_storable
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
-from turnkeeper.activities.providers.finish_reasons import unclear_answer_error
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
 from turnkeeper.activities.providers.wire.event_stream import stream_class
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""
-
-MAX_PAGE_ATTEMPTS = 3
-"""Attempts if an address that has answered before sends a page instead of an answer, such as a proxy's."""
 
 Event = dict[str, Any]
 """An event of a vendor's stream: a JSON object, of at most `MAX_NESTING` levels, its numbers finite."""
@@ -161,21 +159,21 @@ class Transport:
 
     def _compressed_error(self) -> ModelError:
         """Return the error of an unrequested compression, which a retry would have too."""
-        return self.unreadable_error("it is compressed, which was not asked for", max_attempts=1)
+        return self.unreadable_error("it is compressed, which was not asked for", should_retry=False)
 
     def no_key(self) -> ModelError:
         return ModelError("auth", f"no key is set; set {self.vendor.key} for the worker")
 
-    def broken_off_error(self) -> ModelError:
+    def broken_off_error(self, *, lasting: str = "") -> ModelError:
         """Return the error of an answer that broke off (AGT-3)."""
         name = self.vendor.name
-        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name)
+        return ModelError("connection", f"{name}'s answer broke off before its end", vendor=name, lasting=lasting)
 
-    def unreadable_error(self, reason: str, *, max_attempts: int | None = None) -> ModelError:
-        """Return the error of an unreadable answer. A retry may succeed."""
+    def unreadable_error(self, reason: str, *, should_retry: bool | None = None) -> ModelError:
+        """Return the error of an unreadable answer. A few retries may succeed, unless it says that none will."""
         name = self.vendor.name
         message = f"{name}'s answer could not be read: {reason}"
-        return ModelError("provider_error", message, vendor=name, max_attempts=max_attempts)
+        return ModelError("provider_error", message, vendor=name, lasting=message, should_retry=should_retry)
 
     def not_a_stream_error(self, kind: str) -> ModelError:
         """Return the error of a page, or something else that is not an answer, with a good status.
@@ -183,7 +181,7 @@ class Transport:
         An address that has answered before may do so again. Otherwise it is the wrong one.
         """
         reason = f"it sent {kind} in place of a stream of events; check the address of {self.vendor.name}"
-        return self.unreadable_error(reason, max_attempts=MAX_PAGE_ATTEMPTS if self._has_answered else 1)
+        return self.unreadable_error(reason, should_retry=None if self._has_answered else False)
 
     def mark_answered(self) -> None:
         """Note that there is an API at the vendor's address."""
@@ -198,7 +196,7 @@ class Transport:
             error.vendor = error.vendor or self.vendor.name
             raise
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise self.unreadable_error(type(error).__name__) from None
+            raise self.unreadable_error(f"an event has an unexpected shape ({type(error).__name__})") from None
 
 
 class VendorStream:
@@ -226,7 +224,9 @@ class VendorStream:
                         received = self._event_in(event)
                         self.transport.mark_answered()
                         yield received
-            self._is_done = stream.is_done
+            if stream.progress.is_foreign:
+                raise self._foreign_error(stream.progress.beginning)
+            self._is_done = stream.progress.is_done
         finally:
             await stream.response.aclose()
 
@@ -239,7 +239,7 @@ class VendorStream:
         """Return the error of a stream that has ended before the answer was complete (AGT-3)."""
         transport = self.transport
         if not self._is_done:
-            return transport.broken_off_error()
+            return transport.broken_off_error(lasting=EARLY_END)
         name = transport.vendor.name
         return unclear_answer_error(
             f"{name} ended its answer without a reason to stop, so that it may be half of one", vendor=name
@@ -249,12 +249,20 @@ class VendorStream:
         """Return the error of an answer that ends with the vendor's error."""
         return self.transport.error(200, self._headers, failure, request_body=self._body)
 
+    def _foreign_error(self, beginning: bytes) -> ModelError:
+        """Return the error of a stream without events: the vendor's own, if its first line is one as JSON."""
+        with suppress(ValueError, RecursionError):
+            first = json.loads(beginning.strip().splitlines()[0])
+            if isinstance(first, dict) and first.get("error"):
+                return self.failure_error(first)
+        return self.transport.unreadable_error("it is not a stream of events")
+
     @contextmanager
     def _readable(self) -> Iterator[None]:
         """Convert what the SDK raises for bytes that are not events to a `ModelError`."""
         try:
             yield
-        except (ValueError, RecursionError):  # not JSON, not UTF-8, or nested too deeply
+        except (ValueError, RecursionError):  # not JSON, or nested too deeply
             raise self.transport.unreadable_error("it is not a stream of events") from None
 
     async def _reject_other_than_events(self, response: Any) -> None:

@@ -91,7 +91,7 @@
  * @typedef {{text: string, turns: [number, number][], estimated_tokens: number}} SummaryInContext
  * @typedef {{message_count: number, max_messages: number, max_tokens: number | null, estimated_tokens: number,
  *   reported_tokens: number | null, fixed: {tools: string[]}, summary: SummaryInContext | null,
- *   turns: TurnInContext[], has_more: boolean}} ContextView
+ *   absent_tool_servers: {server: string, text: string}[], turns: TurnInContext[], has_more: boolean}} ContextView
  */
 
 export {};

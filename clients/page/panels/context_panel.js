@@ -6,7 +6,7 @@
 
 import { byId, h } from "../dom.js";
 import { Prose } from "../text/prose.js";
-import { SEEN, SEEN_WORDS, TEXTS, aboutTokens, contextLimit, contextWords, summaryTitle, tokens } from "../words.js";
+import { SEEN, SEEN_WORDS, TEXTS, absentServer, aboutTokens, contextLimit, contextWords, summaryTitle, tokens } from "../words.js";
 
 export class ContextPanel {
   #dialog = byId("context-dialog", HTMLDialogElement);
@@ -35,6 +35,7 @@ function partsOf(context, promptOf) {
   return [
     h("p", {}, contextWords(context)),
     ...(context.max_tokens ? [h("p", { class: "quiet" }, contextLimit(context.max_tokens))] : []),
+    ...context.absent_tool_servers.map((absent) => h("p", { class: "quiet" }, absentServer(absent))),
     ...(context.summary ? [summaryOf(context.summary)] : []),
     h("h3", {}, TEXTS.turnByTurn),
     h("ol", { class: "turns-in-context" }, ...[...context.turns].reverse().map((turn) => rowOf(turn, promptOf))),

@@ -71,10 +71,11 @@ export class LoginPanel {
   async #leave() {
     try {
       await logOut();
-      forgetUnsentTexts();
-      location.reload();
     } catch (error) {
-      if (!(error instanceof GatewayError)) throw error; // still logged in, as the page shows
+      if (!(error instanceof GatewayError)) throw error;
+      if (error.type !== "archive-unavailable") return; // still logged in, as the page shows
     }
+    forgetUnsentTexts();
+    location.reload();
   }
 }

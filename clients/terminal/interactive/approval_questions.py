@@ -2,23 +2,25 @@
 
 A call can be approved once all of its text was printed. Nothing of it is cut or wrapped here: a terminal breaks long
 lines itself, and what scrolls out of sight is in the scrollback. A text that is too long for most scrollbacks is
-printed part by part.
+printed part by part. A line that is broken between two of them continues behind a margin, since only labels begin a
+line.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 
 from turnkeeper.clients.terminal import texts
 from turnkeeper.models.session.approvals import PendingApproval
+from turnkeeper.models.texts.legible import MARGIN
 
 PART_CHARS = 64_000
 """The most that is printed at once."""
 
 
 class ApprovalQuestions:
-    """The texts of waiting calls, and which parts of them were printed. `print_exactly` prints a text as it is."""
+    """The texts of waiting calls, and which parts of them were printed. `print_text` prints a part of one as it is."""
 
-    def __init__(self, print_exactly: Callable[[str], None]) -> None:
-        self._print = print_exactly
+    def __init__(self, print_text: Callable[[str], None]) -> None:
+        self._print = print_text
         self._approvals: dict[str, PendingApproval] = {}
         self._printed: dict[str, int] = {}
         """How many parts of a call's text were printed."""
@@ -62,7 +64,8 @@ class ApprovalQuestions:
 def _parts_of(text: str) -> Iterator[str]:
     """Yield a text in parts of at most `PART_CHARS`, which end with a line where that is possible."""
     while len(text) > PART_CHARS:
-        end = text.rfind("\n", 0, PART_CHARS) + 1 or PART_CHARS
+        line_end = text.rfind("\n", 0, PART_CHARS) + 1
+        end = line_end or PART_CHARS
         yield text[:end].removesuffix("\n")
-        text = text[end:]
+        text = text[end:] if line_end else MARGIN + text[end:]
     yield text

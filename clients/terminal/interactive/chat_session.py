@@ -40,7 +40,7 @@ class ChatSession:
         self._screen = screen
         self._style = style
         self._ends_with_note = False
-        self.questions = ApprovalQuestions(self._print_exactly)
+        self.questions = ApprovalQuestions(self._print_approval)
 
     # ---- events
 
@@ -94,8 +94,8 @@ class ChatSession:
             self._screen.print(self._style.render(*parts))
             self._ends_with_note = False
 
-    def _print_exactly(self, text: str) -> None:
-        self._screen.print(f"{self._style.exact(text)}\n")
+    def _print_approval(self, text: str) -> None:
+        self._screen.print(f"{self._style.approval(text)}\n")
         self._ends_with_note = False
 
     def note(self, text: str) -> None:
@@ -143,6 +143,16 @@ class ChatSession:
         if call := self.awaited_call:
             heading = texts.APPROVAL_HEADING.format(call_id=call.id, position=self._position_of(call))
             self.questions.print_next(call.id, f"\n{Sign.QUESTION} {heading}")
+
+    @property
+    def blocked_tasks(self) -> set[str]:
+        """The ids of the tasks in which a call needs a decision."""
+        return {task.task_id for task in self.conversation.tasks if task.status == "input_required"}
+
+    def print_call_of_task(self, approval: PendingApproval) -> None:
+        """Print the text of a call of a task, all at once: it is decided on in the task's own session."""
+        heading = texts.TASK_APPROVAL_HEADING.format(call_id=approval.call_id, session_id=approval.workflow_id)
+        self._print_approval(f"\n{Sign.QUESTION} {heading}\n{approval.text}")
 
     def _position_of(self, call: ToolCall) -> str:
         """Return which of the step's calls that needed approval this is; empty if it is the only one."""

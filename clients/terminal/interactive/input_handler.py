@@ -8,7 +8,7 @@ the answer to another one.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +27,7 @@ from turnkeeper.clients.terminal.interactive.chat_session import ChatSession
 from turnkeeper.clients.terminal.interactive.commands import InputError, read_command, read_decision, read_number
 from turnkeeper.clients.terminal.interactive.live_output import PendingPrompt
 from turnkeeper.clients.terminal.interactive.screen import Screen
+from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import Configure
 from turnkeeper.models.session.queue.prompts import PromptMode, sentence_for
 from turnkeeper.models.transcript.attachments import Attachment, named_in_text, with_names
@@ -46,6 +47,10 @@ class InputHandler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._question_id: str | None = None
         """The call that was shown when the current line was begun."""
+        self._shown_tasks = set[str]()
+        """The tasks that wait for a decision, whose calls were loaded."""
+        self._printed_of_tasks = dict[str, str]()
+        """The texts of calls in tasks that were printed, by session and call."""
         self._leaves_next = False
         self._attached: list[Attachment] = []
         """What the next prompt is sent with."""
@@ -185,21 +190,43 @@ class InputHandler:
         self._run(self._gateway.decide(self._session_id, call_id, args_digest=digest, decision=decision, reason=reason))
 
     async def load_question(self) -> None:
-        """Load the text of the call that is decided on next, unless it was, and print its first part."""
-        session = self._session
-        if session.awaited_call and not session.questions.has(session.awaited_call.id):
+        """Load the text of the call that is decided on next, unless it was, and print its first part.
+
+        The texts of calls that wait in tasks are loaded and printed too, each once.
+        """
+        session, blocked = self._session, self._session.blocked_tasks
+        is_missing = session.awaited_call is not None and not session.questions.has(session.awaited_call.id)
+        if is_missing or blocked - self._shown_tasks:
             try:
-                session.questions.learn((await self._gateway.approvals(self._session_id)).approvals)
+                self._learn((await self._gateway.approvals(self._session_id)).approvals)
             except GatewayError as error:
                 session.error(texts.APPROVAL_UNREADABLE.format(error=error))
+            self._shown_tasks |= blocked
+        self._shown_tasks &= blocked
         if session.question is None:
             session.print_question()
         session.refresh()
 
+    def _learn(self, approvals: Sequence[PendingApproval]) -> None:
+        """Note the session's own calls that wait, and print those of its tasks that were not printed."""
+        # Calls of two sessions can have the same id.
+        own = [approval for approval in approvals if approval.workflow_id in (None, self._session_id)]
+        self._session.questions.learn(own)
+        of_tasks = {f"{approval.workflow_id} {approval.call_id}": approval for approval in approvals}
+        for key, approval in of_tasks.items():
+            if approval not in own and self._printed_of_tasks.get(key) != approval.text:
+                self._session.print_call_of_task(approval)
+                self._printed_of_tasks[key] = approval.text
+
     async def _show(self) -> None:
         session = self._session
         if session.awaited_call is None:
-            raise InputError(texts.NOTHING_TO_SHOW)
+            if not session.blocked_tasks:
+                raise InputError(texts.NOTHING_TO_SHOW)
+            self._shown_tasks.clear()
+            self._printed_of_tasks.clear()
+            await self.load_question()
+            return
         if session.questions.is_shown_whole(session.awaited_call.id):
             session.note(texts.ALL_SHOWN)
         elif session.questions.has(session.awaited_call.id):

@@ -113,7 +113,8 @@ class LiveOutput:
         is_stopping = self.stopping == turn.id
         if conversation.awaiting_calls or (is_writing and not is_stopping):
             return []
-        activity = texts.STOPPING if is_stopping else texts.THINKING
+        reason = one_line(conversation.waiting_reason or texts.THINKING, 200)
+        activity = texts.STOPPING if is_stopping else reason
         return [Text(f"  {spinner} {activity} {time}".rstrip(), style="dim")]
 
     # ---- tasks

@@ -1,6 +1,7 @@
 """A terminal's width, colours and characters."""
 
 import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,10 @@ _ASCII = str.maketrans(
 """Replacements for terminals that can only show ASCII."""
 
 
+_LABEL = re.compile(r"^[A-Z][a-z]+:", re.MULTILINE)
+"""Only the labels of an approval's text begin a line."""
+
+
 @dataclass(frozen=True)
 class TerminalStyle:
     """Renders for one terminal. `columns` returns its current width; without `colour`, texts have no styles."""
@@ -114,6 +119,16 @@ class TerminalStyle:
         '1 <U+00FC>'
         """
         return "".join(char if self._can_show(char) else f"<U+{ord(char):04X}>" for char in text)
+
+    def approval(self, text: str) -> str:
+        r"""Return an approval's text as `exact` does, with its labels bold, also without colours.
+
+        A terminal breaks long lines itself, and the rest of one can stand where labels do; but it can't be bold.
+
+        >>> TerminalStyle(lambda: 80).approval("Tool: pay\nArguments:\n  to: 1")
+        '\x1b[1mTool:\x1b[22m pay\n\x1b[1mArguments:\x1b[22m\n  to: 1'
+        """
+        return _LABEL.sub("\x1b[1m\\g<0>\x1b[22m", self.exact(text))
 
     def _can_show(self, char: str) -> bool:
         try:

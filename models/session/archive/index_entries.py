@@ -21,4 +21,5 @@ def entry_of(session: Session) -> IndexEntry:
         cost=session.facts.usage.cost,
         preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
         parent=task and (task.parent or NO_PARENT),
+        hand_off=task.report if task else None,
     )

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.transcript.attachments import Attachment, named_in_text
-from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.conversation import ConversationMessage, MessageRole
 from turnkeeper.models.transcript.trajectory import ModelStep, ToolCall, dollars
 
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
@@ -46,17 +46,17 @@ def markdown_turn(number: int, turn: ConversationMessage) -> str:
 
 def _blocks(number: int, turn: ConversationMessage) -> Iterator[str]:
     yield f"## Turn {number:,}"
-    yield f"**User**, {_time(turn.user_timestamp)}"
+    yield f"{_speaker(MessageRole.USER)}, {_time(turn.user_timestamp)}"
     yield from _prompt_blocks(turn.user_message, turn.attachments)
     for step in turn.steps:
         if isinstance(step, ModelStep):
             yield from _step_blocks(step)
         else:
-            yield f"**User**, added at {_time(step.timestamp)}"
+            yield f"{_speaker(MessageRole.USER)}, added at {_time(step.timestamp)}"
             yield from _prompt_blocks(step.content, step.attachments)
     ended = f", {_time(turn.agent_timestamp)}" if turn.agent_timestamp else ""
     if turn.agent_message is not None:
-        yield f"**Agent**{ended}"
+        yield f"{_speaker(MessageRole.AGENT)}{ended}"
         yield _quote(turn.agent_message)
     if turn.error is not None:
         yield f"**Error**{ended} ({_plain(turn.error_type or 'error')})"
@@ -70,7 +70,7 @@ def _step_blocks(step: ModelStep) -> Iterator[str]:
         yield "**Thinking**"
         yield _quote(step.thinking)
     if step.text and (step.tool_calls or step.interrupted):  # otherwise it is the turn's answer
-        yield "**Agent**, interrupted" if step.interrupted else "**Agent**"
+        yield f"{_speaker(MessageRole.AGENT)}{', interrupted' if step.interrupted else ''}"
         yield _quote(step.text)
     for call in step.tool_calls:
         yield from _call_blocks(call)
@@ -144,6 +144,10 @@ def _plain(text: str) -> str:
     \# \*A\* \<b\>
     """
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _speaker(role: MessageRole) -> str:
+    return f"**{role.capitalize()}**"
 
 
 def _time(moment: datetime) -> str:

@@ -9,6 +9,9 @@ the root, which counts it.
 Requests and answers are signals. All amounts in them are totals, each request has a number, and a portion only follows
 the newest request, so a repeated or late signal never grants anything twice. Here are the rules; `AllowanceMail` sends
 the signals. A task that is terminated returns nothing: its portion stays used.
+
+An account without a portion is removed, and so is the portion of a task that was not started. So there are never more
+accounts, or portions, than tasks that the tree may start, `limits.max_tasks`.
 """
 
 from collections.abc import Sequence
@@ -122,15 +125,15 @@ class AllowanceAnswer(Compact):
 
 
 class Portion(Compact):
-    """What a task has been granted and has not returned. `number` is that of its newest request.
+    """What a task has been granted and has not returned. `number` is that of its newest request for itself.
 
-    `is_void`: the task was not started, and does not count.
+    `voided` is that of its newest word that a task was not started: a request to start one from before is stale.
     """
 
     task_id: PublicId
     granted: Amount = Amount()
     number: int = 0
-    is_void: bool = False
+    voided: int = 0
 
 
 class TurnAccount(Compact):
@@ -152,7 +155,7 @@ class TurnAccount(Compact):
     def with_request(self, request: AllowanceRequest) -> "TurnAccount":
         """Return the account after a task has asked for more, or returned the rest. A stale request changes nothing."""
         portion = self.find(request.task_id)
-        if portion is None or portion.is_void or request.number <= portion.number:
+        if portion is None or request.number <= portion.number:
             return self
         granted = self._grant(portion, request) if request.is_answered else request.used
         return self._with_portion(portion.model_copy(update={"granted": granted, "number": request.number}))
@@ -165,9 +168,18 @@ class TurnAccount(Compact):
         granted = self._grant(portion, AllowanceRequest(task_id=task_id, number=0))
         return self._with_portion(portion.model_copy(update={"granted": granted}))
 
-    def with_void(self, task_id: str) -> "TurnAccount":
-        """Return the account after a task was not started: it is remembered, so that a late request gets nothing."""
-        return self._with_portion(Portion(task_id=task_id, is_void=True))
+    def with_void(self, request: AllowanceRequest) -> "TurnAccount":
+        """Return the account after a task has not started the one that `request` names; its late requests are stale."""
+        portion = self.find(request.task_id)
+        account = self.without(request.starts)
+        if portion is None or request.number <= portion.voided:
+            return account
+        return account._with_portion(portion.model_copy(update={"voided": request.number}))
+
+    def without(self, task_id: str | None) -> "TurnAccount":
+        """Return the account without the portion of a task."""
+        portions = [portion for portion in self.portions if portion.task_id != task_id]
+        return self.model_copy(update={"portions": portions})
 
     def _grant(self, portion: Portion, request: AllowanceRequest) -> Amount:
         """Return what the task of `portion` may use in all: what it wants, with a reserve, as far as there is room.
@@ -207,7 +219,7 @@ class Accounts:
     @property
     def task_count(self) -> int:
         """Number of tasks that the tree has started."""
-        return sum(not portion.is_void for account in self.accounts for portion in account.portions)
+        return sum(len(account.portions) for account in self.accounts)
 
     def find(self, turn: str) -> TurnAccount | None:
         return next((account for account in self.accounts if account.turn == turn), None)
@@ -230,18 +242,17 @@ class Accounts:
     def start(self, task_id: PublicId, *, turn: str, max_tasks: int, number: int = 0) -> AllowanceAnswer:
         """Register a task, and return its first portion, or why it may not be started.
 
-        A repetition gets the same portion. A task whose start was withdrawn can't be started any more.
+        A repetition gets the same portion.
         """
         account = self.find(turn) or TurnAccount(turn=turn)
         if account.find(task_id) is None:
             if rejection := self._rejection(account, max_tasks):
+                self._drop_empty()
                 return AllowanceAnswer(number=number, rejection=rejection)
             account = account.with_start(task_id)
             self._replace(account)
         portion = account.find(task_id)
-        if portion is None or portion.is_void:
-            return AllowanceAnswer(number=number, rejection="No task was started: its start was withdrawn.")
-        return AllowanceAnswer(number=number, granted=portion.granted)
+        return AllowanceAnswer(number=number, granted=portion.granted if portion else NOTHING)
 
     def _rejection(self, account: TurnAccount, max_tasks: int) -> str | None:
         limit = "max_tasks" if self.task_count >= max_tasks else account.caps.used_up_by(account.used + account.drawn)
@@ -254,9 +265,10 @@ class Accounts:
         return f"No task was started: nothing is left of the {left_of} (limits.{limit})."
 
     def void(self, task_id: str) -> None:
-        """Note that a registered task was not started."""
+        """Note that a task that this session has registered was not started."""
         if account := self._account_of(task_id):
-            self._replace(account.with_void(task_id))
+            self._replace(account.without(task_id))
+            self._drop_empty()
 
     def answer(self, request: AllowanceRequest, *, max_tasks: int) -> AllowanceAnswer | None:
         """Apply a task's request, and return the answer; `None` if there is none, as for a task of no account."""
@@ -270,12 +282,17 @@ class Accounts:
             is_answered = request.is_answered and portion is not None and portion.number == request.number
             return AllowanceAnswer(number=request.number, granted=portion.granted) if portion and is_answered else None
         if request.is_void:
-            self._replace(account.with_void(request.starts))
+            self._replace(account.with_void(request))
             return None
+        if (portion := account.find(request.task_id)) and request.number < portion.voided:
+            return AllowanceAnswer(number=request.number, rejection="No task was started: its start was withdrawn.")
         return self.start(request.starts, turn=account.turn, max_tasks=max_tasks, number=request.number)
 
     def _account_of(self, task_id: str) -> TurnAccount | None:
         return next((account for account in self.accounts if account.find(task_id)), None)
+
+    def _drop_empty(self) -> None:
+        self.accounts = [account for account in self.accounts if account.portions]
 
     def _replace(self, account: TurnAccount) -> None:
         self.accounts = [account if one.turn == account.turn else one for one in self.accounts]

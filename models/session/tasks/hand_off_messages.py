@@ -3,12 +3,12 @@
 from pydantic import JsonValue
 
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.session.tasks.task_input import TextsToCondense
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.task_context import TaskContext
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.model_call import CompactUsage
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 

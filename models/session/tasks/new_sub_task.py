@@ -106,6 +106,7 @@ def new_sub_task(
             "chat_url": chat_url_of(session, task),
             "task": TaskInput(
                 context=prepared.context,
+                report=prepared.report,
                 parent=session.id,
                 reports=True,
                 background=request.background,

@@ -20,7 +20,10 @@ SIGNALLED_ANSWER_BYTES = 16_000
 
 SUMMARY_CHARS = 280
 
-_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "cancelled"}
+_HISTORY_NOTES = "[The history that the task got:"
+
+_RESULT_STATUS: dict[TaskStatus, ToolStatus] = {"completed": "ok", "cancelled": "outcome_unknown"}
+"""Others are errors. A task that was cancelled may have acted before."""
 
 
 class TaskOutcome(Compact):
@@ -62,7 +65,17 @@ def tool_result_of(
 
 def history_notes(notes: Sequence[str]) -> str:
     """Return what a session's model reads of how the history of its task was changed."""
-    return "\n".join(["[The history that the task got:", *notes]) + "]"
+    return "\n".join([_HISTORY_NOTES, *notes]) + "]"
+
+
+def without_history_notes(content: str) -> str:
+    r"""Return what a task said itself, of the content of its tool result.
+
+    >>> without_history_notes("It is README.md.\n\n" + history_notes(["1 long text was cut."]))
+    'It is README.md.'
+    """
+    answer, notes, _ = content.rpartition(f"\n\n{_HISTORY_NOTES}")
+    return answer if notes else content
 
 
 def result_prompt(task: SubTask, change: TaskChange) -> str:

@@ -6,6 +6,7 @@ from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.tasks.allowance import TaskAllowance
 from turnkeeper.models.tasks.task_context import TaskContext
 from turnkeeper.models.transcript.attachments import Attachment
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.transcript.trajectory import BlobRef
 from turnkeeper.models.wire import Compact, Items
 
@@ -29,6 +30,8 @@ class TaskInput(Compact):
     """
 
     context: TaskContext | None = None
+    report: HandOffReport | None = None
+    """What of the conversation that led to it is in its first prompt; `None`: that is unknown (TSK-2)."""
     parent: str | None = Field(None, pattern=ID_PATTERN)
     """The session that the task works for."""
     reports: bool = False

@@ -1,7 +1,7 @@
 """What the memo of a task's workflow says of it: for readers that can't ask the session (TSK-2, TSK-4)."""
 
-from turnkeeper.models.session.task import HandOffReport
 from turnkeeper.models.tasks.hand_off import TaskValidationWarning
+from turnkeeper.models.transcript.task_view import HandOffReport
 from turnkeeper.models.wire import Compact
 
 MEMO_KEY = "task"

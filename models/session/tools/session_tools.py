@@ -5,8 +5,10 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.models.transcript.model_call import ServerText, ToolSpec
 from turnkeeper.models.wire import MAX_CARRIED_ITEMS, Compact, Items
+
+INSTRUCTIONS_HEADING = "# Instructions of the tool servers"
 
 FRESH_TURNS = 10
 """Turns for which a tool list stays fresh, although new segments begin. Small windows begin one every few turns, and
@@ -26,6 +28,12 @@ class ToolsState(Compact):
     """The turn in which they were last loaded."""
     allowances: Items[str] = []
     """Tools that a person has allowed for the session (AGT-8)."""
+    denied: Items[str] = []
+    """Tools that are not offered, since the policy denies them."""
+    instructions: Items[ServerText] = []
+    """What servers say to models about their tools."""
+    absent: Items[ServerText] = []
+    """Servers without tools, or with their earlier ones only, and why."""
 
 
 class SessionTools:
@@ -37,7 +45,7 @@ class SessionTools:
     def __init__(self, state: ToolsState) -> None:
         self.state = state
         """The carried state; replaced with every change."""
-        self._specs_bytes = len(to_json(state.specs))
+        self._specs_bytes = _bytes_of(state)
 
     @property
     def specs(self) -> list[ToolSpec] | None:
@@ -47,6 +55,13 @@ class SessionTools:
     @property
     def allowances(self) -> list[str]:
         return self.state.allowances
+
+    @property
+    def instructions(self) -> str:
+        """What the servers of offered tools say about them, for the system prompt; empty if they say nothing."""
+        servers = {tool.server for tool in self.specs or [] if tool.name not in self.state.denied}
+        texts = [f"## {one.server}\n\n{one.text}" for one in self.state.instructions if one.server in servers]
+        return "\n\n".join([INSTRUCTIONS_HEADING, *texts]) if texts else ""
 
     @property
     def carried_bytes(self) -> int:
@@ -78,22 +93,33 @@ class SessionTools:
     def _is_overdue(self, turn: int) -> bool:
         return 0 < self.state.due_turn <= turn
 
-    def replace(self, specs: list[ToolSpec]) -> bool:
-        """Offer `specs` from the next request on; return whether the model had others before.
+    def replace(self, specs: list[ToolSpec], instructions: list[ServerText]) -> bool:
+        """Offer `specs` from the next request on; return whether the model had others before, or other instructions.
 
         A changed tool loses its allowance.
         """
-        before = self.specs
-        if specs == before:
+        before, instructions_before = self.specs, self.state.instructions
+        if specs == before and instructions == instructions_before:
             return False
-        self._specs_bytes = len(to_json(specs))
-        self._update(specs=specs)
+        self._update(specs=specs, instructions=instructions)
+        self._specs_bytes = _bytes_of(self.state)
         if before is None:
             return False
         before_by_name = {tool.name: tool for tool in before}
         changed = {tool.name for tool in specs if tool != before_by_name.get(tool.name)}
         self._update(allowances=[name for name in self.allowances if name not in changed])
         return True
+
+    def deny(self, names: list[str]) -> bool:
+        """Offer all tools but `names`; return whether that changes what is offered."""
+        if names == self.state.denied:
+            return False
+        self._update(denied=names)
+        return True
+
+    def note_absent(self, absent: list[ServerText]) -> None:
+        """Record which servers have no tools now, and why."""
+        self._update(absent=absent)
 
     def note_loaded(self, *, segment: int, turn: int, is_complete: bool) -> None:
         """Record that they were loaded now; if incomplete, they are reloaded in the next turn."""
@@ -116,3 +142,8 @@ class SessionTools:
 
     def _update(self, **update: object) -> None:
         self.state = self.state.model_copy(update=update)
+
+
+def _bytes_of(state: ToolsState) -> int:
+    """Return the JSON bytes of what is replaced with the list."""
+    return len(to_json(state.specs)) + (len(to_json(state.instructions)) if state.instructions else 0)

@@ -1,9 +1,10 @@
 """A session's tool list when some servers are unreachable (AGT-6)."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 from turnkeeper.models.limits import TOOL_LIST_BYTES
-from turnkeeper.models.transcript.model_call import ToolList, ToolSpec
+from turnkeeper.models.transcript.model_call import ServerText, ToolList, ToolSpec
 
 
 def merge_tools(listed: ToolList, earlier: list[ToolSpec]) -> list[ToolSpec]:
@@ -29,9 +30,17 @@ def merge_tools(listed: ToolList, earlier: list[ToolSpec]) -> list[ToolSpec]:
     return tools if sum(map(carried_bytes, tools)) <= TOOL_LIST_BYTES else listed.tools
 
 
-def digest_of(tools: list[ToolSpec]) -> str:
-    """Return the digest of these tools in this order."""
-    return sha256("\n".join(tool.model_dump_json() for tool in tools).encode()).hexdigest()[:16]
+def merge_instructions(listed: ToolList, earlier: list[ServerText]) -> list[ServerText]:
+    """Return the listed servers' instructions, with the `earlier` ones of unreachable servers."""
+    staying = [one for one in earlier if one.server in listed.unread]
+    servers = {one.server for one in staying}
+    texts = [*staying, *(one for one in listed.instructions if one.server not in servers)]
+    return sorted(texts, key=lambda one: one.server)
+
+
+def digest_of(tools: list[ToolSpec], instructions: Sequence[ServerText] = ()) -> str:
+    """Return the digest of these tools and instructions in this order."""
+    return sha256("\n".join(one.model_dump_json() for one in (*tools, *instructions)).encode()).hexdigest()[:16]
 
 
 def carried_bytes(tool: ToolSpec) -> int:

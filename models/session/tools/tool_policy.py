@@ -27,7 +27,8 @@ ToolPolicy = Annotated[
 """Patterns (`*`, `?`, `[abc]`) to decisions, in order of precedence.
 
 `server__tool` has a pattern for the server and one for its tool; any other pattern is for built-in tools. For foreign
-tools, one without a server is only ever a restriction, except `*`, which is for every tool."""
+tools, one without a server is only ever a restriction, except `*`, which is for every tool; of several, the strictest
+counts."""
 
 
 def decide(
@@ -40,10 +41,11 @@ def decide(
     """Return the decision of the first matching pattern; without a match, read-only tools are allowed, others ask.
 
     A foreign server chooses the names of its tools, but not its own, which is in the operator's configuration. So a
-    pattern makes a foreign tool's decision milder only if it names the server, or no name at all.
+    pattern makes a foreign tool's decision milder only if it names the server, or no name at all. Of the others before
+    it, the strictest counts, whatever their order.
 
     A tool in `allowed` was allowed for the session: `ask` becomes `allow`, `deny` stays. In an `unattended` session
-    nobody can be asked, so the default is `deny`.
+    nobody can be asked, so the default is `deny`; an `ask` in the policy stays.
 
     >>> decide({"file_*": "deny"}, ToolSpec(name="file_read", effect="read"))
     'deny'
@@ -54,19 +56,22 @@ def decide(
     'deny'
     >>> decide({"mail__*": "allow", "send": "allow"}, ToolSpec(name="mail__send", server="evil"))
     'ask'
-    >>> decide({"send": "deny", "*": "allow"}, ToolSpec(name="send", server="mail"))
+    >>> decide({"send_*": "allow", "s*": "deny", "*": "allow"}, ToolSpec(name="send_it", server="mail"))
     'deny'
-    >>> decide({}, ToolSpec(name="pay"), unattended=True), decide({}, ToolSpec(name="pay"), allowed=["pay"])
-    ('deny', 'allow')
+    >>> decide({"my shop__pay": "allow"}, ToolSpec(name="my_shop__pay", server="my shop", own_name="pay"))
+    'allow'
+    >>> pay = ToolSpec(name="pay")
+    >>> decide({}, pay, unattended=True), decide({"*": "ask"}, pay, unattended=True), decide({}, pay, allowed=["pay"])
+    ('deny', 'ask', 'allow')
     """
-    decision, restriction = _default(tool, unattended=unattended), None
+    decision, restrictions = _default(tool, unattended=unattended), list[ToolDecision]()
     for pattern, listed in policy.items():
         if _is_for(pattern, tool):
             decision = listed
             break
-        if restriction is None and fnmatchcase(_own_name(tool), pattern):
-            restriction = listed
-    decision = max(decision, restriction or "allow", key=_STRICTNESS.index)
+        if any(fnmatchcase(name, pattern) for name in (_own_name(tool), tool.name)):
+            restrictions.append(listed)
+    decision = max([decision, *restrictions], key=_STRICTNESS.index)
     return "allow" if decision == "ask" and tool.name in allowed else decision
 
 
@@ -74,14 +79,14 @@ def _is_for(pattern: str, tool: ToolSpec) -> bool:
     """Return whether the pattern is for this tool of this server, whatever other servers call theirs."""
     if pattern == ANY_TOOL or not tool.server:
         return fnmatchcase(tool.name, pattern)
-    # The name of a server never has two underscores.
+    # The name of a server never has two underscores: `mcp_config.py` sees to that.
     server, separator, name = pattern.partition(SERVER_SEPARATOR)
     return bool(separator) and fnmatchcase(tool.server, server) and fnmatchcase(_own_name(tool), name)
 
 
 def _own_name(tool: ToolSpec) -> str:
     """Return the tool's name at its server: sessions put the server's name before it where several offer the same."""
-    return tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
+    return tool.own_name or tool.name.removeprefix(f"{tool.server}{SERVER_SEPARATOR}")
 
 
 def _default(tool: ToolSpec, *, unattended: bool) -> ToolDecision:

@@ -97,9 +97,9 @@ class Budgets:
     def fail_out_of_time(self, *, wait: float | None = None, reason: str = "") -> NoReturn:
         """Raise `TurnFailedError`: the turn's time is over, or would be after `wait` seconds.
 
-        `reason` says, in a sentence, why the model is not asked earlier; empty: unknown.
+        `reason` says, in a sentence, why the model is not asked earlier, or is asked again; empty: unknown.
         """
-        used = "The turn ran out of time"
+        used = f"{reason} The turn ran out of time".lstrip()
         if wait is not None:
             why = reason or f"{self.model} is not available now."
             used = f"{why} The turn would have to wait {round(wait, 1):,g} s until the model is asked again,"
@@ -110,11 +110,11 @@ class Budgets:
         start = allowance.start
         used = f"{self.used.tokens:,} tokens" if limit == "max_tokens_per_turn" else dollars(self.used.cost)
         tree = f"a turn of session {start.root} and its tasks may use (limits.{limit})"
-        change = _where(limit, "N").replace("{id}", start.root)
+        change = _where(limit, "N", since="for the tasks that later turns start").replace("{id}", start.root)
         fail(
             "budget",
-            f"The task used {used} and is not done, and none are left of the {start.caps.words(limit)} that {tree}: "
-            f"raise it {change}",
+            f"The task used {used} and is not done, and none are left of the {start.caps.words(limit)} that {tree}. "
+            f"The tasks of that turn keep this limit. Raise it {change}",
         )
 
     def _fail_unkeepable(self, limit: str, value: str, usage: Usage | None) -> NoReturn:
@@ -132,9 +132,9 @@ def _fail_over(used: str, limit: str, value: str, error_type: ErrorType = "budge
     fail(error_type, f"{used} and is not done, and limits.{limit} is {value}: raise it {_where(limit, 'N')}")
 
 
-def _where(limit: str, value: str) -> str:
+def _where(limit: str, value: str, *, since: str = "from the next turn on") -> str:
     change = f'{{"limits": {{"{limit}": {value}}}}}'
     return (
-        f"from the next turn on by the update `configure`, PATCH /workflow/{{id}}, with {change}, "
+        f"{since} by the update `configure`, PATCH /workflow/{{id}}, with {change}, "
         f"and for new sessions by the setting limits.{limit}."
     )

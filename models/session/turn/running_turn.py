@@ -189,14 +189,15 @@ class RunningTurn(CarriedTurn):
 
         `asks`: some need approval; `shows_changes`: of some it shows what they would change in a file.
         """
+        needed = self.results_bytes(calls, asks=asks, shows_changes=shows_changes)
+        if self.carried_bytes + needed > max(cap, self.limits.min_turn_bytes):
+            max_results = max(0, cap - self.carried_bytes) * calls // needed
+            fail("budget", f"One step asked for {calls} tool calls; the turn has room for {max_results} results.")
+
+    def results_bytes(self, calls: int, *, asks: bool, shows_changes: bool = False) -> int:
+        """Return the room that the results of `calls` need at least, however long they are."""
         a_result = self.limits.small_text_bytes + RESULT_BYTES + (APPROVAL_BYTES if asks else 0)
-        a_result += self.limits.small_text_bytes + CHANGE_BYTES if shows_changes else 0
-        max_results = (cap - self.carried_bytes) // a_result
-        if self.carried_bytes + calls * a_result > self.limits.min_turn_bytes and calls > max_results:
-            fail(
-                "budget",
-                f"One step asked for {calls} tool calls; the turn has room for {max(0, max_results)} results.",
-            )
+        return calls * (a_result + (self.limits.small_text_bytes + CHANGE_BYTES if shows_changes else 0))
 
     def max_answer_bytes(self, cap: int) -> int:
         """Return the maximum size of an answer; the results of its calls get the same room."""

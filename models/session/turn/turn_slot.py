@@ -41,6 +41,7 @@ class TurnSlot:
         self.waiting_until: datetime | None = None
         """When the model is asked again; `None`: not waiting."""
         self.waiting_reason: str | None = None
+        """Why the model is asked again, then or now."""
 
     def running(self) -> RunningTurn:
         """Return `turn`. Raises `RuntimeError` if it is `None`."""
@@ -92,6 +93,11 @@ class TurnSlot:
     def wait_until(self, moment: datetime, *, reason: str) -> None:
         """Publish that the model is asked again at `moment`, and why, in a sentence; empty: unknown (AGT-9)."""
         self.waiting_until, self.waiting_reason = moment, reason or None
+        self._raise_revision()
+
+    def show_retry(self, reason: str) -> None:
+        """Publish why the model is asked again now, until `stop_waiting` (AGT-9)."""
+        self.waiting_reason = reason or None
         self._raise_revision()
 
     def stop_waiting(self) -> None:

@@ -23,6 +23,7 @@ from turnkeeper.activities.providers.protocol import (
     ModelError,
     Provider,
 )
+from turnkeeper.activities.providers.request_encoding import short_id
 from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment, FileAttachment, ImageAttachment
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -170,9 +171,9 @@ async def test_agt_4_an_image_of_a_tool_follows_the_results_of_its_step_and_what
     assert "saw 0\n\n[Image: cat.png, image/png, 70 bytes]" in texts
     if isinstance(wire, ChatWire):
         roles = [message["role"] for message in wire.requests[0].body["messages"]]
-        assert roles == ["user", "assistant", "tool", "tool", "tool", "user"]
-        assert "From the result of look, call c0:" in texts
-        assert "From the result of look, call c2:" in texts
+        assert roles == ["user", "assistant", "tool", "tool", "tool", "assistant", "user"]
+        assert f"From the result of look, call {short_id('c0', 1)}:" in texts
+        assert f"From the result of look, call {short_id('c2', 1)}:" in texts
         first, second = (received.body["messages"] for received in wire.requests)
         assert second[: len(first)] == first
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from turnkeeper.activities.providers.offline.intents import MAX_CHARS
 from turnkeeper.activities.providers.offline.model import ABILITIES, OfflineModel, answer
 from turnkeeper.activities.providers.protocol import CallInfo, Delta
+from turnkeeper.models.session.tasks.outcome import history_notes
 from turnkeeper.models.tokens import estimate_tokens
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -174,6 +175,13 @@ def test_agt_4_a_question_about_a_file_is_answered_from_its_real_content(request
     chat = Chat({"notes.txt": "# Alpha\nbeta\n", "empty.txt": ""})
     assert chat.ask(request_text) == expected
     assert [[name for name, _ in calls] for calls in chat.called] == [["file_read"]]
+
+
+def test_agt_4_of_a_tasks_result_its_own_answer_is_quoted() -> None:
+    content = f"It is a.txt.\n\nIt has 3 lines.\n\n{history_notes(['1 long text was cut.'])}"
+    chat = Chat(tools=("run_task",), results={"run_task": ToolResult(outcome="Task t1 completed", content=content)})
+    reply = chat.ask("delegate: find the longest file")
+    assert reply == "Another agent did it and answered:\n\n> It is a.txt.\n> \n> It has 3 lines."
 
 
 def test_agt_4_of_a_long_result_the_beginning_is_quoted() -> None:

@@ -1,6 +1,7 @@
 """What is sent to a Chat Completions endpoint, and what is made of its stream: AGT-3, AGT-4, AGT-10, CTX-13."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tests.vendors.chat_wire import MODEL, ChatWire, answer_chunks, chunk
 from tests.vendors.golden_files import assert_golden
 from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
     REASONING_TOKENS,
@@ -19,7 +21,7 @@ from turnkeeper.activities.providers.openai.chat_request import (
     missing_in,
 )
 from turnkeeper.activities.providers.protocol import Delta, ModelError
-from turnkeeper.activities.providers.request_encoding import OPENING
+from turnkeeper.activities.providers.request_encoding import OPENING, short_id
 from turnkeeper.models.transcript.model_call import (
     CallPart,
     ModelMessage,
@@ -113,12 +115,16 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
         "reasoning_content": "First the\nleft…",
         "tool_calls": [
             {
-                "id": "call_1",
+                "id": short_id("call_1", 1),
                 "type": "function",
                 "function": {"name": "look", "arguments": '{"at": "left"}'},
                 "extra_content": {"google": {"thought_signature": "c2ln"}},
             },
-            {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": '{"at": "Ü"}'}},
+            {
+                "id": short_id("call_2", 1),
+                "type": "function",
+                "function": {"name": "look", "arguments": '{"at": "Ü"}'},
+            },
         ],
     }
     other = assistant("I look.", Call("call_1", "look"), Call("call_2", "look"), items=BEYOND, model="other")
@@ -129,7 +135,7 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
 def test_agt_4_fields_that_an_endpoint_refuses_are_left_out_of_messages():
     whole = encoded(*CONVERSATION)
     assert fields_in(whole) == {"reasoning_content", "extra_content"}
-    assert missing_in(whole) == {"reasoning_content"}
+    assert missing_in(whole) == {"reasoning_content", "content"}
     assert fields_in(encoded(user("?"))) == missing_in(encoded(*CONVERSATION[:4])) == frozenset()
     body = encoded(*CONVERSATION, without=["reasoning_content", "extra_content"])
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
@@ -140,7 +146,7 @@ def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_
     request = ModelRequest(head=HEAD, messages=messages)
     body = encode(request, name=MODEL, required=["reasoning_content"])
     answers = [message for message in body["messages"] if message["role"] == "assistant"]
-    assert [message["reasoning_content"] for message in answers] == ["First the\nleft…", " ", " ", " "]
+    assert [message["reasoning_content"] for message in answers] == ["First the\nleft…", " ", " ", " ", " "]
     others = [message for message in body["messages"] if message["role"] != "assistant"]
     assert not [message for message in others if "reasoning_content" in message]
 
@@ -151,17 +157,25 @@ def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(by):
     assert "max_tokens" not in encoded(user("?"), by=by)
 
 
-def test_agt_3_ids_of_calls_stay_as_they_are_and_are_made_unique():
-    body = encoded(
-        user("?"),
-        assistant("", Call("functions.look:0", "look"), Call("functions.look:0", "look"), Call("", "look")),
-        result("functions.look:0", "a chair"),
-        result("functions.look:0", "a table"),
-        result("", "a wall"),
-    )
+@pytest.mark.parametrize("vendor_id", ["toolu_01A09q90qw90lq917835lq9", "functions.look:0", "D681PevKs", "", "ü"])
+def test_agt_3_ids_of_calls_have_nine_letters_and_digits_and_are_unique(vendor_id):
+    calls = [Call(vendor_id, "look"), Call(vendor_id, "look"), Call("D681PevKs", "look")]
+    body = encoded(user("?"), assistant("", *calls), *(result(call.id, "a chair") for call in calls))
     ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
-    assert ids == ["functions.look:0", "functions.look:0-2", "_"]
+    assert all(re.fullmatch("[A-Za-z0-9]{9}", call_id) for call_id in ids)
+    assert len(set(ids)) == 3
     assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
+
+
+@pytest.mark.parametrize("vendor_id", ["functions.look:0", f"call_1__thought__{'c2ln' * 20}"])
+def test_agt_3_ids_that_say_something_go_back_to_the_same_model(vendor_id):
+    piece = {"index": 0, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
+    response = of_deltas({"tool_calls": [piece]})
+    step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    body = encoded(user("?"), step, result(vendor_id, "a chair"))
+    assert [call["id"] for call in body["messages"][2]["tool_calls"]] == [vendor_id]
+    other = encode(ModelRequest(head=HEAD, messages=[user("?"), step, result(vendor_id, "a")]), name="other")
+    assert vendor_id not in json.dumps(other["messages"])
 
 
 def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
@@ -177,15 +191,18 @@ def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
         {
             "role": "assistant",
             "content": "[Conversation Summary] So far.\n\nI look.",
-            "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+            "tool_calls": [
+                {"id": short_id("c", 1), "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            ],
         },
-        {"role": "tool", "tool_call_id": "c", "content": "a chair"},
+        {"role": "tool", "tool_call_id": short_id("c", 1), "content": "a chair"},
+        {"role": "assistant", "content": "(I have the results.)"},
         {"role": "user", "content": "Hurry."},
     ]
 
 
 def test_agt_4_a_message_with_calls_and_no_text_has_no_content_and_arguments_are_json():
-    step = encoded(*CONVERSATION)["messages"][8]
+    step = encoded(*CONVERSATION)["messages"][9]
     assert step["content"] is None
     assert [call["function"] for call in step["tool_calls"]] == [
         {"name": "files_read", "arguments": '{"at": "x"}'},
@@ -466,11 +483,11 @@ def test_agt_9_an_answer_that_stopped_at_a_limit_of_its_length_is_cut(finish):
 
 
 def test_agt_9_an_unknown_end_is_asked_about_a_few_times_and_a_failure_of_the_network_like_every_other():
-    botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", 3)
-    for finish, most in (("of next year", 3), botched, ("network_error", None)):
+    botched = ("function_call_filter: MALFORMED_FUNCTION_CALL", UNCLEAR_ANSWER)
+    for finish, lasting in (("of next year", UNCLEAR_ANSWER), botched, ("network_error", "")):
         with pytest.raises(ModelError) as failed:
             of_deltas({"content": "I wi"}, finish=finish)
-        assert failed.value.max_attempts == most
+        assert failed.value.lasting == lasting
 
 
 def test_agt_3_without_a_reason_to_stop_an_answer_is_not_whole():
@@ -606,7 +623,8 @@ def test_ctx_13_an_answer_by_the_protocol_text_is_read_in_its_grammar_and_shown_
         RespondPart(kind="respond", text="I look."),
         call("call_7_0", "now", {"at": "é"}),
     ]
-    assert (response.stop, response.state) == ("tool_calls", None)
+    state = ProviderState(api="openai.chat.text", model=MODEL, items=[{"thinking": "The clock."}])
+    assert (response.stop, response.state) == ("tool_calls", state)
     assert "".join(delta.text for delta in deltas if delta.kind == "respond") == "I look."
     assert [delta.text for delta in deltas if delta.kind == "call"] == ["now"]
 

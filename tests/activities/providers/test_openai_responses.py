@@ -22,6 +22,7 @@ from tests.vendors.responses_wire import (
     refusal,
 )
 from tests.vendors.server import Answer, Call
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
 from turnkeeper.activities.providers.openai.responses_request import encode
 from turnkeeper.activities.providers.protocol import Delta, ModelError
@@ -49,7 +50,6 @@ HEAD = RequestHead(
         ToolSpec(name="pay", input_schema={"anyOf": [{"type": "object"}], "additionalProperties": False}),
     ],
 )
-CUT = "\n[... the rest is left out ...]"
 SUMMARY = RequestHead(system="Summarise.", max_tokens=1024)
 
 
@@ -206,22 +206,9 @@ def test_agt_6_more_tools_than_are_taken_are_left_out_but_no_built_in_one():
     assert offered == [*(tool.name for tool in MANY[:127]), "now"]
 
 
-@pytest.mark.parametrize(
-    ("described", "expected"),
-    [
-        ("x" * 1_024, "x" * 1_024),
-        ("It looks. " * 200, " ".join(["It looks."] * 99) + CUT),
-        ("Looks at\n" * 200, "\n".join(["Looks at"] * 110) + CUT),
-        ("look " * 300, " ".join(["look"] * 198) + CUT),
-        ("x" * 4_000, "x" * (1_024 - len(CUT)) + CUT),
-        ("Looks. " + "x" * 4_000, "Looks. " + "x" * (1_017 - len(CUT)) + CUT),
-    ],
-    ids=["just so", "sentences", "lines", "words", "one word", "one word after a sentence"],
-)
-def test_agt_6_a_description_longer_than_is_taken_is_cut_where_something_ends(described, expected):
-    head = RequestHead(tools=[ToolSpec(name="look", description=described)])
-    assert encoded(user("?"), head=head)["tools"][0]["description"] == expected
-    assert len(expected) <= 1_024
+def test_agt_6_a_description_of_4_000_characters_is_whole():
+    head = RequestHead(tools=[ToolSpec(name="look", description="Looks. " * 571)])
+    assert encoded(user("?"), head=head)["tools"][0]["description"] == "Looks. " * 571
 
 
 def test_agt_4_requests_of_a_session_share_a_key_of_at_most_64_characters():
@@ -401,7 +388,7 @@ def test_agt_9_a_refusal_is_no_answer(items, end):
 def test_agt_9_a_response_that_ended_early_at_no_limit_of_its_length_is_no_answer(end):
     with pytest.raises(ModelError) as failed:
         of_items(message("Half"), end=end)
-    assert (failed.value.error_type, failed.value.max_attempts) == ("provider_error", 3)
+    assert (failed.value.error_type, failed.value.lasting) == ("provider_error", UNCLEAR_ANSWER)
 
 
 def test_agt_9_a_refusal_beside_an_answer_is_text():

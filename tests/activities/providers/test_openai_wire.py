@@ -18,6 +18,7 @@ from tests.vendors import chat_wire, responses_wire
 from tests.vendors.chat_wire import ChatWire, chunk
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
+from turnkeeper.activities.providers.finish_reasons import EARLY_END, UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
@@ -116,6 +117,8 @@ async def test_agt_11_what_was_answered_goes_back_and_what_was_sent_stays(wire):
     await ask(provider, asking(prompt, message, *results))
     key = "input" if isinstance(wire, ResponsesWire) else "messages"
     before, after = (json.dumps(received.body[key])[:-1] for received in wire.requests)
+    if isinstance(wire, ChatWire) and wire.protocol == "text":  # a conversation's first message stands alone
+        before = before.replace("What is there?", "=== CURRENT ===\\n\\n$user: What is there?")
     assert after.startswith(before.removesuffix('"}'))
 
 
@@ -479,11 +482,10 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
     for _ in range(2):
         await ask(provider, request)
     if isinstance(wire, ChatWire) and wire.protocol == "text":
-        assert "## look_129" in wire.requests[0].body["messages"][0]["content"]
-        assert caplog.messages == []
+        assert wire.requests[0].body["messages"][0]["content"].count("## look_") == 128
     else:
         assert [len(received.body["tools"]) for received in wire.requests] == [128, 128]
-        assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
+    assert caplog.messages == ["OpenAI's APIs take 128 tools; not offered: look_128, look_129"]
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "stop"])
@@ -759,7 +761,6 @@ GARBLED: dict[str, Reply] = {
     "a whole answer": Reply.error(200, {"object": "chat.completion", "choices": []}),
     "broken JSON": Reply.stream([b'data: {"type": \n\n']),
     "no object": Reply.stream([b"data: [1]\n\n"]),
-    "no UTF-8": Reply.stream([b'data: {"type": "\xff"}\n\n']),
     "without end": Reply.stream([b"data: " + b"[" * 100_000 + b"\n\n"]),
     "no number": Reply.stream([b'data: {"a": NaN}\n\n']),
     "not compressed": Reply.stream([b"data: x\n\n"], {"content-encoding": "gzip"}),
@@ -772,7 +773,7 @@ ODD_CHUNKS: dict[str, dict[str, Any]] = {
     "calls": chunk({"tool_calls": 7}),
     "a call": chunk({"tool_calls": [7]}),
     "a function": chunk({"tool_calls": [{"index": 0, "function": 7}]}),
-    "an id": chunk({"tool_calls": [{"index": 0, "id": 7, "function": {"name": "look"}}]}, "stop"),
+    "an id": chunk({"tool_calls": [{"index": 0, "id": [7], "function": {"name": "look"}}]}, "stop"),
     "a reason": {"choices": [{"delta": {}, "finish_reason": ["stop"]}]},
 }
 ODD_ITEMS: dict[str, dict[str, Any]] = {
@@ -798,9 +799,9 @@ async def test_agt_9_an_answer_that_is_done_without_a_reason_to_stop_may_be_half
     chat.script(chat_wire.stream(chunk({"content": "So."})), half)
     provider = chat.provider()
     done, cut = await failure(provider), await failure(provider)
-    assert (done.error_type, done.max_attempts) == ("provider_error", 3)
+    assert (done.error_type, done.lasting) == ("provider_error", UNCLEAR_ANSWER)
     assert "without a reason to stop" in done.message
-    assert (cut.error_type, cut.max_attempts) == ("connection", None)
+    assert (cut.error_type, cut.lasting) == ("connection", EARLY_END)
 
 
 LM_STUDIO = (

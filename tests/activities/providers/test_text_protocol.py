@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.vendors.chat_wire import chunk
+from turnkeeper.activities.providers.openai.chat_answer import TextChatAccumulator
 from turnkeeper.activities.providers.text.leading_thought import LeadingThought
 from turnkeeper.activities.providers.text.text_answer import GRAMMAR, AnswerReader, parts_of
 from turnkeeper.activities.providers.text.text_protocol import conversation_text, system_text
@@ -209,7 +211,7 @@ def test_ctx_13_thinking_is_told_apart_the_same_in_whatever_pieces_it_comes(text
         each.finish(is_cut=is_cut)
     assert (pieces.thought, pieces.text, pieces.lead) == (whole.thought, whole.text, whole.lead)
     assert whole.lead + whole.text in (text, text[: text.find("<think>") + len("<think>")])
-    if whole.lead.strip().endswith("</think>"):
+    if whole.lead.strip().startswith("<think>") and whole.lead.strip().endswith("</think>"):
         assert "".join(delta.text for delta in streamed if delta.kind == "think").strip() == whole.thought
         assert "".join(delta.text for delta in streamed if delta.kind == "respond") == whole.text
 
@@ -280,11 +282,41 @@ $user: Thanks!
 
 def test_ctx_13_within_a_turn_a_later_text_begins_with_an_earlier_one():
     texts = [conversation_text(CONVERSATION[:count]) for count in (1, 5)]
+    texts[0] = "=== CURRENT ===\n\n$user: What is in a.txt?"
     steered = conversation_text(
         [*CONVERSATION[:5], user("and fast"), assistant("", call("c4", "now")), result("c4", "one")]
     )
     assert texts[1].startswith(texts[0])
     assert steered.startswith(texts[1])
+
+
+def test_ctx_13_a_first_message_stands_alone_without_current():
+    assert conversation_text(CONVERSATION[:1]) == "What is in a.txt?"
+    lines = "$user: x\n§call: {}\n=== CURRENT ==="
+    assert conversation_text([user(lines)]) == "\\$user: x\n\\§call: {}\n\\=== CURRENT ==="
+
+
+def test_ctx_13_current_has_the_models_own_thinking_and_history_has_none():
+    answer = TextChatAccumulator("small", request=1)
+    answer.add(chunk({"reasoning_content": "Hm."}))
+    answer.add(chunk({"content": '§think: I must look.\n\n§call: {"name": "look", "args": {}}'}, "stop"))
+    response = answer.response(request_id=None)
+    step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    turn = [user("go"), step, result(response.calls[0].id, "a chair")]
+    current = """\
+=== CURRENT ===
+
+$user: go
+
+$think: Hm.
+
+I must look.
+
+$call: {"name": "look", "args": {}}
+
+$result: a chair"""
+    assert conversation_text(turn) == current
+    assert "$think" not in conversation_text([*turn, assistant("A chair."), user("Thanks.")])
 
 
 @given(NASTY, NASTY, NASTY)
@@ -304,10 +336,10 @@ def test_ctx_13_arguments_that_json_has_not_are_told_as_text():
 def test_ctx_13_the_model_is_told_the_form_and_the_tools():
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     tool = ToolSpec(name="file_read", description="Reads a file.", input_schema=schema)
-    instructions = system_text(RequestHead(system="Be brief.", tools=[tool]))
+    instructions = system_text(RequestHead(system="Be brief."), [tool])
     assert instructions.startswith("Be brief.\n\n# How the conversation is written")
     assert instructions.endswith(
         f"## file_read\n\nReads a file.\n\nIts arguments, as JSON Schema: {json.dumps(schema)}"
     )
     assert "§call: {" in instructions
-    assert "§call: {" not in system_text(RequestHead(system="Be brief."))
+    assert "§call: {" not in system_text(RequestHead(system="Be brief."), [])

@@ -18,6 +18,7 @@ from tests.speed import cpu_seconds
 from turnkeeper.activities.failures import describe_failure
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from, should_retry_of
 from turnkeeper.activities.providers.errors.waiting_times import retry_after_of
+from turnkeeper.activities.providers.openai.responses import OPENAI
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.activities.providers.redaction import MAX_READ_CHARS, redact
 
@@ -72,6 +73,10 @@ def openai(
         ({"retry-after": str(int(NOW.timestamp()) + 30)}, 30),
         ({"retry-after": str(int(NOW.timestamp() + 30) * 1000)}, 30),
         ({"retry-after": "2026-99-21T12:00:30Z"}, None),
+        ({"retry-after": "PT30S"}, 30),
+        ({"retry-after": "PT1M30S"}, 90),
+        ({"x-ms-retry-after-ms": "1500", "retry-after": "60"}, 1.5),
+        ({"retry-after": "PT"}, None),
         ({"retry-after": "7 parsecs"}, None),
         ({"retry-after": "tomorrow"}, None),
         ({"retry-after": ""}, None),
@@ -87,7 +92,7 @@ def test_agt_9_retry_after_is_read_in_each_of_its_forms(headers: dict[str, str],
     assert retry_after_of(headers, now=NOW) == seconds
 
 
-NO_TIMES = [f"{'1ms' * 30}!", f"{'1milli' * 16}!", "1ms" * 1_000, "9" * 1_000]
+NO_TIMES = [f"PT{'1ms' * 30}!", f"{'1ms' * 30}!", f"{'1milli' * 16}!", "1ms" * 1_000, "9" * 1_000]
 
 
 @pytest.mark.timeout(30)
@@ -114,6 +119,21 @@ IN_SIX_SECONDS = (NOW + timedelta(seconds=6)).isoformat().replace("+00:00", "Z")
         ({"X-RateLimit-Reset": str(int(NOW.timestamp() * 1000) + 6_000)}, 6),
         ({"ratelimit-reset": "6"}, 6),
         ({"ratelimit-reset": "6", "ratelimit-remaining": "0"}, 6),
+        ({"ratelimit": "limit=100, remaining=0, reset=6"}, 6),
+        ({"ratelimit": '"default";r=0;t=6'}, 6),
+        ({"ratelimit": "limit=100"}, None),
+        ({"ratelimitbysize-reset": "6"}, 6),
+        ({"anthropic-ratelimit-unified-5h-reset": str(int(NOW.timestamp()) + 6)}, 6),
+        # A subscription's window that is used up is marked by its status.
+        (
+            {
+                "anthropic-ratelimit-unified-5h-status": "allowed",
+                "anthropic-ratelimit-unified-5h-reset": str(int(NOW.timestamp()) + 2),
+                "anthropic-ratelimit-unified-7d-status": "rejected",
+                "anthropic-ratelimit-unified-7d-reset": str(int(NOW.timestamp()) + 6),
+            },
+            6,
+        ),
         # Where several limits are used up, the longest one counts.
         (
             {
@@ -227,6 +247,7 @@ def test_agt_9_a_quota_that_is_back_in_a_while_is_a_rate_limit(
         (413, "context_too_long"),
         (422, "bad_request"),
         (429, "rate_limited"),
+        (498, "overloaded"),
         (500, "provider_error"),
         (501, "bad_request"),
         (502, "provider_error"),
@@ -376,6 +397,82 @@ def test_agt_9_openais_one_type_for_all_does_not_hide_the_status(status: int, co
 
 def sentence_of(error: ModelError) -> str:
     return describe_failure(failed(ApplicationError(error.message, type=error.error_type, non_retryable=True)))[1]
+
+
+JINJA = "Jinja Exception: Conversation roles must alternate (slot 7, request 4f2a-11)"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "lasts"),
+    [
+        (500, openai(JINJA), {}, True),
+        (500, openai("model requires more system memory (8.0 GiB) than is available (4.2 GiB)"), {}, True),
+        (500, {"error": "Failed to parse input at pos 0"}, {}, True),
+        (500, openai(f"litellm.APIConnectionError: OllamaException - {JINJA}"), {}, True),
+        (200, {"error": {"message": JINJA, "code": 500}}, {}, True),
+        (200, anthropic("api_error", "Failed to parse input"), {}, True),
+        # Whatever passes by its nature keeps its patience.
+        (500, openai(JINJA), {"retry-after": "1"}, False),
+        (500, openai(JINJA), {"x-should-retry": "true"}, False),
+        (500, None, {}, False),
+        (500, "<html>Oops</html>", {}, False),
+        (500, "Internal Server Error", {}, False),
+        (500, anthropic("api_error", "Internal server error"), {}, False),
+        (500, openai("The server had an error while processing your request. Sorry about that!"), {}, False),
+        (500, openai("An internal error has occurred. Please retry or report in …"), {}, False),
+        (500, openai("Internal error encountered."), {}, False),
+        (500, openai("litellm.InternalServerError: AnthropicException - Overloaded"), {}, False),
+        (200, anthropic("api_error", "Internal server error"), {}, False),
+        (502, openai(JINJA), {}, False),
+        (503, openai(JINJA), {}, False),
+        (504, openai(JINJA), {}, False),
+        (529, anthropic("overloaded_error", "Overloaded"), {}, False),
+        (429, openai("Rate limit reached for tokens per minute."), {}, False),
+        (408, None, {}, False),
+    ],
+)
+def test_agt_9_only_an_error_in_words_of_its_own_may_last(
+    status: int, body: object, headers: dict[str, str], lasts: bool
+) -> None:
+    error = judged(status, body, headers)
+    assert bool(error.lasting) is lasts
+    if lasts:
+        assert "Acme says “" in sentence_of(error)
+
+
+def test_agt_9_ids_and_numbers_make_no_other_failure() -> None:
+    again = JINJA.replace("4f2a-11", "90cc-12").replace("7", "8")
+    assert judged(500, openai(JINJA)).lasting == judged(500, openai(again)).lasting
+    assert judged(500, openai(JINJA)).lasting != judged(500, openai("Failed to parse input")).lasting
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "so it is"}},
+        {"message": "so it is"},
+        {"detail": "so it is"},
+        {"error": {"detail": "so it is"}},
+        {"errors": [{"code": "x", "message": "so it is"}], "trace": "t"},
+        {"errors": ["so it is"]},
+        {"Message": "so it is"},
+        {"error": "so it is"},
+        {"code": "invalid", "error": "so it is"},
+        {"status": 400, "error": "so", "message": "it is", "path": "/x"},
+        {"detail": {"message": "so it is"}},
+        {"type": "about:blank", "title": "so it is"},
+        "so it is",
+    ],
+)
+def test_agt_9_a_message_is_read_at_every_common_place(body: object) -> None:
+    assert "Acme says “so it is”" in judged(400, body).message.replace("so: it", "so it")
+
+
+def test_agt_9_an_address_without_responses_suggests_the_other_api() -> None:
+    missing = error_from(404, {}, {"detail": "Not Found"}, vendor=OPENAI, now=NOW)
+    assert "'openai-chat:'" in missing.message
+    model = error_from(404, {}, openai("The model `x` does not exist"), vendor=OPENAI, now=NOW)
+    assert "openai-chat" not in model.message
 
 
 def test_agt_9_what_a_person_can_mend_is_told_apart() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.activities.providers.test_vendor_errors import anthropic, judged, openai, sentence_of
 from turnkeeper.activities.providers.errors.vendor_errors import MIN_LARGE_REQUEST
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 
 Case = tuple[int, Any]
 
@@ -228,6 +229,29 @@ NO_QUOTA: dict[str, Case] = {
         openai("The free tier of the model has been exhausted. Please disable the \"use free tier only\" mode."),
     ),
     "Hugging Face": (402, {"error": "You have exceeded your monthly included credits for Inference Providers."}),
+    "xAI": (
+        403,
+        {"code": "The caller does not have permission to execute the specified operation",
+         "error": "Your team t-1 has either used all available credits or reached its monthly spending limit."},
+    ),
+    "xAI, a new team": (403, {"error": "Your newly created team doesn't have any credits yet."}),
+    "OpenRouter, the key's limit": (403, {"error": {"code": 403, "message": "Key limit exceeded (total limit)."}}),
+    "Anthropic, a workspace": (
+        400,
+        anthropic("invalid_request_error", "You have reached your specified workspace API usage limits. You will …"),
+    ),
+    "LiteLLM, a budget": (
+        400, openai("Budget has been exceeded! Current cost: 20.1, Max budget: 20.0", kind="budget_exceeded")
+    ),
+    "LiteLLM, a budget without its type": (400, openai("ExceededBudget: User=u over budget. Spend=21, Budget=20")),
+    "Fireworks": (
+        412,
+        {"error": "Account a-1 is suspended, possibly due to reaching the monthly spending limit or failure to pay."},
+    ),
+    "z.ai, a plan": (429, {"error": {"code": "1309", "message": "Your GLM Coding Plan package has expired"}}),
+    "z.ai, a plan without its number": (429, {"error": {"message": "Your plan has expired, please renew it."}}),
+    "z.ai, a week": (429, {"error": {"message": "Weekly/Monthly Limit Exhausted. Your limit will reset at …"}}),
+    "Ollama, a week": (429, {"error": "you (me) have reached your weekly usage limit, upgrade for higher limits"}),
 }  # fmt: skip
 
 
@@ -235,6 +259,79 @@ NO_QUOTA: dict[str, Case] = {
 def test_agt_9_an_empty_account_is_known_in_every_servers_words(server: str) -> None:
     status, body = NO_QUOTA[server]
     assert judged(status, body).error_type == "quota"
+
+
+NO_KEY: dict[str, Case] = {
+    "Gemini": (
+        400,
+        [{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.",
+                    "status": "INVALID_ARGUMENT"}}],
+    ),
+    "Gemini, an old one": (400, openai("API key expired. Please renew the API key.")),
+    "xAI": (
+        400,
+        {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***1."},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("server", NO_KEY)
+def test_agt_9_a_wrong_key_is_known_in_every_servers_words(server: str) -> None:
+    status, body = NO_KEY[server]
+    assert judged(status, body).error_type == "auth"
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_agt_9_a_region_is_no_matter_of_the_key(status: int) -> None:
+    error = judged(status, openai("User location is not supported for the API use."))
+    assert error.error_type == "bad_request"
+    assert "location is not supported" in error.message
+
+
+@pytest.mark.parametrize("status", [500, 501])
+def test_agt_9_an_image_that_a_local_server_refuses_is_not_retried(status: int) -> None:
+    body = openai("image input is not supported - hint: you may need to provide the mmproj", kind="server_error")
+    assert judged(status, body).error_type == "bad_request"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "My API key is invalid, what now?",
+        "I have reached my limit: insufficient credits on the account",
+        "They said that the prompt is too long for them",
+        "She told me your plan has expired",
+        "The input was flagged by somebody as odd",
+    ],
+)
+def test_agt_9_the_conversations_own_words_mean_nothing(words: str) -> None:
+    body = {"messages": [{"role": "user", "content": f"Well. {words} Tell me."}]}
+    refused = openai(f"Invalid value for messages[0]: {words}")
+    assert judged(400, refused, request_body=body).error_type == "bad_request"
+
+
+@pytest.mark.parametrize("before", ["", "litellm.BadRequestError: AnthropicException - "])
+@pytest.mark.parametrize(
+    "quoted", ["prompt is too long", "prompt is too long: 215000 tokens > 200000 maximum", "is too long", "nothing"]
+)
+def test_agt_9_an_error_that_the_conversation_quotes_is_still_known(before: str, quoted: str) -> None:
+    error = openai(f"{before}prompt is too long: 230000 tokens > 200000 maximum")
+    body = {"messages": [{"role": "user", "content": f"It said: {before}{quoted}. Why?"}]}
+    assert judged(400, error, request_body=body).error_type == "context_too_long"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "Invalid API key parameter in the schema of a tool"),
+        (400, "tools.0: the plan must be an object"),
+        (429, "You have reached the limit of requests per minute"),
+        (403, "m requires moderation. No credits were charged."),
+    ],
+)
+def test_agt_9_what_only_sounds_like_a_key_or_an_account_is_not_one(status: int, message: str) -> None:
+    expected = {400: "bad_request", 403: "auth", 429: "rate_limited"}[status]
+    assert judged(status, openai(message)).error_type == expected
 
 
 REFUSED: dict[str, Case] = {
@@ -317,7 +414,7 @@ def test_agt_9_geminis_missing_signature_is_stale_reasoning(words: str) -> None:
 def test_agt_9_a_call_that_its_own_server_could_not_read_is_asked_for_a_few_times() -> None:
     body = openai("Failed to call a function. See 'failed_generation' for more details.", code="tool_use_failed")
     error = judged(400, body)
-    assert (error.error_type, error.max_attempts) == ("provider_error", 3)
+    assert (error.error_type, error.lasting) == ("provider_error", UNCLEAR_ANSWER)
 
 
 @pytest.mark.parametrize("code", [401, 402, 403, 404, 429, 400, 502, 503])

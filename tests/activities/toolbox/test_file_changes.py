@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from turnkeeper.activities.toolbox.built_in import built_in_tools
 from turnkeeper.activities.toolbox.tool_server import ToolServer
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.activities.toolbox.workspace import MAX_WRITE_BYTES
+from turnkeeper.models.session.approvals import CHANGE_BYTES
 from turnkeeper.models.session.file_changes import NO_LINE_END, unified_diff
 from turnkeeper.models.transcript.model_call import FILE_WRITERS, ToolInvocation
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
@@ -52,7 +54,7 @@ async def write(toolbox: Toolbox, content: str, *, seen: str | None) -> ToolResu
 async def test_agt_8_a_replaced_file_is_shown_as_a_unified_difference(toolbox: Toolbox, tmp_path: Path) -> None:
     (tmp_path / "plan.md").write_text(OLD)
     assert await preview(toolbox) == FileChange(
-        note="plan.md exists, and all of its content is replaced:",
+        note="The file exists, and all of its content is replaced:",
         diff="\n".join(
             [
                 *("@@ -4,7 +4,7 @@", " line 4", " line 5", " line 6", "-line 7", "+line seven"),
@@ -77,12 +79,12 @@ async def test_agt_8_a_difference_says_what_it_leaves_out(toolbox: Toolbox, tmp_
 @pytest.mark.parametrize(
     ("before", "note", "seen"),
     [
-        (None, "plan.md is a new file (5 bytes).", ""),
-        (b"\xff\xfe", "plan.md exists, and all of its content is replaced. It is binary (2 bytes).", None),
-        (b"new.\n", "plan.md has exactly this content already.", None),
+        (None, "The file is new (5 bytes).", ""),
+        (b"\xff\xfe", "The file exists, and all of its content is replaced. It is binary (2 bytes).", None),
+        (b"new.\n", "The file has exactly this content already.", None),
         (
             b"x" * (MAX_WRITE_BYTES + 1),
-            "plan.md exists, and all of its content is replaced. It is too large to compare (1,000,001 bytes).",
+            "The file exists, and all of its content is replaced. It is too large to compare (1,000,001 bytes).",
             None,
         ),
     ],
@@ -191,3 +193,13 @@ def applied(old: str, diff: str) -> str:
                 result.append(f"{line[1:]}\n")
             last = line[0]
     return "".join([*result, *source[position:]])
+
+
+SPOOF = "notes.txt has exactly this content already. (see new"
+
+
+@pytest.mark.parametrize("path", [SPOOF, f"{SPOOF}/{'x' * 100_000}", "\U000e0001" * 80, "\\'\"" * 40, "../" + SPOOF])
+async def test_agt_8_no_path_imitates_the_note_of_a_change(toolbox: Toolbox, tmp_path: Path, path: str) -> None:
+    change = await preview(toolbox, path=path)
+    assert change.note.startswith(("The file is new (", "Nothing can be written: '", 'Nothing can be written: "'))
+    assert len(to_json(change)) <= CHANGE_BYTES

@@ -16,7 +16,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 from tests.servers import odd
 from tests.waiting import BOUND, until
 from turnkeeper.activities.toolbox import sanitize, server_connection, stdio_server
-from turnkeeper.activities.toolbox.configured_servers import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
 from turnkeeper.activities.toolbox.schemas import argument_errors
 from turnkeeper.activities.toolbox.toolbox import Toolbox
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def configured(**servers: dict[str, Any]) -> Toolbox:
     """Return a toolbox as a worker builds it from an `mcp.json`."""
     Path("mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    return Toolbox(configured_servers(Settings(state_dir=Path("state"))))
+    return build_toolbox(Settings(state_dir=Path("state")))
 
 
 def program(*flags: str, **keys: Any) -> dict[str, Any]:
@@ -249,6 +249,13 @@ async def test_agt_7_a_server_s_own_timeout_ends_a_call_and_says_so():
     assert result.content == f"No answer came within 0.5 s. {UNKNOWN}"
 
 
+async def test_agt_7_a_call_that_reports_progress_is_waited_for():
+    """F10: no progress is requested, and a call has `timeout` seconds in all."""
+    async with configured(a=program(timeout=2)) as toolbox:
+        result = await call(toolbox, "work", times=25, pause=0.1)
+    assert (result.status, result.outcome) == ("ok", "worked")
+
+
 async def test_agt_6_a_server_that_is_slow_to_list_holds_up_one_listing_and_no_later_one(monkeypatch):
     monkeypatch.setattr(server_connection, "LISTING_SECONDS", 0.2)
     async with configured(slow=program("no list"), a=program()) as toolbox:
@@ -364,6 +371,45 @@ async def test_agt_7_an_answer_that_cannot_be_read_is_told_at_once_and_the_serve
         assert await pid_of(toolbox) == first
 
 
+TEXT = {"type": "text", "text": "plain answer 7"}
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome", "content"),
+    [
+        ({"content": [TEXT]}, "plain answer 7", ""),
+        ({"content": [TEXT], "structuredContent": {"a": "seven"}}, "plain answer 7", '{"a": "seven"}'),
+        ({"content": [TEXT], "structuredContent": {"a": 7, "b": 8}}, "plain answer 7", '{"a": 7, "b": 8}'),
+        ({"content": [TEXT], "structuredContent": None}, "plain answer 7", ""),
+        ({"content": [TEXT], "structuredContent": "seven"}, "plain answer 7", '{"result": "seven"}'),
+        ({"content": [TEXT], "structuredContent": "plain answer 7"}, "plain answer 7", ""),
+        ({"content": [TEXT], "structuredContent": [7]}, "plain answer 7", '{"result": [7]}'),
+        ({"content": [{"type": "text", "text": '{"a": 7.0}'}], "structuredContent": {"a": 7}}, '{"a": 7.0}', ""),
+        ({"content": None}, "Called result", ""),
+        ({"content": None, "structuredContent": {"a": 7}}, '{"a": 7}', ""),
+        ({"content": "plain answer 7"}, "plain answer 7", ""),
+        ({"content": TEXT, "isError": None, "_meta": 5}, "plain answer 7", ""),
+        ({"rows": [7]}, '{"rows": [7]}', ""),
+        ({}, "Called result", ""),
+        (7, '{"result": 7}', ""),
+    ],
+)
+async def test_agt_7_an_answer_is_read_whatever_its_shape(result, outcome, content):
+    """F3: reported as opentokenz/mcpx#28. L12: reported as open-webui#28926, opencode#38923, kimi-code#2554."""
+    async with configured(a=program("strict output")) as toolbox:
+        answer = await call(toolbox, "result", result=result)
+    assert (answer.status, answer.outcome, answer.content) == ("ok", outcome, content)
+
+
+async def test_agt_6_tools_with_an_odd_field_are_offered_and_called():
+    """L8, F3: a tool is left out for a field that the SDK refuses."""
+    odd_names = [tool["name"] for tool in odd.ODD_TOOLS]
+    async with configured(a=program("odd tools")) as toolbox:
+        assert await names(toolbox) == sorted([*odd.TOOLS, *odd_names])
+        for name in odd_names:
+            assert (await call(toolbox, name)).outcome == name
+
+
 @pytest.mark.parametrize(
     ("kind", "outcome"), [("no UTF-8", "a\ufffd\ufffdb"), ("NUL", "a\ufffdb"), ("surrogate", "a\ufffdb")]
 )
@@ -442,9 +488,9 @@ async def test_agt_6_a_list_that_cannot_be_read_is_logged_and_takes_no_other_s_t
 
 async def test_agt_6_what_is_no_tool_in_a_list_is_left_out_and_logged_and_takes_no_other_away(caplog):
     async with configured(a=program("no schema")) as toolbox:
-        assert await names(toolbox) == sorted(odd.TOOLS)
+        assert await names(toolbox) == sorted([*odd.TOOLS, "bad"])
         assert (await call(toolbox, "echo", text="a")).outcome == "a"
-    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 4 are invalid or too many" in caplog.text
+    assert f"of {len(odd.TOOLS) + 4} tools of 'a' 3 are invalid or too many" in caplog.text
 
 
 @pytest.mark.parametrize("levels", [60, 120, 150, 400])
@@ -500,13 +546,13 @@ async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(f
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from turnkeeper.activities.toolbox.configured_servers import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.settings.settings import Settings
 
 async def main():
-    async with Toolbox(configured_servers(Settings(state_dir=Path("state")))) as toolbox:
+    async with build_toolbox(Settings(state_dir=Path("state"))) as toolbox:
         for tool in ("pid", "child"):
             result = await toolbox.call(ToolInvocation(session_id="s", call_id="1.1.0", name=tool, args={}))
             print(result.outcome, flush=True)

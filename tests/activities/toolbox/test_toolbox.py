@@ -603,13 +603,18 @@ async def test_agt_6_many_calls_at_once_each_get_their_own_answer(tmp_path):
         (CallToolResult(content=[]), "Called tool", ""),
         (CallToolResult(content=[TextContent(text=" \n")]), "Called tool", " \n"),
         (CallToolResult(content=[], structured_content={"é": [1]}), '{"é": [1]}', ""),
-        (CallToolResult(content=[TextContent(text="text")], structured_content={"a": 1}), "text", ""),
+        (CallToolResult(content=[TextContent(text="text")], structured_content={"a": 1}), "text", '{"a": 1}'),
         (
             CallToolResult(content=[ImageContent(data="AAAA", mime_type="image/png")]),
             "[image, image/png, 3 bytes: is not a PNG image]",
             "",
         ),
         (CallToolResult(content=[ResourceLink(name="n", uri="x://y")]), "[link to n: x://y]", ""),
+        (
+            CallToolResult(content=[ResourceLink(name="n", title="Notes", uri="x://y", description="of May")]),
+            "[link to Notes: x://y (of May)]",
+            "",
+        ),
         (
             CallToolResult(content=[EmbeddedResource(resource=TextResourceContents(uri="x://y", text="a"))]),
             "Called tool",

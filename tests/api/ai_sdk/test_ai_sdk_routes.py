@@ -26,7 +26,7 @@ from turnkeeper.api.ai_sdk.streams import TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
-from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE, SILENT_WORKER_NOTICE
+from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE, DECISION_UNUSED_NOTICE, SILENT_WORKER_NOTICE
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -251,7 +251,21 @@ async def test_agt_8_a_decision_behind_a_newer_message_counts(http: AsyncClient,
     assert (await http.post("/api/chat", json=again)).status_code == 200
 
 
-async def test_agt_8_a_decision_behind_a_newer_message_may_conflict(http: AsyncClient, env: Environment) -> None:
+async def first_chunk(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the first chunk of a stream, which is then left."""
+    async with (
+        asyncio.timeout(BOUND),
+        AsyncClient(base_url=url) as client,
+        client.stream("POST", "/api/chat", json=body) as stream,
+    ):
+        assert stream.status_code == 200
+        async for line in stream.aiter_lines():
+            if line.startswith("data: "):
+                break
+    return dict(json.loads(line.removeprefix("data: ")))
+
+
+async def test_agt_8_a_decision_behind_a_newer_message_may_conflict(url: str, env: Environment) -> None:
     env.tools.gate.close()
     session, approved = await waiting_mail(env)
     (pending,) = await session.awaited_approvals()
@@ -259,13 +273,14 @@ async def test_agt_8_a_decision_behind_a_newer_message_may_conflict(http: AsyncC
     await env.tools.gate.until_arrived(1)
     rejected = json.loads(json.dumps(approved))
     rejected["parts"][0]["approval"]["approved"] = False
-    body = posted(user(), rejected, user("and then?", id="m2"), id=session.handle.id)
-    answer = await http.post("/api/chat", json=body)
-    assert (answer.status_code, problem_of(answer)) == (409, "not-awaiting-approval")
-    assert (await session.state()).queue_length == 0
+    for number in (2, 3):  # the decision stays in the page's messages
+        body = posted(user(), rejected, user("and then?", id=f"m{number}"), id=session.handle.id)
+        chunk = await first_chunk(url, body)
+        assert (chunk["type"], chunk["data"]["text"]) == ("data-notice", DECISION_UNUSED_NOTICE)
+    assert (await session.state()).queue_length == 2
     env.tools.gate.open()
-    await session.idle(turns=1)
-    assert (await http.post("/api/chat", json=body)).status_code == 200  # now that turn is over
+    turns = await session.idle(turns=3)
+    assert [turn.id for turn in turns] == ["m1", "m2", "m3"]
 
 
 @pytest.mark.parametrize(
@@ -278,15 +293,7 @@ def test_api_1_old_messages_that_are_wrong_are_not_in_the_way(old: Any) -> None:
 
 async def test_agt_8_the_stream_of_a_queued_message_names_the_decision(url: str, env: Environment) -> None:
     session, _ = await waiting_mail(env)
-    async with (
-        asyncio.timeout(BOUND),
-        AsyncClient(base_url=url) as client,
-        client.stream("POST", "/api/chat", json=posted(user(id="m2"), id=session.handle.id)) as stream,
-    ):
-        async for line in stream.aiter_lines():
-            if line.startswith("data: "):
-                break
-    chunk = json.loads(line.removeprefix("data: "))
+    chunk = await first_chunk(url, posted(user(id="m2"), id=session.handle.id))
     assert (chunk["type"], chunk["data"]["text"]) == ("data-notice", DECISION_AWAITED_NOTICE)
 
 

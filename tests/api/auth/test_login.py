@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,19 +18,22 @@ from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWor
 
 from tests.api.auth.issuer import AUDIENCE, running_issuer
 from tests.api.auth.matrix import Column, key_of
-from tests.api.conftest import SessionRequests, served
+from tests.api.conftest import SessionRequests, gateway, served
 from tests.api.mcp.client import mcp_client
-from tests.harness import TASK_SECONDS, Environment, Gate
+from tests.harness import TASK_SECONDS, Environment, Gate, asks
 from tests.waiting import BOUND, until
 from turnkeeper.api.auth import credentials, keys, oidc, recent_lookups
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role
 from turnkeeper.models.settings.settings import AuthSettings, OidcSettings, Settings
+from turnkeeper.models.transcript.model_call import ToolSpec
 from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.logins import TOKEN_BYTES, Logins
 from turnkeeper.stores.stores import Stores
 
 ADMIN = Column("Ann", "admin")
@@ -122,6 +126,38 @@ async def test_api_4_a_cookie_has_no_key_and_is_of_no_use_after_the_logout(
         # Neither is a key a cookie, nor the cookie's token a key.
         assert (await thief.get("/workflow", headers={"Cookie": f"{cookie.key}={key}"})).status_code == 401
         assert (await thief.get("/workflow", headers={"Authorization": f"Bearer {cookie.value}"})).status_code == 401
+
+
+async def test_api_4_a_logout_removes_the_cookie_while_the_store_is_down(
+    browser: httpx.AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await browser.post("/login", json={"key": await key_of(settings, READER)})).status_code == 200
+
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("The store is down.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Logins, "delete", fail)
+        answer = await browser.post("/logout")
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:turnkeeper:problem:archive-unavailable")
+    assert "This browser is logged out" in answer.json()["detail"]
+    assert not browser.cookies
+    assert (await browser.get("/workflow")).status_code == 401
+
+
+async def test_api_4_a_logout_asks_no_store_where_no_credential_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("The store is down.")
+
+    monkeypatch.setattr(Logins, "delete", fail)
+    cookie = {"Cookie": f"turnkeeper_8080={secrets.token_urlsafe(TOKEN_BYTES)}"}
+    async with gateway(None, "none", tmp_path) as http:
+        answer = await http.post("/logout", headers={**cookie, "Host": "127.0.0.1:8080"})
+    assert answer.status_code == 204
+    assert all("Max-Age=0" in one for one in answer.headers.get_list("set-cookie"))
+    assert len(answer.headers.get_list("set-cookie")) == 2
 
 
 async def test_api_4_a_login_ends_with_its_key_within_a_second(
@@ -288,6 +324,41 @@ async def test_api_4_a_decision_in_a_message_of_the_ai_sdk_needs_an_approver(add
             assert (await http.post("/api/chat", json=body)).status_code in (status, 422 if status != 403 else 403)
 
 
+async def test_agt_8_a_writer_s_earlier_decision_is_not_in_the_way_of_a_prompt(
+    address: str, settings: Settings, env: Environment
+) -> None:
+    env.tools.specs = [ToolSpec(name="pay")]
+    env.vendor.script = [asks(("pay", {}))]
+    session = await env.start()
+    await session.prompt(id="m1", text="pay")
+    (pending,) = await session.awaited_approvals()
+    call = {
+        "type": "tool-pay",
+        "toolCallId": pending.call_id,
+        "state": "approval-responded",
+        "input": {},
+        "approval": {"id": f"{pending.call_id}:{pending.args_digest}", "approved": True},
+    }
+    answer = {"id": "m1:answer", "role": "assistant", "parts": [call]}
+    prompt = {"id": "m2", "role": "user", "parts": [{"type": "text", "text": "and?"}]}
+    body = {"id": session.handle.id, "trigger": "submit-message", "messages": [answer, prompt]}
+    headers = {"Authorization": f"Bearer {await key_of(settings, Column('x', 'writer'))}"}
+    async with (
+        asyncio.timeout(BOUND),
+        httpx.AsyncClient(base_url=address, headers=headers) as http,
+        http.stream("POST", "/api/chat", json=body) as stream,
+    ):
+        assert stream.status_code == 200
+        async for line in stream.aiter_lines():
+            if line.startswith("data: "):
+                break
+    assert DECISION_AWAITED_NOTICE in line
+    assert [waiting.call_id for waiting in await session.awaited_approvals()] == [pending.call_id]
+    assert (await session.state()).queue_length == 1
+    await session.decide(pending, "reject")
+    await session.idle(turns=2)
+
+
 async def test_api_4_who_logs_in_and_who_is_refused_stands_in_the_audit(
     browser: httpx.AsyncClient, settings: Settings
 ) -> None:
@@ -440,7 +511,7 @@ async def waiting_mcp_call(url: str, key: str, task_id: str) -> int:
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": "2025-06-18",
     }
-    call = {"name": "get_task", "arguments": {"task_id": task_id, "wait_seconds": 60}}
+    call = {"name": "get_task", "arguments": {"task_id": task_id, "wait_seconds": 50}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=70) as http:
         return (await http.post("/mcp", json=body)).status_code

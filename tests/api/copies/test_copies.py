@@ -382,7 +382,8 @@ async def test_ses_18_a_wrong_turn_of_a_fork_is_one_error_with_what_is_allowed(
 ) -> None:
     answer = await http_alone.post("/workflow/any/fork", json={"turn": turn})
     reason = "must be a turn's number, 1 to 2,147,483,648, or its id"
-    assert (answer.status_code, answer.json()["errors"]) == (422, [{"field": "turn", "reason": reason}])
+    error = {"field": "turn", "reason": reason, "error_type": "invalid_value"}
+    assert (answer.status_code, answer.json()["errors"]) == (422, [error])
 
 
 async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_audited(

@@ -32,7 +32,7 @@ WAITING_REQUESTS: dict[str, tuple[str, str, dict[str, Any] | None]] = {
             "jsonrpc": "2.0",
             "id": 1,
             "method": "tools/call",
-            "params": {"name": "get_task", "arguments": {"task_id": "{task}", "wait_seconds": 60}},
+            "params": {"name": "get_task", "arguments": {"task_id": "{task}", "wait_seconds": 50}},
         },
     ),
 }

@@ -377,6 +377,27 @@ async def test_api_4_the_links_of_a_tenant_s_session_lead_to_its_workflow_and_it
         assert done["result"]["transcript_url"] == f"https://agents.example/workflow/{task_id}/conversation/full"
 
 
+@pytest.mark.parametrize("tenant", ["", "acme"])
+async def test_ops_2_only_the_default_tenant_s_links_lead_to_the_gateway_s_web_ui(
+    temporal: Client, shared_env: Environment, tenant: str
+) -> None:
+    settings = Settings(
+        task_queue=shared_env.task_queue,
+        state_dir=shared_env.settings.state_dir,
+        temporal_ui_proxy="http://127.0.0.1:1",
+        public_url="https://agents.example",
+    )
+    async with (
+        served(temporal, settings, caller=caller_in(tenant)) as url,
+        AsyncClient(base_url=url, timeout=70) as http,
+    ):
+        task = await create(http)
+        task_id = task["task_id"]
+        links = (await http.get(f"/workflow/{task_id}")).json()["links"]
+        link = f"https://agents.example/temporal/namespaces/default/workflows/{task_id}"
+        assert [task.get("temporal_url"), links["temporal"]] == [None if tenant else link] * 2
+
+
 async def test_api_4_a_deletion_leaves_another_tenant_s_session_with_the_same_id_alone(
     gateways: dict[str, AsyncClient], shared_env: Environment
 ) -> None:

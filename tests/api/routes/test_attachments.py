@@ -165,7 +165,7 @@ async def test_ctx_16_without_the_store_no_prompt_is_sent_and_a_turn_waits_for_i
 ) -> None:
     session = fresh()
     await http.post("/workflow", json={"id": session})
-    monkeypatch.setattr("turnkeeper.activities.call_model.MAX_RETRY_DELAY", 0.2)
+    monkeypatch.setattr("turnkeeper.activities.call_model.STORE_WAIT_SECONDS", 0.2)
     read = Blobs.get_data
 
     async def fail(*_: object) -> Any:

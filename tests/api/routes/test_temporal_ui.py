@@ -10,18 +10,44 @@ import httpx
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from temporalio.client import Client
 
 from tests.api.auth.matrix import Column, client_of, key_of
-from tests.waiting import until
+from tests.api.conftest import serving
+from tests.waiting import BOUND, until
 from turnkeeper.api.app import create_app
+from turnkeeper.api.http import server
+from turnkeeper.api.problem_texts import STOPPING
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 
 PATH = "/temporal/api/v1/namespaces/default/workflows?query=a%2Fb"
 
 
+LONG_POLL = "/temporal/api/v1/namespaces/default/workflows/s/history"
+
+
+class Polls:
+    """The long polls of the Web UI, which are never answered."""
+
+    pending = 0
+
+
+async def hang(receive: Receive) -> None:
+    """Wait until the gateway gives the request up."""
+    Polls.pending += 1
+    try:
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
+    finally:
+        Polls.pending -= 1
+
+
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with the request; `/temporal` is a page with an inline script."""
     if scope["type"] != "http":
+        return
+    if scope["path"] == LONG_POLL:
+        await hang(receive)
         return
     headers = [(b"content-type", b"application/json"), (b"set-cookie", b"_csrf=new; Path=/"), (b"x-own", b"1")]
     body = json.dumps(
@@ -82,6 +108,24 @@ async def test_ops_2_the_web_ui_gets_neither_keys_nor_cookies_of_the_gateway(tmp
     assert "_csrf=new; Path=/temporal" in answer.headers["set-cookie"]
 
 
+async def test_ops_2_a_callers_csrf_token_is_sent_with_no_other_request(tmp_path: Path) -> None:
+    async with (
+        web_ui() as origin,
+        client_of(create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin))) as http,
+    ):
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"{"
+            # Meanwhile, the answer to another caller sets that one's token.
+            assert "_csrf=new" in (await http.get(PATH)).headers["set-cookie"]
+            http.cookies.clear()
+            yield b"}"
+
+        answer = await http.post(PATH, content=body(), headers={"Content-Type": "application/json"})
+    assert answer.json()["body"] == "{}"
+    assert "cookie" not in answer.json()["headers"]
+
+
 @pytest.mark.parametrize(
     ("column", "status"),
     [
@@ -121,3 +165,28 @@ async def test_ops_2_without_a_web_ui_the_answer_says_so(tmp_path: Path) -> None
     closed = Settings(state_dir=tmp_path, temporal_ui_proxy="http://127.0.0.1:1")
     async with client_of(create_app(closed)) as http:
         assert (await http.get("/temporal")).status_code == 503
+
+
+async def test_api_2_a_long_poll_of_the_web_ui_is_answered_when_the_gateway_stops(
+    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STOP_SECONDS", BOUND)  # which answers other requests, with another detail
+    async with web_ui() as origin:
+        app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal)
+        async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:
+            poll = asyncio.create_task(http.get(LONG_POLL))
+            assert await until(lambda: Polls.pending == 1)
+            gateway.stop()
+            answer = await poll
+        assert (answer.status_code, answer.json()["detail"]) == (503, STOPPING)
+        assert await until(lambda: Polls.pending == 0)
+
+
+async def test_ops_2_a_long_poll_of_the_web_ui_ends_when_its_client_leaves(temporal: Client, tmp_path: Path) -> None:
+    async with web_ui() as origin:
+        app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal)
+        async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:
+            poll = asyncio.create_task(http.get(LONG_POLL))
+            assert await until(lambda: Polls.pending == 1)
+            poll.cancel()
+            assert await until(lambda: Polls.pending == 0)

@@ -1,10 +1,24 @@
 """What a task waits for is seen and decided from its parent: AGT-8, TSK-4."""
 
+import asyncio
+from collections.abc import Collection
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
 from httpx import AsyncClient
 
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import Environment
+from tests.harness import BOUND, Environment
+from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.store_calls import REQUEST_SECONDS
+from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.models.ids import PublicId, WorkflowId
+from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
+from turnkeeper.models.session.messages import StateRequest
 from turnkeeper.models.transcript.model_call import ToolSpec
+from turnkeeper.models.transcript.task_view import SubTask
+from turnkeeper.models.transcript.trajectory import BlobRef
 
 
 async def test_agt_8_the_approval_of_a_task_is_listed_at_its_parent_and_decided_at_the_task(
@@ -46,3 +60,54 @@ async def test_tsk_4_a_task_whose_own_task_waits_for_a_person_waits_too_and_coun
     assert (await awaited(http, task_id))["status"] == "cancelled"
     assert (await awaited(http, f"{task_id}.task-1"))["status"] == "cancelled"
     assert env.tools.calls == []
+
+
+class HangingStore:
+    """A store of large texts whose disk does not answer; it counts the reads."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def get(self, owner: WorkflowId, hashes: Collection[str]) -> dict[str, str]:
+        self.reads += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class WaitingTree:
+    """Reads a session with `calls` waiting calls with large arguments, and as many tasks with as many calls."""
+
+    def __init__(self, calls: int, tasks: int) -> None:
+        self._calls, self._tasks = calls, tasks
+
+    async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        approvals = [
+            PendingApproval(
+                call_id=f"1.1.{number}",
+                message_id="m1",
+                tool="send_mail",
+                args_blob=BlobRef(hash=f"{number:064x}", chars=5_000, bytes=5_000),
+                args_digest="0" * 64,
+                asked_at=moment,
+                expires_at=moment,
+            )
+            for number in range(self._calls)
+        ]
+        return PendingApprovals(approvals=approvals)
+
+    async def state(self, workflow_id: WorkflowId, request: StateRequest) -> SimpleNamespace:
+        waiting = {"call_id": "1.1.1", "title": "t", "background": True, "status": "input_required"}
+        count = 0 if ".task-" in workflow_id else self._tasks
+        tasks = [SubTask(task_id=PublicId(f"s1.task-{number}"), **waiting) for number in range(count)]
+        return SimpleNamespace(status="awaiting_approval", session=SimpleNamespace(tasks=tasks))
+
+
+async def test_api_2_approvals_are_listed_in_time_while_the_store_hangs() -> None:
+    store: Any = HangingStore()
+    tree: Any = WaitingTree(calls=4, tasks=40)
+    async with asyncio.timeout(REQUEST_SECONDS + BOUND):
+        pending = await TaskApprovals(tree, TextRestorer(store)).pending(WorkflowId("s1"))
+    assert (len(pending.approvals), pending.omitted) == (4 * 41, 0)
+    assert not any(approval.is_whole for approval in pending.approvals)
+    assert 1 <= store.reads <= 41

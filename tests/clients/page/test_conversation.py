@@ -101,10 +101,10 @@ async def test_api_5_a_tool_call_is_a_card_that_says_what_was_called_with_what_a
     env.tools.gate.open()
     await tab.shows(1)
     await expect(tab.tools).to_have_count(1)
-    await expect(tab.tools.locator("summary")).to_have_text("lookpath: srcdone1.2 s")
+    await expect(tab.tools.locator("summary")).to_have_text('lookpath: "src"done1.2 s')
     await expect(tab.tools.get_by_text("2 matches")).to_be_hidden()
     await tab.tools.locator("summary").click()
-    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text('{\n  "path": "src"\n}')
+    await expect(tab.tools.get_by_label("Arguments", exact=True)).to_have_text('path: "src"')
     await expect(tab.tools.get_by_label("Result", exact=True)).to_have_text("a.py\nb.py")
     await tab.shows_the_transcript()
 

@@ -19,6 +19,8 @@ from tests.harness import Environment, asks, says
 from turnkeeper.api.auth import recent_lookups
 from turnkeeper.models.settings.roles import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
+from turnkeeper.stores.database.database import StoreUnavailableError
+from turnkeeper.stores.logins import Logins
 from turnkeeper.stores.stores import Stores
 
 
@@ -106,6 +108,24 @@ async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_
     await expect(page.locator("#me")).to_have_text("Bob · writer")
     await expect(locked_tab.text).to_have_value("")
     await locked_tab.text.fill("a draft of Bob")
+    await locked_tab.button("Log out").click()
+    await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
+    assert await page.evaluate("Object.keys(sessionStorage)") == []
+
+
+async def test_api_4_the_page_is_logged_out_while_the_store_is_down(
+    locked_tab: Tab, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("The store is down.")
+
+    page = locked_tab.page
+    key = await key_of(settings, Column("Rob", "writer"))
+    await page.context.request.post(f"{locked_tab.url}/login", data={"key": key})
+    await locked_tab.load()
+    await expect(page.locator("#me")).to_have_text("Rob · writer")
+    await locked_tab.text.fill("a draft of Rob")
+    monkeypatch.setattr(Logins, "delete", fail)
     await locked_tab.button("Log out").click()
     await expect(page.get_by_role("dialog", name="Log in")).to_be_visible()
     assert await page.evaluate("Object.keys(sessionStorage)") == []

@@ -52,10 +52,11 @@ END_IS_IN_VIEW = """(box) => {
     if (box instanceof HTMLTextAreaElement) {
       return { bottom: box.getBoundingClientRect().bottom + box.scrollHeight - box.clientHeight - box.scrollTop };
     }
-    if (box.lastElementChild) return box.lastElementChild.getBoundingClientRect();
+    const last = [...box.childNodes].filter((node) => node instanceof Element || node.data.trim()).at(-1);
+    if (last instanceof Element) return last.getBoundingClientRect();
     const text = document.createRange();
-    text.setStart(box.lastChild, box.lastChild.length - 1);
-    text.setEnd(box.lastChild, box.lastChild.length);
+    text.setStart(last, last.length - 1);
+    text.setEnd(last, last.length);
     return text.getBoundingClientRect();
   };
   return end().bottom <= view().bottom && end().bottom > view().top;
@@ -94,9 +95,9 @@ async def result_of_a_tool(tab: Tab, env: Environment) -> Locator:
     return tab.tools.get_by_label("Result", exact=True)
 
 
-async def arguments_to_approve(tab: Tab, env: Environment) -> Locator:
+async def text_to_approve(tab: Tab, env: Environment) -> Locator:
     await a_waiting_call(tab, env)
-    return tab.tools.get_by_label("Arguments", exact=True)
+    return tab.tools.get_by_label("What you decide on", exact=True)
 
 
 async def conversation_that_waits_for_approval(tab: Tab, env: Environment) -> Locator:
@@ -189,7 +190,7 @@ BOXES: list[Fill] = [
     list_of_sessions,
     conversation,
     result_of_a_tool,
-    arguments_to_approve,
+    text_to_approve,
     conversation_that_waits_for_approval,
     queue,
     tasks,

@@ -29,6 +29,7 @@ KEYS = {
     "enter": "\r",
     "c-c": "\x03",
     "c-d": "\x04",
+    "c-u": "\x15",
     "escape": "\x1b",
     "up": "\x1b[A",
     "alt-enter": "\x1b\r",
@@ -84,6 +85,12 @@ class Terminal:
         self._stream = pyte.ByteStream(self.screen)
 
     # ---- what a person sees
+
+    def starts_in_bold(self, start: str) -> list[bool]:
+        """Of each line that starts so, also of those that have scrolled away, whether that start is bold."""
+        rows = [*self.screen.history.top, *(self.screen.buffer[row] for row in range(self.screen.lines))]
+        starts = [[row[column] for column in range(len(start))] for row in rows]
+        return [all(cell.bold for cell in cells) for cells in starts if "".join(cell.data for cell in cells) == start]
 
     @property
     def lines(self) -> list[str]:

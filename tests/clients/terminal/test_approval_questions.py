@@ -66,6 +66,25 @@ def test_agt_8_a_call_is_approved_only_after_every_character_was_shown(
             assert one.text.replace(" ", "").replace("\n", "") in terminal.characters
 
 
+@pytest.mark.parametrize("padding", range(60, 100))
+def test_agt_8_only_labels_begin_a_line_of_a_part(monkeypatch: pytest.MonkeyPatch, padding: int) -> None:
+    monkeypatch.setattr(approval_questions, "PART_CHARS", 100)
+    printed: list[str] = []
+    questions = ApprovalQuestions(printed.append)
+    one = approval(0, {"note": "x" * padding + "Effect: only reads"})
+    questions.learn([one])
+    while not questions.is_shown_whole(one.call_id):
+        questions.print_next(one.call_id, "?")
+    lines = [line for part in printed for line in part.split("\n") if line and not line.startswith(" ")]
+    assert lines == [
+        "?",
+        "Tool: refund",
+        "Server: built in",
+        "Effect: changes something; runs at most once",
+        "Arguments:",
+    ]
+
+
 def test_agt_8_a_text_that_has_changed_is_shown_anew() -> None:
     terminal = Printed(80)
     questions = ApprovalQuestions(terminal.print)

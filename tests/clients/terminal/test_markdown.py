@@ -1,9 +1,12 @@
 """What a model writes, as a terminal shows it: nothing of it is left out. API-6."""
 
 import pytest
+from markdown_it.rules_block import StateBlock
 
 from turnkeeper.clients.terminal.interactive import renderer
+from turnkeeper.clients.terminal.interactive.markdown import ChatMarkdown
 from turnkeeper.clients.terminal.interactive.terminal_style import TerminalStyle
+from turnkeeper.models.texts import formulas
 
 
 def printed(text: str, *, columns: int = 60) -> str:
@@ -38,6 +41,24 @@ def test_api_6_an_image_is_its_words_and_its_address() -> None:
 def test_api_6_a_formula_in_tex_is_printed_as_it_is_written(formula: str) -> None:
     """U13: Markdown dropped its backslashes."""
     assert printed(formula) == formula
+
+
+UNENDED = {"open": "\\[\n", "dollars": "$$ a\n", "quoted": "> \\[\n", "in a list": "  \\[\n"}
+
+
+@pytest.mark.parametrize("line", UNENDED.values(), ids=list(UNENDED))
+def test_api_6_formulas_without_an_end_are_read_once(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    reads = 0
+    read_line = formulas._line
+
+    def counted(state: StateBlock, number: int) -> str:
+        nonlocal reads
+        reads += 1
+        return read_line(state, number)
+
+    monkeypatch.setattr(formulas, "_line", counted)
+    ChatMarkdown(f"- x\n{line * 1_000}\n\nThe end \\] of it")
+    assert reads < 10 * 1_000
 
 
 @pytest.mark.parametrize("columns", [60, 24, 18])

@@ -50,6 +50,17 @@ async def test_api_6_a_task_that_needs_a_person_or_fails_ends_a_wait_with_its_ow
     assert "no such parameter" in failed.err
 
 
+async def test_agt_8_an_unattended_task_denies_what_would_need_approval(
+    url: str, env: Environment, tmp_path: Path
+) -> None:
+    env.tools.specs = [ToolSpec(name="send_mail")]
+    env.vendor.script = [asks(("send_mail", {})), says("I may not.")]
+    options = ["--unattended", "--wait", "--url", url]
+    ended = await run_command("tasks", "create", "Write.", *options, cwd=tmp_path)
+    assert (ended.code, ended.out) == (0, "I may not.\n"), ended.err
+    assert env.tools.calls == []
+
+
 async def test_api_6_a_task_inherits_the_conversation_of_its_parent(
     url: str, env: Environment, tmp_path: Path, gateway: GatewayClient
 ) -> None:

@@ -20,6 +20,8 @@ async def test_tsk_5_a_task_is_shown_with_its_progress_and_the_command_to_decide
         parent = env.adopt(env.client.get_workflow_handle(session_in(terminal)))
         task = task_of(env, parent)
         (pending,) = await task.awaited_approvals()
+        await terminal.until(f"Approval needed for call {pending.call_id} in session {task.handle.id}")
+        await terminal.until("Effect: changes something; runs at most once")
         await task.decide(pending, "approve")
         await terminal.until("pay done")
         assert "Task Pay the fees" not in terminal.on_screen
@@ -31,4 +33,5 @@ async def test_tsk_5_a_question_whose_task_needs_a_decision_ends_with_code_3(
     env.vendor.answer = delegating(agent=calls_then(("pay", {})), title="Pay the fees")
     ended = await run_chat(DELEGATE, "--url", url, cwd=tmp_path)
     assert (ended.code, ended.out) == (3, "")
-    assert "Approval needed in a task: Pay the fees\n" in ended.err
+    assert "Approval needed in a task: Pay the fees\n\nSession " in ended.err
+    assert "Effect: changes something; runs at most once\n" in ended.err, "the same text as in every interface"

@@ -11,6 +11,7 @@ from tests.clients.terminal.terminal import terminal_with
 from tests.ops.local.test_cli import LAST_LINE, Command
 from tests.processes.forked import forked_commands
 from turnkeeper.models.command_line import command_line
+from turnkeeper.workflows.hosting.endpoint import EmbeddedServer
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,8 @@ async def test_api_6_what_up_prints_leads_to_a_conversation(tmp_path: Path, monk
         output = await stack.until_said(LAST_LINE)
         assert "  Chat        http://127.0.0.1:" in output
         assert f"  Terminal    {command_line('chat')}\n" in output
+        server = EmbeddedServer.recorded(tmp_path / ".turnkeeper")
+        assert f"  Temporal    {server.address}\n  Web UI      http://127.0.0.1:" in output
         workspace = tmp_path / "turnkeeper-workspace"
         assert f"  Workspace   {workspace}   (change it with TURNKEEPER_WORKSPACE_ROOT)\n" in output
         (workspace / "notes.txt").write_text("the code is 4711\n")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models import vector_cases
+from turnkeeper.models.context.shortening import shorten_message
 from turnkeeper.models.tokens import count_chars, estimate_tokens
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage
 
@@ -84,3 +85,25 @@ def test_ctx_6_an_estimate_is_a_quarter_of_the_characters_rounded_up(messages):
 def test_ctx_6_more_messages_are_never_fewer_tokens(some, more):
     together, apart = estimate_tokens(some + more), estimate_tokens(some) + estimate_tokens(more)
     assert max(estimate_tokens(some), estimate_tokens(more)) <= together <= apart
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (
+            "今天早上下了很大的雨,所以我在家里看书,给朋友写信。下午雨停了,天空中出现了一道美丽的彩虹。",
+            40,
+        ),
+        ("今日は朝から雨が降っていたので、家で本を読んだり、友だちに手紙を書いたりしました。", 31),
+        ("신뢰할 수 있는 워크플로 엔진 위에서 실행됩니다.", 15),
+        ("กรุณาอ่านไฟล์การตั้งค่าแล้วบอกชื่อโฮสต์และหมายเลขพอร์ต", 28),
+        ("Если процесс завершится, сеанс продолжится позже.", 12),
+    ],
+)
+def test_ctx_6_tokens_are_estimated_within_about_20_percent_in_other_scripts(text, tokens):
+    assert tokens * 0.75 <= estimate_tokens([{"content": text}]) <= tokens * 1.25
+
+
+def test_ctx_7_a_text_of_another_script_is_cut_by_its_tokens_not_its_characters():
+    short = shorten_message(ModelMessage(role="tool", content="雨" * 1_000), 2_000)
+    assert 1_500 <= count_chars(short) <= 2_000

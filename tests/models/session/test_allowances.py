@@ -182,8 +182,41 @@ def test_tsk_5_a_task_that_was_not_started_does_not_count() -> None:
         "tasks (limits.max_tasks)."
     )
     root.void(TASKS[0])
-    assert root.start(TASKS[0], turn=TURN, max_tasks=1).rejection == "No task was started: its start was withdrawn."
     assert root.start(TASKS[1], turn=TURN, max_tasks=1).rejection is None
+
+
+def test_tsk_5_a_withdrawn_start_is_not_repeated_by_a_late_request() -> None:
+    tree = Tree()
+    allowance = tree.tasks[TASKS[0]].allowance
+    below = PublicId(f"{TASKS[0]}.task-1")
+    allowance.ask_to_start(below)
+    allowance.void_start(below)
+    start, void = allowance.outbox
+    tree.root.answer(start, max_tasks=9)
+    tree.root.answer(void, max_tasks=9)
+    late = tree.root.answer(start, max_tasks=9)
+    assert late is not None
+    assert late.rejection == "No task was started: its start was withdrawn."
+    assert tree.root.task_count == len(TASKS)
+
+
+def test_tsk_5_turns_that_start_no_task_leave_nothing_behind() -> None:
+    root = Accounts([], session_id="root")
+    root.open(TURN, LIMITS)
+    for task_id in TASKS:
+        root.start(task_id, turn=TURN, max_tasks=3)
+    size = root.carried_bytes
+    for number in range(2_000):
+        turn, task_id = f"m{number}", PublicId(f"root.task-{number + 10}")
+        root.open(turn, LIMITS)
+        max_tasks = 3 if number % 2 else 4
+        if root.start(task_id, turn=turn, max_tasks=max_tasks).rejection is None:
+            root.void(task_id)
+        below = AllowanceRequest(task_id=TASKS[0], number=number + 1, starts=PublicId(f"{TASKS[0]}.task-{number}"))
+        root.answer(below, max_tasks=4)
+        root.answer(below.model_copy(update={"is_void": True}), max_tasks=4)
+    assert root.task_count == len(TASKS)
+    assert root.carried_bytes <= size + 20, "one number is remembered of the task"
 
 
 def test_tsk_5_the_largest_amounts_fail_nothing() -> None:

@@ -69,6 +69,9 @@ FULL: dict[str, Any] = {
         "due_turn": 8,
         "read_turn": 4,
         "allowances": ["look"],
+        "denied": ["write"],
+        "instructions": [{"server": "shop", "text": "Look first."}],
+        "absent": [{"server": "mail", "text": "it did not start"}],
     },
     "refusals": {
         "model": "openai:m",

@@ -37,6 +37,20 @@ def test_agt_8_no_name_of_a_tool_makes_a_decision_for_another_server_milder(
     assert STRICTNESS.index(decide(others, tool)) >= STRICTNESS.index(decide({}, tool))
 
 
+@given(policy=POLICIES, server=SERVERS, name=NAMES, is_read=st.booleans(), last=st.sampled_from(STRICTNESS))
+@example(policy={"a_b": "allow", "a*": "deny"}, server="a", name="a_b", is_read=True, last="allow")
+@example(policy={"a_b": "ask", "a*": "deny"}, server="a", name="a_b", is_read=False, last="allow")
+def test_agt_8_no_pattern_without_a_server_makes_a_foreign_decision_milder(
+    policy: dict, server: str, name: str, is_read: bool, last: str
+) -> None:
+    """`last`: the decision on all tools that no pattern before is for."""
+    tool = ToolSpec(name=name, server=server, effect="read" if is_read else "at_most_once")
+    policy = {**policy, "*": last}
+    for bare in [pattern for pattern in policy if "__" not in pattern and pattern != "*"]:
+        rest = {pattern: decision for pattern, decision in policy.items() if pattern != bare}
+        assert STRICTNESS.index(decide(policy, tool)) >= STRICTNESS.index(decide(rest, tool)), bare
+
+
 @given(decision=st.sampled_from(STRICTNESS), server=SERVERS, name=NAMES, other=SERVERS, is_qualified=st.booleans())
 @example(decision="allow", server="a", name="b__a", other="a_b", is_qualified=False)
 def test_agt_8_a_pattern_with_a_server_is_for_all_tools_of_that_server_alone(
@@ -58,7 +72,16 @@ def test_agt_8_a_pattern_with_a_server_is_for_all_tools_of_that_server_alone(
         ({"mail__send": "allow", "send": "deny"}, "allow"),
         ({"send": "ask", "*": "deny"}, "deny"),
         ({"mail*": "allow"}, "ask"),
+        ({"send": "allow", "s*": "deny"}, "deny"),
+        ({"send": "ask", "s*": "deny", "*": "allow"}, "deny"),
+        ({"send": "allow", "s*": "ask", "*": "allow"}, "ask"),
     ],
 )
 def test_agt_8_a_pattern_without_a_server_only_restricts_foreign_tools(policy: dict, decision: str) -> None:
     assert decide(policy, ToolSpec(name="send", server="mail")) == decision
+
+
+def test_agt_8_an_allowed_name_does_not_lift_a_restriction_of_foreign_tools() -> None:
+    policy = {"delete_ok": "allow", "delete_*": "deny"}
+    assert decide(policy, ToolSpec(name="delete_ok", built_in=True)) == "allow"
+    assert decide(policy, ToolSpec(name="delete_ok", server="trusted", effect="read")) == "deny"

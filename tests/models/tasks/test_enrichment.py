@@ -681,3 +681,5 @@ def test_tsk_1_the_words_of_a_session_are_its_prompts_also_steered_ones_and_its_
         says("user", "Again!", stamp),
         says("assistant", "[Failed: something went wrong inside. Nothing was done.]", stamp),
     ]
+    answers = Inheritance(HistoryPolicy(roles=["assistant"], max_messages=2)).with_older(turns, has_older=False)
+    assert list(answers.messages) == [says("assistant", "Seen.", stamp)], "a note is about a prompt, which is not here"

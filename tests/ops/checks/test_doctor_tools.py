@@ -5,9 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from tests.ops.local.test_cli import run
+from tests.ops.local.test_cli import forked_commands, run, running_stack
 from tests.servers import odd
 from turnkeeper.ops.checks import doctor
 from turnkeeper.ops.checks.doctor import Finding, examine
@@ -53,11 +51,16 @@ async def test_ops_3_every_tool_server_is_asked_and_what_is_wrong_is_told_with_t
     assert [replace(finding, message=finding.message.removesuffix(" / [ended with 1]")) for finding in results] == [
         Finding("tools of good", "good", f"{len(odd.TOOLS)} tools"),
         Finding("tools of silent", "broken", "no answer within 3 s", fix("silent")),
-        Finding("tools of crash", "broken", "Connection closed. It wrote: no such database", fix("crash")),
+        Finding(
+            "tools of crash",
+            "broken",
+            "did not start: it ended before it answered. It wrote: no such database",
+            fix("crash"),
+        ),
         Finding(
             "tools of web",
             "broken",
-            "The server was not reached (ConnectError)",
+            "is not available: The server was not reached (ConnectError)",
             'check that it runs, and its url and headers; or set "disabled": true',
         ),
     ]
@@ -68,14 +71,20 @@ async def test_ops_3_of_a_program_that_is_not_there_the_doctor_says_what_its_log
     write(folder, bad={"command": "no-such-command"})
     for _ in range(2):  # nothing of an older run is reported
         (finding,) = await findings()
-        message = "Connection closed. It wrote: 'no-such-command' cannot be run: No such file or directory"
+        message = (
+            "did not start: it ended before it answered. It wrote: "
+            "'no-such-command' cannot be run: No such file or directory"
+        )
         assert (finding.state, finding.message) == ("broken", message)
 
 
 async def test_ops_3_a_list_of_tools_that_is_none_is_told(folder):
     write(folder, bad=program("no tools"))
     (finding,) = await findings()
-    assert (finding.state, finding.message) == ("broken", "its list of tools cannot be read (ValidationError)")
+    assert (finding.state, finding.message) == (
+        "broken",
+        "its tools could not be read: its answer is not a list of tools (ValidationError)",
+    )
 
 
 async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
@@ -84,24 +93,38 @@ async def test_ops_3_tools_whose_schema_vendors_would_refuse_are_named(folder):
     assert await findings() == [Finding("tools of odd", "good", message)]
 
 
-async def test_ops_4_a_wrong_file_is_a_finding(folder):
-    write(folder, a={"comand": "x"})
-    message = "mcp.json, server 'a': comand: unknown key. Did you mean command?"
-    assert await findings() == [Finding("tool servers", "broken", message)]
+async def test_agt_6_errors_and_notes_of_the_file_are_findings(folder):
+    write(folder, a={"comand": "x"}, b={**program(), "alwaysAllow": []})
+    ignored = "alwaysAllow: ignored; the session's tool_policy decides what is approved"
+    assert await findings() == [
+        Finding("tools of a", "broken", "comand: unknown key. Did you mean command?", "correct mcp.json"),
+        Finding("tools of b", "good", f"{len(odd.TOOLS)} tools; {ignored}"),
+    ]
 
 
-@pytest.mark.parametrize("command", ["up", "doctor"])
-async def test_ops_4_a_wrong_file_of_tool_servers_stops_the_start_with_its_sentence(folder, command):
-    write(folder, a={"command": "x", "env": {"KEY": "${NOT_SET_ANYWHERE}"}})
-    code, output = await run(command)
+async def test_agt_6_a_file_that_is_no_json_is_a_finding(folder):
+    (folder / "mcp.json").write_text("{")
+    message = "cannot be read as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+    assert await findings() == [Finding("tools of mcp.json", "broken", message, "correct mcp.json")]
+
+
+async def test_ops_4_a_named_file_of_tool_servers_must_exist(folder):
+    code, output = await run("up", TURNKEEPER_MCP_CONFIG="servers.json")
     assert code == 1
-    assert "mcp.json, server 'a': env.KEY: the environment variable NOT_SET_ANYWHERE is not set" in output
+    assert "mcp_config names 'servers.json', but there is no such file" in output
     assert "Traceback" not in output
 
 
-async def test_ops_4_a_worker_does_not_start_with_a_wrong_file_of_tool_servers(server, folder):
-    write(folder, a={"url": "http://a", "type": "sse"})
-    code, output = await run("worker", TEMPORAL_ADDRESS=server.address)
-    assert code == 1
-    assert "mcp.json, server 'a': type: 'sse' is a deprecated transport" in output
-    assert "Traceback" not in output
+async def test_agt_6_up_says_which_tool_servers_did_not_start_and_runs(folder, monkeypatch):
+    """U10, L4: a broken server is silent, or stops everything."""
+    (folder / "shop_tools.py").write_text("def refund(:\n")
+    shop = {"command": sys.executable, "args": ["shop_tools.py"]}
+    write(folder, shop=shop, mail={"url": "${NOT_SET_ANYWHERE}"}, good=program())
+    with forked_commands():
+        async with running_stack(monkeypatch) as stack:
+            output = await stack.until_said("shop: did not start: it ended before it answered. It wrote: ")
+            if "mail: " not in output:
+                output += await stack.until_said("mail: ")
+    assert "SyntaxError: invalid syntax" in output
+    assert "mail: url: the environment variable NOT_SET_ANYWHERE is not set" in output
+    assert "good:" not in output

@@ -24,7 +24,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from tests.harness import environment
 from tests.ops.conftest import BOUND
 from tests.processes.forked import PIPE, STDOUT, fork
-from tests.replay.record import HISTORIES
+from tests.replay.record import unpacked_histories
 from tests.replay.stories import STORIES
 from tests.waiting import until
 from turnkeeper.activities.tools import ToolActivities
@@ -41,6 +41,7 @@ from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 ROOT = Path(__file__).parents[3]
+HISTORIES = unpacked_histories()
 TOOLS = HISTORIES / "tool_calls.json"
 RENAMED = ("@activity.defn\n    async def call_tool", '@activity.defn(name="run_tool")\n    async def call_tool')
 DEPARTS = "ActivityTaskScheduled call_tool, but today's code asks for ScheduleActivity run_tool"
@@ -265,8 +266,8 @@ def renamed_activity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_ops_9_recorded_histories_replay_with_the_code_at_hand(folder: Path) -> None:
-    """Some histories of today's rules; tests/replay covers all."""
-    copies = {Path(shutil.copy(file, folder)) for file in sorted((HISTORIES / "rules_3").rglob("*.json"))[::6]}
+    """Some histories; tests/replay covers all."""
+    copies = {Path(shutil.copy(file, folder)) for file in sorted(HISTORIES.glob("*.json"))[::6]}
     results = await findings(folder)
     assert [finding for finding in results if finding.verdict != "replays"] == []
     assert {finding.file for finding in results} == copies
@@ -349,7 +350,9 @@ async def test_ops_9_an_event_that_the_sdk_contradicts_is_not_named(monkeypatch:
     def misled(events: object, tasks: list[WorkflowTask]) -> Difference:
         return dataclasses.replace(wrong, task=tasks[-1].started_at)
 
-    monkeypatch.setattr("turnkeeper.workflows.turn.offered_tools.OfferedTools.load", lambda tools: workflow.sleep(1))
+    monkeypatch.setattr(
+        "turnkeeper.workflows.turn.offered_tools.OfferedTools.load_if_due", lambda tools: workflow.sleep(1)
+    )
     monkeypatch.setattr(run_replayer, "first_difference", misled)
     finding = await only_finding(TOOLS)
     assert finding.difference is None

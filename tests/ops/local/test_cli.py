@@ -148,6 +148,22 @@ def test_ops_2_a_stack_under_nohup_does_not_end_with_its_terminal():
         signal.signal(signal.SIGHUP, before)
 
 
+def test_ops_2_a_stack_in_the_background_of_a_script_stops_at_sigint():
+    """Shells without job control ignore SIGINT for what they start with `&`."""
+
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(BOUND):
+            await asyncio.Event().wait()
+        return "finished"
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_until_signalled(work()) is None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("command", ["up", "worker", "api", "doctor"])
 async def test_ops_4_an_unknown_key_stops_every_command_with_its_name(folder, command):
     (folder / "turnkeeper.toml").write_text("api_prt = 1")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tests.harness import BOUND, DrivenSession, Environment, Gate, says
 from tests.waiting import until
+from turnkeeper.activities.call_model import ATTEMPTS_PER_WAIT
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.transcript.partial_output import MAX_PARTIAL_BYTES, PartialOutput
 from turnkeeper.stores.partials.carrier import LiveSnapshot
@@ -70,7 +71,7 @@ async def test_agt_5_a_second_attempt_replaces_what_the_first_had_shown(env: Env
         await session.prompt("hi")
         await seen(live, lambda partial: text_of(partial) == [("respond", "Never finished")])
         first.open()
-        assert text_of(await seen(live, is_of(2))) == [("respond", "An")]
+        assert text_of(await seen(live, is_of(ATTEMPTS_PER_WAIT + 1))) == [("respond", "An")]
     second.open()
     await session.idle(turns=1)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from temporalio.client import Client
 
 from tests.harness import AnswerParts, asks, environment, says
@@ -63,9 +62,8 @@ async def test_agt_5_the_step_is_the_recorded_one_in_a_turn_that_is_steered_arch
 
 
 async def test_agt_5_every_try_of_a_request_is_later_than_those_before_also_after_a_wait(
-    temporal: Client, monkeypatch: pytest.MonkeyPatch
+    temporal: Client,
 ) -> None:
-    monkeypatch.setattr("turnkeeper.activities.failures.MAX_RETRY_DELAY", 0.2)
     carrier = Remembering()
     async with environment(temporal, partials=carrier) as env:
         env.vendor.script = [

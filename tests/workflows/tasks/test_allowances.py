@@ -171,6 +171,8 @@ async def test_tsk_5_a_background_task_draws_from_its_turn_after_that_has_ended(
     answers = await task.idle(turns=8)
     assert [turn.status for turn in answers] == ["completed"] * 6 + ["failed"] * 2
     assert answers[-1].error_type == "budget"
+    advice = "The tasks of that turn keep this limit. Raise it for the tasks that later turns start by the update"
+    assert advice in (answers[-1].error or "")
 
 
 async def test_tsk_5_a_task_whose_root_has_ended_fails_with_budget(env: Environment) -> None:

@@ -208,8 +208,33 @@ async def test_tsk_5_a_task_that_ends_otherwise_is_a_result(env: Environment) ->
         step = turn.steps[0]
         assert isinstance(step, ModelStep)
         assert step.tool_calls[0].result is not None
-        assert step.tool_calls[0].result.status == "cancelled"
+        assert step.tool_calls[0].result.status == "outcome_unknown", "it may have acted before"
         env.sessions.pop()
+
+
+@pytest.mark.parametrize("is_retried", [False, True])
+async def test_ctx_17_a_stopped_task_may_have_acted_and_the_model_reads_it(env: Environment, is_retried: bool) -> None:
+    env.vendor.answer = delegating(agent=calls_then(("look", {})))
+    env.tools.gate.close()
+    session = await env.start(UNASKED)
+    await session.prompt(id="p1", text=DELEGATE)
+    await env.tools.gate.until_arrived(1)
+    await session.update("cancel_turn", {"message_id": "p1"})
+    (turn,) = await session.idle(turns=1)
+    result = turn.steps[0].tool_calls[0].result
+    assert result is not None
+    assert result.status == "outcome_unknown"
+
+    env.vendor.answer = answers("I see.")
+    if is_retried:
+        await session.prompt(id="p2", text=DELEGATE, retries="p1")
+    else:
+        await session.prompt(id="p2", text="And now?")
+    await session.idle(turns=2)
+    note = "Stopped by the user. Tools were called before: run_task.]"
+    before = "[An earlier try at the next request. " if is_retried else "["
+    read = [message.content for message in env.vendor.turn_requests[-1].messages]
+    assert any(f"{before}{note}" in str(text) for text in read), read
 
 
 async def test_tsk_5_a_task_may_take_no_longer_than_it_was_given(env: Environment) -> None:

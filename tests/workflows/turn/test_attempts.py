@@ -9,9 +9,10 @@ import pytest
 from temporalio import activity
 from temporalio.client import Client
 
-from tests.harness import BOUND, AnswerParts, Environment, Gate, asks, environment, says, wait_in_workflow_beyond
+from tests.harness import BOUND, AnswerParts, Environment, Gate, asks, environment, says
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer
+from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.models.context.request_size import request_tokens
@@ -33,7 +34,7 @@ def cut(text: str = STORY) -> AnswerParts:
 
 def unclear() -> AnswerParts:
     """An answer that may or may not be complete."""
-    return [Delta("respond", STORY), ModelError("provider_error", "odd", retry_after=0.05, max_attempts=3)]
+    return [Delta("respond", STORY), ModelError("provider_error", "odd", retry_after=0.05, lasting=UNCLEAR_ANSWER)]
 
 
 def counted(response: ModelResponse) -> ModelResponse:
@@ -118,9 +119,8 @@ async def test_agt_9_the_cost_of_attempts_counts_too(env: Environment) -> None:
 
 
 async def test_agt_9_attempts_count_beyond_a_wait_and_a_changed_request(
-    env: Environment, monkeypatch: pytest.MonkeyPatch
+    env: Environment,
 ) -> None:
-    wait_in_workflow_beyond(monkeypatch, 0.3)
     later = ModelError("overloaded", "busy", retry_after=0.5)
     env.vendor.script = [cut(), [Delta("respond", STORY), later], cut(), counted(says("the end"))]
     session = await env.start()
@@ -164,9 +164,8 @@ async def test_agt_9_failures_of_other_kinds_use_up_none_of_the_times_an_unclear
 
 
 async def test_agt_9_unclear_answers_count_on_beyond_other_failures_and_a_wait(
-    env: Environment, monkeypatch: pytest.MonkeyPatch
+    env: Environment,
 ) -> None:
-    wait_in_workflow_beyond(monkeypatch, 0.3)
     later = ModelError("overloaded", "busy", retry_after=0.5)
     env.vendor.script = [unclear(), cut(), unclear(), later, unclear(), says("never asked")]
     session = await env.start()

@@ -76,7 +76,7 @@ async def test_agt_8_the_approval_of_a_file_write_has_the_difference(env: Enviro
     assert pending.change is not None
     assert pending.change.sha256 == sha256(OLD.encode()).hexdigest()
     assert (
-        "\nChange:\n  plan.md exists, and all of its content is replaced:\n"
+        "\nChange:\n  The file exists, and all of its content is replaced:\n"
         "  @@ -1,3 +1,3 @@\n   one\n  -two\n  +2\n   three\nArguments:\n"
     ) in pending.text
     await session.decide(pending, "approve")

@@ -18,13 +18,13 @@ from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
 from turnkeeper.activities.toolbox import server_connection
-from turnkeeper.activities.toolbox.configured_servers import configured_servers
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tools import session_tools
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.model_call import ToolInvocation, ToolSpec
+from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolSpec
 from turnkeeper.models.transcript.trajectory import ToolResult
 
 ALLOWED = SessionInput(tool_policy={"*": "allow"})
@@ -37,7 +37,7 @@ def toolbox_of(folder: Path, **servers: object) -> Toolbox:
     """Return a toolbox as a worker builds it from an `mcp.json`."""
     file = folder / "mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))
-    return Toolbox(configured_servers(Settings(mcp_config=file, state_dir=folder / "state", workspace_root=folder)))
+    return build_toolbox(Settings(mcp_config=file, state_dir=folder / "state", workspace_root=folder))
 
 
 @asynccontextmanager
@@ -250,6 +250,71 @@ async def test_agt_7_a_worker_that_does_not_know_a_session_s_tool_says_so_and_th
     result = turn.steps[0].tool_calls[0].result
     assert (result.status, result.outcome) == ("error", "There is no tool 'pid' of odd")
     assert result.content.endswith("Unknown, because unreachable: the tools of gone")
+
+
+async def test_agt_8_a_denied_tool_is_not_offered_and_still_answered_as_denied(temporal):
+    """L12, U9: a denied tool is in every request, and costs a step."""
+    foreign = [ToolSpec(name="send", server="mail"), ToolSpec(name="read", server="news")]
+    async with environment(temporal) as env:
+        env.tools.specs = [*env.tools.specs, *foreign]
+        session = await env.start(SessionInput(tool_policy={"mail__*": "deny", "pay": "deny", "*": "allow"}))
+        env.vendor.script = [asks(("pay", {}), ("send", {})), says("done")]
+        await session.prompt("go")
+        (turn,) = await session.idle(turns=1)
+        assert [call.result.status for call in turn.steps[0].tool_calls] == ["denied", "denied"]
+        first = tools_of(env.vendor.requests[0])
+        assert {"look", "read"} <= set(first)
+        assert not {"pay", "send"} & set(first)
+        segment = (await session.context()).segment
+        await session.update("configure", {"tool_policy": {"look": "deny", "*": "allow"}})
+        await session.prompt("again")
+        await session.idle(turns=2)
+        changed = tools_of(env.vendor.requests[-1])
+        assert {"pay", "send"} <= set(changed)
+        assert "look" not in changed
+        assert (await session.context()).segment == segment + 1
+        await session.prompt("and again")
+        await session.idle(turns=3)
+        assert tools_of(env.vendor.requests[-1]) == changed
+        assert ((await session.context()).segment, env.tools.listings) == (segment + 1, 1)
+        assert env.tools.calls == []
+
+
+async def test_agt_7_texts_that_are_numbers_are_converted_before_approval(temporal):
+    """L12: a small model's `"2"` for an integer is refused before the server sees it."""
+    schema = {"properties": {"count": {"type": "integer"}, "to": {"type": "string"}, "now": {"type": "boolean"}}}
+    async with environment(temporal) as env:
+        env.tools.specs = [ToolSpec(name="order", server="shop", input_schema={"type": "object", **schema})]
+        env.vendor.script = [asks(("order", {"count": "2", "to": "7", "now": "true"})), says("done")]
+        session = await env.start()
+        await session.prompt("go")
+        (pending,) = await session.awaited_approvals()
+        assert pending.args == {"count": 2, "to": "7", "now": True}
+        await session.decide(pending, "approve")
+        await session.idle(turns=1)
+        (invocation,) = env.tools.calls
+        assert invocation.args == {"count": 2, "to": "7", "now": True}
+
+
+async def test_agt_6_instructions_of_servers_are_part_of_the_system_prompt(temporal):
+    """L12: reported as gemini-cli#13432, crush#2015, koda#927."""
+    async with environment(temporal) as env:
+        env.tools.specs = [*env.tools.specs, ToolSpec(name="order", server="shop")]
+        env.tools.instructions = [
+            ServerText(server="gone", text="Never shown."),
+            ServerText(server="shop", text="x" * 5_000),
+        ]
+        env.tools.absent = [ServerText(server="mail", text="it did not start")]
+        session = await env.start(SessionInput(system_prompt="Be brief."))
+        for turn in (1, 2):
+            await session.prompt("go")
+            await session.idle(turns=turn)
+        first, second = (request.head.system for request in env.vendor.requests)
+        assert first == second
+        assert first.startswith("Be brief.\n\n# Instructions of the tool servers\n\n## shop\n\nxxx")
+        assert "Never shown" not in first
+        assert len(first) < 4_200
+        assert (await session.context()).absent_tool_servers == env.tools.absent
 
 
 # Servers of others

@@ -56,7 +56,9 @@ async def test_agt_4_a_turn_with_parallel_calls_comes_to_its_answer_and_the_next
         assert second[: len(first)] == first
         assert third[: len(second)] == second
         items = [{key: value for key, value in item.items() if key != "status"} for item in second[1:5]]
-        own = [reasoning("Left, then right."), message("I look."), *map(function_call, LOOK_TWICE.calls)]
+        ok_item, cut_item = map(function_call, LOOK_TWICE.calls)
+        sendable = {**cut_item, "arguments": '{"invalid_json": "{\\"at\\": "}'}
+        own = [reasoning("Left, then right."), message("I look."), ok_item, sendable]
         assert items == [{key: value for key, value in item.items() if key != "status"} for item in own]
 
 

@@ -121,10 +121,20 @@ async def test_ctx_17_a_retry_of_a_turn_that_did_nothing_leaves_no_trace(env: En
     assert api.utterances == [("user", "Pay 500 euros.")]
 
 
-async def test_ctx_17_an_eviction_leaves_one_note_behind_an_answered_head(env: Environment, api: Api) -> None:
+@pytest.mark.parametrize(
+    ("max_messages", "behind_head"),
+    [
+        (14, ("Transferred.", "[1 earlier turn is left out here.]")),
+        (12, ("[Answered; the answer is left out here. 1 earlier turn is left out here.]",)),
+    ],
+    ids=["with_room_for_the_answer", "without"],
+)
+async def test_ctx_17_an_eviction_leaves_one_note_behind_an_answered_head(
+    env: Environment, api: Api, max_messages: int, behind_head: tuple[str, ...]
+) -> None:
     calls = 8
     api.script(Answer(text="Transferred."), Answer(text="Welcome."), *[LOOK] * calls, Answer(text="Seen."))
-    history = {"max_messages": 12, "preserve_last_n": 2, "evict_block": 4}
+    history = {"max_messages": max_messages, "preserve_last_n": 2, "evict_block": 4}
     session = await env.start(SessionInput.model_validate({"model": api.wire.model, "history": history}))
     prompts = ["Transfer 500 euros to account 4711 now.", "Thanks.", "Look at every file."]
     for number, prompt in enumerate(prompts, start=1):
@@ -132,10 +142,8 @@ async def test_ctx_17_an_eviction_leaves_one_note_behind_an_answered_head(env: E
         await session.idle(turns=number)
     texts = [(role, text) for role, text in api.utterances if role in ("user", "assistant")]
     assert texts[0] == ("user", prompts[0])
-    assert "\n".join(text for _, text in texts[1:-2]) in (
-        "Transferred.\n\n[1 earlier turn is left out here.]",
-        "Transferred.\n[1 earlier turn is left out here.]",
-    )
+    behind = "\n".join(text for _, text in texts[1:-2])
+    assert tuple(behind.replace("\n\n", "\n").split("\n")) == behind_head  # some wires join neighbours of one role
     assert texts[-2] == ("user", prompts[2])
     assert texts[-1][0] == "assistant"
     assert texts[-1][1].endswith("steps of this turn are left out here.]")

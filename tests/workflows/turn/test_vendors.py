@@ -14,12 +14,13 @@ from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
+from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ModelStep
-from turnkeeper.worker import build_providers, build_toolbox
+from turnkeeper.worker import build_providers
 
 PROMPT = "Read a.txt and read b.txt, and write hello to c.txt"
 FOLLOW_UP = "What did I ask first?"

@@ -22,6 +22,7 @@ def upgrade() -> None:
         sa.Column("cost", sa.Float()),
         sa.Column("preview", sa.Text()),
         sa.Column("parent", sa.String(255)),
+        sa.Column("hand_off", sa.Text()),
         sa.Column("started_at", sa.BigInteger(), nullable=False),
         sa.Column("last_activity_at", sa.BigInteger(), nullable=False),
         sa.Column("closed_at", sa.BigInteger()),
