@@ -211,10 +211,7 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
 
 
 def _ids_of(message: ModelMessage, ids: CallIds, *, is_own: bool) -> list[str]:
-    vendor_ids = [call.id for call in message.tool_calls]
-    if is_own and any(map(is_telling, vendor_ids)) and ids.reserve_own_ids(message):
-        return vendor_ids
-    return ids.new_ids_for(message)
+    return ids.new_ids_for(message, keeps=is_telling if is_own else None)
 
 
 def _is_signed(block: Block) -> bool:

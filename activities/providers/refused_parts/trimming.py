@@ -16,6 +16,7 @@ from turnkeeper.activities.providers.refused_parts.api import (
     blocks_in,
 )
 from turnkeeper.activities.providers.result_text import result_text
+from turnkeeper.activities.providers.tool_schemas import description_with_schema
 from turnkeeper.models.session.tools.tool_list import digest_of
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ToolSpec
 
@@ -82,9 +83,7 @@ def _is_meant(tool: ToolSpec, request: ModelRequest, parts: Parts, kind: Any) ->
 
 def _with_open_schema(tool: ToolSpec) -> ToolSpec:
     """Return the tool with a schema that every vendor accepts, and its own as text."""
-    schema = json.dumps(tool.input_schema, ensure_ascii=False)
-    description = f"{tool.description}\n\nIts arguments, in its server's words: {schema}".strip()
-    return tool.model_copy(update={"description": description, "input_schema": {"type": "object"}})
+    return tool.model_copy(update={"description": description_with_schema(tool), "input_schema": {"type": "object"}})
 
 
 def _calls_as_text(messages: Iterable[ModelMessage]) -> Iterable[ModelMessage]:
