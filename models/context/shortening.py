@@ -53,13 +53,12 @@ def shorten_message(message: ModelMessage, max_chars: int) -> ModelMessage:
 def name_largest_attachments(message: ModelMessage, excess: int) -> ModelMessage:
     """Return the message with its largest attachments only named, until it has `excess` characters fewer if possible.
 
-        >>> from turnkeeper.models.tokens import weighted_chars
-    from turnkeeper.models.transcript.attachments import CodeAttachment
-        >>> sizes = {"a": 10, "b": 90, "c": 50}
-        >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
-        >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
-        >>> [one.name for one in message.attachments]
-        ['a']
+    >>> from turnkeeper.models.transcript.attachments import CodeAttachment
+    >>> sizes = {"a": 10, "b": 90, "c": 50}
+    >>> code = [CodeAttachment(type="code", name=name, content="x" * size) for name, size in sizes.items()]
+    >>> message = name_largest_attachments(ModelMessage(role="user", content="look", attachments=code), 100)
+    >>> [one.name for one in message.attachments]
+    ['a']
     """
     named = set[int]()
     for index in sorted(range(len(message.attachments)), key=lambda at: -estimated_chars(message.attachments[at])):
