@@ -178,6 +178,19 @@ def test_agt_3_ids_that_say_something_go_back_to_the_same_model(vendor_id):
     assert vendor_id not in json.dumps(other["messages"])
 
 
+def test_agt_3_ids_of_a_step_that_say_nothing_are_short_beside_one_that_does():
+    pieces = [
+        {"index": n, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
+        for n, vendor_id in enumerate(["functions.look:0", "toolu_01A"])
+    ]
+    response = of_deltas({"tool_calls": pieces})
+    step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    body = encoded(user("?"), step, result("functions.look:0", "a chair"), result("toolu_01A", "a door"))
+    ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
+    assert ids == ["functions.look:0", short_id("toolu_01A", 1)]
+    assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
+
+
 def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():
     body = encoded(
         assistant("[Conversation Summary] So far."),

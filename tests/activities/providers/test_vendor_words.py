@@ -286,6 +286,7 @@ def test_agt_9_a_region_is_no_matter_of_the_key(status: int) -> None:
     error = judged(status, openai("User location is not supported for the API use."))
     assert error.error_type == "bad_request"
     assert "location is not supported" in error.message
+    assert error.refusal is None, "no part of the request is the reason"
 
 
 @pytest.mark.parametrize("status", [500, 501])
