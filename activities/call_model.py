@@ -154,7 +154,12 @@ class ModelActivities:
             spending.add(response.usage if response else None)
             raise await self._with_details(error, answer_so_far, call, spending) from None
         try:
-            outcome = judge(failure, failures=call.round - call.silences, same=spending.times_failed(failure))
+            outcome = judge(
+                failure,
+                failures=call.round - call.silences,
+                same=spending.times_failed(failure),
+                may_be_too_long=call.may_be_too_long,
+            )
         except ApplicationError as end:
             raise await self._with_details(end, answer_so_far, call, spending) from None
         if outcome.wait_seconds is None:
@@ -178,7 +183,14 @@ class ModelActivities:
 
             try:
                 return await self._model_client.answer(
-                    call.model, request, number=call.request, waits=call.round, spending=spending, on_delta=take
+                    call.model,
+                    request,
+                    number=call.request,
+                    waits=call.round,
+                    left_out=call.left_out,
+                    may_be_too_long=call.may_be_too_long,
+                    spending=spending,
+                    on_delta=take,
                 )
             except (ModelError, asyncio.CancelledError):
                 activity.heartbeat(*self._details(spending))  # now: the next attempt reads these details

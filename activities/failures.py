@@ -1,7 +1,7 @@
 """Maps a model's failure to one of three reactions (AGT-9). Limits on resent requests are in `model_calls.py`.
 
 retry later            `wait_seconds`: the workflow sleeps on a timer, and shows until when and why
-change and retry       `repeat`: the workflow changes the request and sends it again
+change and retry       `repeat`: the workflow shortens the request and sends it again
 give up                a non-retryable `ApplicationError`; the turn ends with its `type`
 
 Temporal's own retries are for workers that die or stop, and for bugs of ours: the workflow can't see them, so a failure
@@ -51,18 +51,24 @@ turn's time limits those."""
 MAX_QUICK_DELAY = 5.0
 """A summary and a condensed text are not worth a longer wait."""
 
+TOO_LONG_STATUSES = frozenset({400, 413, 422})
+"""Statuses of a request that is too long, in whatever words."""
+
 NEVER_RETRIED: frozenset[str] = frozenset({"auth", "quota"})
 """Errors that only a person can fix, whatever the vendor says about retrying."""
 
 
-def judge(error: ModelError, *, failures: int, same: int = 0) -> ModelCallOutcome:
+def judge(error: ModelError, *, failures: int, same: int = 0, may_be_too_long: bool = False) -> ModelCallOutcome:
     """Return the outcome for the workflow to act on. Raises the `ApplicationError` that ends the turn.
 
     `failures` counts the vendor's failures of this request before this one, `same` those that are the same as this one,
     itself included, if it may last. Dead workers don't count there.
+    `may_be_too_long`: it was the largest request so far, so that its length may be why it was refused.
     """
-    if error.error_type in ("context_too_long", "stale_reasoning"):
-        return ModelCallOutcome(repeat=error.error_type)
+    if error.error_type == "context_too_long":
+        return ModelCallOutcome(repeat="context_too_long")
+    if may_be_too_long and error.is_unexplained and error.refusal and error.refusal.status in TOO_LONG_STATUSES:
+        return ModelCallOutcome(repeat="maybe_too_long")
     if same >= MAX_SAME_FAILURES:
         raise ApplicationError(f"{error.message}, {same} times", type=error.error_type, non_retryable=True)
     if failures >= MAX_FAILURES or not _may_be_retried(error):

@@ -9,6 +9,7 @@ from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
 from turnkeeper.models.transcript.attachments import with_names
+from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolCall, Usage, dollars
 
@@ -41,6 +42,8 @@ def _facts(session: Session) -> list[str]:
         facts.append(f"- **Task of:** `{config.task.parent}`")
     if session.tools.allowances:
         facts.append(f"- **Allowed for the session:** {', '.join(f'`{name}`' for name in session.tools.allowances)}")
+    if session.refusals.state.parts:
+        facts.append(f"- **{_plain(left_out_text(session.refusals.state.parts)).replace(':', ':**', 1)}")
     facts += _archive(session)
     return [*facts, f"- [Open the conversation]({config.chat_url})"] if config.chat_url else facts
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from turnkeeper.models.transcript.model_call import (
     ModelResponse,
     RequestHead,
 )
+from turnkeeper.models.transcript.refused_parts import RefusedPart
 
 _log = logging.getLogger(__name__)
 
@@ -70,16 +71,25 @@ class ModelClient:
         number: int,
         spending: Spending,
         waits: int = 0,
+        left_out: Sequence[RefusedPart] = (),
+        may_be_too_long: bool = False,
         on_delta: Callable[[Delta], None] | None = None,
     ) -> ModelResponse:
         """Return the model's complete answer, with typed arguments, and its cost if known. Raises `ModelError`.
 
         `on_delta` is called with each piece as it arrives; `spending` has the usage until the answer is complete.
+        `left_out` and `may_be_too_long` are those of the call.
         """
         provider, name = self._providers.resolve(model)
         attempt, meter = activity.info(), spending.begin(request)
         info = CallInfo(
-            session_id=current_session_id(), request=number, attempt=attempt.attempt, waits=waits, meter=meter
+            session_id=current_session_id(),
+            request=number,
+            attempt=attempt.attempt,
+            waits=waits,
+            meter=meter,
+            left_out=tuple(left_out),
+            may_be_too_long=may_be_too_long,
         )
 
         def take(delta: Delta) -> None:

@@ -2,9 +2,9 @@
 
 A provider is our code for one API of a vendor. It turns a `ModelRequest` into a stream of `Delta`s that ends with
 exactly one `ModelResponse`. It raises `ModelError` for every failure and never retries by itself:
-`activities/failures.py` judges, the workflow retries. (If a vendor rejects a parameter, the request may be sent again
-without it; the same request is never sent twice.) A stream that ends without a `ModelResponse` broke off and is no
-answer (AGT-3).
+`activities/failures.py` judges, the workflow retries. (If a vendor refuses a part of a request, it is sent again
+without that, see `refused_parts`; the same request is never sent twice.) A stream that ends without a `ModelResponse`
+broke off and is no answer (AGT-3).
 """
 
 from collections.abc import AsyncGenerator
@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from turnkeeper.activities.providers.meter import Meter
 from turnkeeper.models.errors import ErrorType, TurnkeeperError
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
+from turnkeeper.models.transcript.refused_parts import RefusedPart
 
 AttachmentProblem = Literal["no_images", "no_pdfs", "no_media", "unreadable", "too_large", "too_many"]
 """What a vendor refuses about a request's images and PDFs: a kind that the model does not read, `no_media` both kinds;
@@ -32,6 +33,15 @@ class AttachmentRefusal:
 
 
 @dataclass(frozen=True)
+class VendorRefusal:
+    """How a vendor refused a request, in its own words: to find the part that it blames, never shown."""
+
+    status: int
+    """The HTTP status, or in a stream the number in its place; below 400: there is none."""
+    words: str
+
+
+@dataclass(frozen=True)
 class Delta:
     """A piece of the answer: more text, more thinking, or the name of a new call."""
 
@@ -45,7 +55,8 @@ class CallInfo:
 
     `attempt` counts the attempts of this activity from 1. `waits` counts how often the workflow has waited and then
     scheduled a new activity for this request, whose attempts start at 1 again (AGT-9). `meter` notes the usage while
-    the answer arrives.
+    the answer arrives. `left_out` are the parts that the session knows to be refused. `may_be_too_long`: the model has
+    answered shorter requests with the same tools, but none of this length.
     """
 
     session_id: str
@@ -53,6 +64,8 @@ class CallInfo:
     attempt: int
     waits: int = 0
     meter: Meter = field(default_factory=Meter, compare=False)
+    left_out: tuple[RefusedPart, ...] = ()
+    may_be_too_long: bool = False
 
 
 class ModelError(TurnkeeperError):
@@ -69,13 +82,14 @@ class ModelError(TurnkeeperError):
         vendor: str = "",
         lasting: str = "",
         attachment_refusal: AttachmentRefusal | None = None,
+        refusal: VendorRefusal | None = None,
     ) -> None:
         """Create the error. `retry_after` is in seconds, `should_retry` is the vendor's own statement, if any.
 
         `parameter` is the part of the request that the vendor blames, by the vendor's name for it. `vendor` is the
         vendor's name for sentences. `lasting` marks a failure that may be the same each time, and is equal for equal
         ones: after a few of these it is final. Empty: it passes by its nature, and the limits of its type apply.
-        `attachment_refusal` is what the vendor refuses if the request has images or PDFs.
+        `attachment_refusal` is what the vendor refuses if the request has images or PDFs. `refusal`: its own words.
         """
         super().__init__(message)
         self.error_type = error_type
@@ -86,6 +100,9 @@ class ModelError(TurnkeeperError):
         self.vendor = vendor
         self.lasting = lasting
         self.attachment_refusal = attachment_refusal
+        self.refusal = refusal
+        self.is_unexplained = False
+        """Whether the vendor refused the request and blamed no part of it."""
 
 
 class Provider(Protocol):

@@ -114,11 +114,12 @@ class CallIds:
             self._open(message, vendor_ids)
         return are_free
 
-    def new_ids_for(self, message: ModelMessage) -> list[str]:
-        """Return new ids for the message's calls, in their order."""
+    def new_ids_for(self, message: ModelMessage, *, keeps: Callable[[str], bool] | None = None) -> list[str]:
+        """Return new ids for the message's calls, in their order; those that `keeps` accepts stay if they are free."""
         ids: list[str] = []
         for call in message.tool_calls:
-            ids.append(self._free(call.id))
+            stays = keeps is not None and keeps(call.id) and call.id not in self._used_ids
+            ids.append(call.id if stays else self._free(call.id))
             self._used_ids.add(ids[-1])
         self._open(message, ids)
         return ids

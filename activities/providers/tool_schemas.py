@@ -49,11 +49,14 @@ def description_of(tool: ToolSpec) -> str:
     'Its arguments, as JSON Schema: {"anyOf": [{"required": ["at"]}, {"required": ["in"]}]}'
     """
     _, is_exact = _Merge(tool.input_schema).result()
-    description = tool.description if tool.description.strip() else ""
-    if not is_exact:
-        schema = json.dumps(tool.input_schema, ensure_ascii=False)
-        description = "\n\n".join(filter(None, [description, f"Its arguments, as JSON Schema: {schema}"]))
+    description = (tool.description if tool.description.strip() else "") if is_exact else description_with_schema(tool)
     return bound_text(description, MAX_DESCRIPTION_CHARS, 4 * MAX_DESCRIPTION_CHARS)
+
+
+def description_with_schema(tool: ToolSpec) -> str:
+    """Return the tool's description, and behind it the schema of its arguments as text."""
+    schema = json.dumps(tool.input_schema, ensure_ascii=False)
+    return f"{tool.description}\n\nIts arguments, as JSON Schema: {schema}".strip()
 
 
 class _Merge:

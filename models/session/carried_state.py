@@ -8,6 +8,7 @@ from turnkeeper.models.context.model_context import ContextState
 from turnkeeper.models.replay_text.turns import MovedEvents
 from turnkeeper.models.session.archive.archive_health import ArchiveState
 from turnkeeper.models.session.queue.prompt_queue import QueueState
+from turnkeeper.models.session.refused_parts import RefusalState
 from turnkeeper.models.session.tasks.allowance import AllowanceState, TurnAccount
 from turnkeeper.models.session.tasks.sub_tasks import SubTasksState
 from turnkeeper.models.session.tasks.task_state import TaskState
@@ -45,6 +46,8 @@ class CarriedState(SessionFacts):
     queue: QueueState = QueueState()
     context: ContextState = ContextState()
     tools: ToolsState = ToolsState()
+    refusals: RefusalState = RefusalState()
+    """What its model has refused: `Session.refusals`."""
     archive: ArchiveState = ArchiveState()
     task: TaskState = TaskState()
     """Of the task that the session is: `Session.own_task`."""

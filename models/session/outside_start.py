@@ -100,6 +100,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("moved_events.", carried.moved_events),
         ("queue.row.", carried.queue.row),
         ("tools.", carried.tools),
+        ("refusals.", carried.refusals),
         ("task.", carried.task),
         ("task.reported.", carried.task.reported),
         ("task.condensed.", carried.task.condensed),

@@ -81,9 +81,8 @@ class Room:
         """Return the size of the carried state without turns and queue."""
         session = self._session
         tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
-        return (
-            ENVELOPE_BYTES + self._config_bytes() + tasks + session.tools.carried_bytes + session.context.carried_bytes
-        )
+        tools = session.tools.carried_bytes + session.refusals.carried_bytes
+        return ENVELOPE_BYTES + self._config_bytes() + tasks + tools + session.context.carried_bytes
 
     def _config_bytes(self) -> int:
         """Return the JSON bytes of the configuration, cached until it changes."""

@@ -21,6 +21,7 @@ from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.refused_parts import SessionRefusals
 from turnkeeper.models.session.room import Room
 from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, AllowanceAnswer, AllowanceRequest, Amount
 from turnkeeper.models.session.tasks.outcome import TaskOutcome, bound_answer
@@ -65,6 +66,7 @@ class Session:
         self.queue = PromptQueue(state.queue, limits=start.limits, on_change=self._changed)
         self.context = ModelContext(state.context, self.transcript, on_change=lambda: self.turn_slot.publish())
         self.tools = SessionTools(state.tools)
+        self.refusals = SessionRefusals(state.refusals)
         self.archive = ArchiveHealth(state.archive, on_change=self._changed)
         self.own_task = state.task
         """What is reported of the task that this session is; replaced with every change."""
@@ -223,6 +225,16 @@ class Session:
             self.view.open_segment()
             self._changed()
         self.tools.note_loaded(segment=self.view.segment, turn=self.turn_count, is_complete=is_complete)
+
+    def renew_after_refusal(self, *, has_state: bool) -> None:
+        """List the tools anew before the next request, and drop the vendor's state, if there is some: once (AGT-9).
+
+        The turn that was refused for good ends now, which raises the revision.
+        """
+        if self.refusals.note_reset():
+            self.tools.invalidate()
+            if has_state:
+                self.view.open_segment()
 
     # ---- the running turn
 
@@ -559,6 +571,7 @@ class Session:
             queue=self.queue.state,
             context=self.context.state,
             tools=self.tools.state,
+            refusals=self.refusals.state,
             archive=self.archive.state,
             task=self.own_task,
             tasks=self.sub_tasks.state,

@@ -11,6 +11,7 @@ from turnkeeper.models.errors import ErrorType
 from turnkeeper.models.limits import ANSWER_BYTES, LARGE_RESULT_BYTES, LARGE_TEXT_BYTES
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.index_entry import IndexEntry
+from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.models.transcript.trajectory import BlobRef, FileChange, StopReason, ToolResult, ToolStatus, Usage
 from turnkeeper.models.wire import Compact, Frozen, Items
 
@@ -142,6 +143,8 @@ class ModelResponse(Compact):
     model: str
     request_id: str | None = None
     state: ProviderState | None = None
+    left_out: list[RefusedPart] = []
+    """What the vendor refused of the request, and was left out for the first time in this session (AGT-9)."""
 
     @property
     def text(self) -> str:
@@ -245,6 +248,10 @@ class ModelCall(Compact):
     """How often each lasting failure of this request occurred in earlier calls, by its digest (AGT-9)."""
     quick_reads: QuickReads | None = None
     """`None`: no tool runs in the call's activity."""
+    left_out: list[RefusedPart] = []
+    """What the model's vendor has refused in this session (AGT-9)."""
+    may_be_too_long: bool = False
+    """Whether the model has answered shorter requests with the same tools, but none of this length (AGT-9)."""
 
 
 class ModelCallOutcome(Compact):
@@ -264,8 +271,10 @@ class ModelCallOutcome(Compact):
     """Why: a sentence for people that names the vendor."""
     wait_type: ErrorType | None = None
     """The vendor's failure that the wait is for; `None`: the vendor was not asked."""
-    repeat: Literal["context_too_long", "stale_reasoning", "digest_mismatch", "empty_answer"] | None = None
-    """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged."""
+    repeat: Literal["context_too_long", "maybe_too_long", "digest_mismatch", "empty_answer"] | None = None
+    """Why the request is repeated in a changed form; for `empty_answer` it is repeated unchanged.
+
+    `maybe_too_long`: the vendor refused the largest request so far without blaming a part of it."""
     spent: CompactUsage = None
     """Usage of attempts without a complete answer (AGT-9)."""
     lasting_failures: dict[str, int] = {}

@@ -198,6 +198,8 @@ class ModelStep(Frozen):
     usage: Usage | None = None
     model: str | None = None
     request_id: str | None = None
+    left_out: str = Field("", exclude_if=lambda text: not text)
+    """One line: which parts the model's vendor refused, so that they were left out of the request, and why (AGT-9)."""
     timestamp: UtcDatetime
 
     @property

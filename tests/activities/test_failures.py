@@ -14,7 +14,7 @@ from turnkeeper.activities.failures import (
     judge,
     raise_if_retried_soon,
 )
-from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
 from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
@@ -92,9 +92,32 @@ def test_agt_9_the_vendors_own_word_on_retrying_counts(word: bool, error_type: s
     assert raised.value.non_retryable
 
 
-@pytest.mark.parametrize("kind", ["context_too_long", "stale_reasoning"])
-def test_agt_9_what_a_changed_request_may_survive_is_returned_as_a_value(kind: str) -> None:
-    assert judge(ModelError(kind, "?"), failures=0) == ModelCallOutcome(repeat=kind)
+def test_agt_9_a_request_that_is_too_long_is_returned_as_a_value() -> None:
+    error = ModelError("context_too_long", "?")
+    assert judge(error, failures=0) == ModelCallOutcome(repeat="context_too_long")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_unexplained", "is_largest", "repeat"),
+    [
+        (400, True, True, "maybe_too_long"),
+        (422, True, True, "maybe_too_long"),
+        (415, True, True, None),
+        (400, False, True, None),  # a part of it is blamed
+        (400, True, False, None),  # a request of this length was accepted
+    ],
+)
+def test_agt_9_only_the_largest_request_is_tried_as_too_long(
+    status: int, is_unexplained: bool, is_largest: bool, repeat: str | None
+) -> None:
+    error = ModelError("bad_request", "?", refusal=VendorRefusal(status, "?"))
+    error.is_unexplained = is_unexplained
+    if repeat:
+        outcome = judge(error, failures=0, may_be_too_long=is_largest)
+        assert outcome == ModelCallOutcome(repeat=repeat)
+    else:
+        with pytest.raises(ApplicationError):
+            judge(error, failures=0, may_be_too_long=is_largest)
 
 
 @pytest.mark.parametrize(

@@ -146,19 +146,20 @@ async def test_agt_10_an_empty_answer_is_paid_for_and_counted(temporal: Client) 
 
 
 @pytest.mark.parametrize("api", ["anthropic", "openai"])
-async def test_agt_3_blocks_that_a_vendor_refuses_in_words_nobody_knows_are_sent_in_no_later_turn(
-    temporal: Client, api: str
-) -> None:
+async def test_agt_9_state_that_is_refused_in_unknown_words_is_left_out_at_once(temporal: Client, api: str) -> None:
     async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
-        wire.script(CALL, wire.fault("bad_request"), ANSWER)
+        words = "Encrypted reasoning item was created by a different model and cannot be used"
+        wire.script(CALL, Reply.error(400, {"error": {"message": words}}), ANSWER)
         session = await led(env, wire)
         (turn,) = await session.idle(turns=1)
-        assert (turn.error_type, len(wire.requests)) == ("bad_request", 2)
+        assert (turn.agent_message, len(wire.requests)) == (ANSWER.text, 3)
+        assert turn.steps[-1].left_out.startswith("Left out for this model: reasoning of earlier steps")
+        wire.script(ANSWER)
         await session.prompt("and now?")
         turns = await session.idle(turns=2)
         assert turns[-1].agent_message == ANSWER.text
-        assert [CALL.think in request.raw.decode() for request in wire.requests] == [False, True, False]
-        assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True]
+        assert [CALL.think in request.raw.decode() for request in wire.requests] == [False, True, False, False]
+        assert [CALL.text in request.raw.decode() for request in wire.requests] == [False, True, True, True]
 
 
 async def test_agt_9_a_long_wait_is_the_workflow_s_and_everyone_sees_until_when(

@@ -31,7 +31,7 @@ FAULTS: dict[Fault, tuple[int, Any]] = {
         400,
         {"object": "error", "message": "This model's maximum context length is 8192 tokens.", "code": 400},
     ),
-    # No server of this kind says so; `UnsupportedParameters` learns what one rejects by name.
+    # No server of this kind says so; `refused_parts` leaves out what one refuses.
     "stale_reasoning": (400, {"error": {"message": "invalid", "code": "invalid_encrypted_content"}}),
 }
 

@@ -307,6 +307,10 @@ class VendorWire(ABC):
         """Queue what is answered; see `reply`, `fault` and `Reply` for what goes wrong."""
         self.server.replies(*(reply if isinstance(reply, Reply) else self.reply(reply) for reply in replies))
 
+    def refuse_always(self, reply: Reply) -> None:
+        """Answer every further request by `reply`, whatever is left out of it."""
+        self.server.otherwise = lambda received: reply
+
     async def __aenter__(self) -> Self:
         for sdk_type in self.sdk_types:
             adapter_of(sdk_type)  # no request waits for it

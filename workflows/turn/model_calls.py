@@ -13,6 +13,7 @@ from temporalio.workflow import ActivityCancellationType
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import asked_again
+    from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
     from turnkeeper.models.invalid_values import counted
@@ -27,12 +28,11 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 
-_MAX_RESENDS = {"context_too_long": 2, "stale_reasoning": 1, "digest_mismatch": 1, "empty_answer": 1}
+_MAX_RESENDS = {"context_too_long": 2, "maybe_too_long": 1, "digest_mismatch": 1, "empty_answer": 1}
 """How often a changed request is sent, by cause (AGT-9, CTX-7)."""
 
 _NOT_RESENT: dict[str, tuple[ErrorType, str]] = {
     "context_too_long": ("context_too_long", "The conversation is too long for the model."),
-    "stale_reasoning": ("bad_request", "The model's provider refused its own reasoning, and the request without it."),
     "digest_mismatch": ("internal", "The model's context changed on its way to the worker; see the worker's log."),
     "empty_answer": ("provider_error", "The model gave an empty answer."),
 }
@@ -49,6 +49,8 @@ class ModelCalls:
         self._allowance = allowance
         self._summaries = Summaries(scope, slot)
         self._resends_empty = False
+        self._guesses_length = True
+        """Whether a refusal of the largest request so far is tried as too long: once a step."""
         self.segment = 0
         """The segment of the latest request."""
         self.unfinished: ModelResponse | None = None
@@ -63,26 +65,28 @@ class ModelCalls:
     async def ask(self) -> ModelResponse:
         """Return the model's response, after waits and resends as `activities/failures.py` decides (AGT-9)."""
         resends, limit = Counter[str](), self._session.context.limit
+        self._guesses_length = True
         self.spent = None
         while True:
             self._resends_empty = not resends["empty_answer"]
             request = await self._open_new_request()
-            outcome = await self._outcome_or_new_segment(request)
+            outcome = await self._outcome_or_reset(request, limit)
             if outcome.response is not None:
                 self._slot.close()
-                self._note_size(request)
+                self._note_answer(request, outcome.response, limit)
                 self.usage, self.reads = outcome.response.usage, outcome.reads
                 return outcome.response
-            cause = outcome.repeat or "digest_mismatch"
+            cause: str = outcome.repeat or "digest_mismatch"
             resends[cause] += 1
             if resends[cause] > _MAX_RESENDS[cause]:
                 if cause == "context_too_long":
                     # Too long even at a quarter of its size: this tells nothing about the model's limit.
                     self._session.context.restore_limit(limit)
                 fail(*_NOT_RESENT[cause])
-            if cause == "stale_reasoning":
-                self._session.view.open_segment()
-            elif cause == "context_too_long":
+            if cause == "context_too_long":
+                self._halve()
+            elif cause == "maybe_too_long":
+                self._guesses_length = False
                 self._halve()
 
     def _halve(self) -> None:
@@ -94,21 +98,31 @@ class ModelCalls:
             "The context was too long for %s: at most ~%d tokens are sent from now on", turn.model, tokens
         )
 
-    def _note_size(self, request: OpenRequest) -> None:
-        turn, tokens = self._scope.turn, head_tokens(request.model_request.head) + request.estimated_tokens
-        self._session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
+    def _note_answer(self, request: OpenRequest, response: ModelResponse, limit: LearnedLimit | None) -> None:
+        """Note the size of an answered request, and what its model refused of it (AGT-9)."""
+        session, turn, tokens = self._session, self._scope.turn, _tokens(request)
+        if response.left_out and not self._guesses_length:
+            session.context.restore_limit(limit)  # it was not the length
+        session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
+        head = request.model_request.head
+        session.refusals.note_answer(turn.model, head, tokens=tokens, left_out=response.left_out)
+        if any(part.kind == "state" for part in response.left_out):
+            session.view.open_segment()
+            self.segment = session.view.segment  # the new answer's own reasoning can go back
 
-    async def _outcome_or_new_segment(self, request: OpenRequest) -> ModelCallOutcome:
-        """Return the outcome of `request`; if the vendor refuses it, drop all provider state.
+    async def _outcome_or_reset(self, request: OpenRequest, limit: LearnedLimit | None) -> ModelCallOutcome:
+        """Return the outcome of `request`; if the vendor refuses it for good, renew tools and state, once.
 
-        Vendors may refuse their own blocks with an unknown message. A session that kept sending them would be refused
-        for ever.
+        A session that kept sending the same would be refused for ever, also after its tools were fixed.
         """
+        session = self._session
         try:
             return await self._outcome(request)
         except TurnFailedError as failure:
-            if failure.error_type == "bad_request" and any(message.state for message in request.model_request.messages):
-                self._session.view.open_segment()
+            if not self._guesses_length:
+                session.context.restore_limit(limit)  # it was not the length
+            if failure.error_type == "bad_request":
+                session.renew_after_refusal(has_state=any(one.state for one in request.model_request.messages))
             raise
 
     async def _outcome(self, request: OpenRequest) -> ModelCallOutcome:
@@ -200,6 +214,9 @@ class ModelCalls:
                 inline_bytes=turn.inline_bytes,
                 max_bytes=turn.max_answer_bytes(session.room.turn_cap),
                 quick_reads=self._quick_reads(),
+                left_out=session.refusals.parts_of(turn.model, request.model_request.head),
+                may_be_too_long=self._guesses_length
+                and session.refusals.is_largest(turn.model, request.model_request.head, tokens=_tokens(request)),
                 **session.budgets.remaining(),
             ),
             start_to_close_timeout=timedelta(seconds=turn.limits.model_timeout),
@@ -311,6 +328,11 @@ class ModelCalls:
             # Also runs when this worker evicts the workflow, so no Temporal API may be used here.
             self._session.turn_slot.stop_waiting()
         self._scope.refresh_ui()
+
+
+def _tokens(request: OpenRequest) -> int:
+    """Return the estimated tokens of a request with its head."""
+    return head_tokens(request.model_request.head) + request.estimated_tokens
 
 
 def _short(tokens: int) -> str:

@@ -1,5 +1,6 @@
 """`anthropic:` models, through Anthropic's Messages API (AGT-4). The SDK is imported on first use."""
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import ModuleType
@@ -7,16 +8,28 @@ from typing import Any
 
 from turnkeeper.activities.providers.anthropic.answer import AnthropicAccumulator
 from turnkeeper.activities.providers.anthropic.request import encode
-from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
 from turnkeeper.activities.providers.attachments.sight import claude_sight
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
 
 ANTHROPIC = Vendor(name="Anthropic", key="ANTHROPIC_API_KEY", package="anthropic")
 PATH = "/v1/messages"
+
+_API = RefusableApi(
+    sight_of=claude_sight,
+    bounds=("max_tokens",),
+    needed=frozenset({"max_tokens"}),
+    in_blocks=frozenset({"cache_control", "title"}),
+    wordings={
+        "thinking": re.compile(r"(?:adaptive|extended|enabled) thinking|thinking\.type|budget_tokens", re.IGNORECASE),
+        "thinking.display": re.compile(r"thinking\.(?:\w+\.)?display"),
+    },
+)
 
 
 class AnthropicProvider:
@@ -29,27 +42,23 @@ class AnthropicProvider:
         """
         self._address: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(ANTHROPIC, self._client, silence_timeout=silence_timeout)
-        self._attachments = AttachmentMemory(claude_sight)
+        self._refused = RefusedParts(_API)
 
     async def stream(
         self, name: str, request: ModelRequest, info: CallInfo
     ) -> AsyncGenerator[Delta | ModelResponse, None]:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'anthropic:claude-sonnet-5-5'")
-        while True:
-            visible = self._attachments.show(name, request, session_id=info.session_id)
-            body = encode(visible.request, name=name)
-            stream = self._transport.request(PATH, body)
-            try:
-                async with aclosing(stream_answer(stream, AnthropicAccumulator(name), meter=info.meter)) as answer:
-                    async for piece in answer:
-                        visible.note_accepted()
-                        yield piece
-            except ModelError as error:
-                if not visible.learn(error, body):
-                    raise
-            else:
-                return
+
+        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
+            return stream_answer(self._transport.request(PATH, body), AnthropicAccumulator(name), meter=info.meter)
+
+        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
+            return encode(trimmed, name=name)
+
+        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
+            async for piece in answer:
+                yield piece
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         # The SDK's own tracing is off: tracing is configured in one place.

@@ -1,7 +1,7 @@
 """Which kinds of attachments a model reads besides text, by its name (AGT-4).
 
 A name decides only where it is sure. Any other model is shown everything, and what its vendor refuses is learned
-(`memory.py`).
+(`refused_parts`).
 """
 
 import re

@@ -30,12 +30,15 @@ from turnkeeper.activities.providers.errors.vendor_words import (
     GENERAL_KINDS,
     MEANINGS,
     MEANINGS_OF_NO_ACCESS,
+    NOT_IN_THIS_COUNTRY,
+    OF_THE_ACCOUNT,
     PASSING,
+    TOO_LONG_IN_ANY_WORDS,
     Kind,
 )
 from turnkeeper.activities.providers.errors.waiting_times import delays_in, reset_of, retry_after_of
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
-from turnkeeper.activities.providers.protocol import ModelError
+from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
 from turnkeeper.activities.providers.redaction import is_repeated, redact, vendor_words
 
 MAX_PARAMETER_CHARS = 200
@@ -96,13 +99,13 @@ def error_from(
         message = f"it redirects, which is not followed; check the address of {vendor.name} ({where})"
         return ModelError("bad_request", message, vendor=vendor.name)
     kind = _kind_of(status, parsed, request_body)
-    refusal = attachment_refusal(
-        parsed.status if status < 400 else status, parsed.codes, parsed.message, parameter=parsed.parameter
-    )
-    if refusal and status == 500 and kind == "provider_error":
+    effective_status = parsed.status if status < 400 else status
+    refused_media = attachment_refusal(effective_status, parsed.codes, parsed.message, parameter=parsed.parameter)
+    if refused_media and status == 500 and kind == "provider_error":
         kind = "bad_request"  # llama.cpp, for an image
     retry_after, should_retry = _retry_after(status, headers, parsed, kind, now=now), should_retry_of(headers)
     lasting = "" if retry_after is not None or should_retry else _lasting(status, parsed, kind)
+    is_of_account = parsed.codes & OF_THE_ACCOUNT or NOT_IN_THIS_COUNTRY.search(parsed.message)
     return ModelError(
         "auth" if kind == "permission" else kind,
         _sentence(kind, parsed.message, where, vendor, request_body, is_quoted=bool(lasting)),
@@ -111,7 +114,8 @@ def error_from(
         parameter=parsed.parameter or None,
         vendor=vendor.name,
         lasting=lasting,
-        attachment_refusal=refusal,
+        attachment_refusal=refused_media,
+        refusal=None if is_of_account else VendorRefusal(effective_status, parsed.message),
     )
 
 
@@ -352,6 +356,8 @@ def _explicit_kind(status: int, parsed: _ErrorBody, request_body: Mapping[str, o
         if parsed.codes & codes or not all(is_repeated(parsed.message, one, request_body) for one in passages):
             # Gemini says "quota" for rate limits per minute too, but then also when to retry.
             return "rate_limited" if kind == "quota" and parsed.retry_after is not None else kind
+    if status in _TOO_LONG_STATUSES and TOO_LONG_IN_ANY_WORDS.search(parsed.message):
+        return "context_too_long"
     if _TOO_LONG_SOMEWHERE in parsed.codes and _OF_THE_CONVERSATION.match(parsed.parameter):
         return "context_too_long"
     return None
@@ -367,6 +373,9 @@ def _kind_of_silent_error(status: int, parsed: _ErrorBody, request_body: Mapping
 
 MIN_LARGE_REQUEST = 24_000
 """Characters of a conversation that may be too long: about 6,000 tokens, since the smallest windows have 8,192."""
+
+_TOO_LONG_STATUSES = frozenset({400, 413, 422, 500})
+"""Statuses of a request that is too long; local servers use 500."""
 
 _TOO_LONG_SOMEWHERE = "string_above_max_length"
 _OF_THE_CONVERSATION = re.compile(r"(?:messages|input)\b")
@@ -411,7 +420,7 @@ def _sentence(
             address = "" if "model" in words.lower() else f", and the address of {vendor.name}"
             advice = vendor.no_path_advice if address else ""
             fix = f"check its name{address}{advice}; {_vendor_says(words, vendor, request_body)}"
-        case "bad_request" | "refusal":
+        case "bad_request" | "refusal" | "stale_reasoning":
             fix = _vendor_says(words, vendor, request_body)
         case "provider_error" if is_quoted:
             fix = _vendor_says(words, vendor, request_body)

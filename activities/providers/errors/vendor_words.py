@@ -12,9 +12,6 @@ from turnkeeper.models.errors import ErrorType
 Kind = ErrorType | Literal["stale_reasoning", "permission"]
 """An error's type, before `permission` is counted among `auth`: the two are fixed differently."""
 
-NEVER = re.compile(r"(?!)")
-"""Matches no text."""
-
 IMAGE_CODES = frozenset(
     {
         "invalid_image",
@@ -38,6 +35,14 @@ IMAGE_CODES = frozenset(
 def words(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives), re.IGNORECASE)
 
+
+OF_THE_ACCOUNT = frozenset({"data_residency_mismatch", "unsupported_country_region_territory"})
+"""Codes of bad requests that no change of the request would help."""
+
+NOT_IN_THIS_COUNTRY = words(
+    r"\b(?:location|country|region|territory) (?:is )?not supported|not available in your (?:country|region)"
+)
+"""Words of the same."""
 
 MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
     "quota": (
@@ -99,6 +104,7 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
                 "request_body_too_large_after_decoding",
                 "model_max_prompt_tokens_exceeded",  # Copilot
                 "1261",  # Zhipu, z.ai
+                "tokens_limit_reached",  # GitHub Models
             }
         ),
         words(
@@ -121,6 +127,9 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
             # Moonshot, MiniMax, DashScope, Zhipu, Copilot
             r"exceeded model token limit|context window exceeds limit|range of input length should be",
             r"prompt exceeds max(?:imum)? length|prompt ?超长|prompt token count of [\d,]+ exceeds the limit",
+            # Bedrock, Cloudflare, Databricks
+            r"expected maxlength: \d+, actual: \d+|exceeded this model context window",
+            r"tokens in request more than max tokens allowed",
         ),
     ),
     "refusal": (
@@ -161,13 +170,24 @@ MEANINGS: dict[Kind, tuple[frozenset[str], re.Pattern[str]]] = {
         re.compile(r"^unexpected endpoint or method", re.IGNORECASE),  # LM Studio, with status 200
     ),
     "bad_request": (
-        frozenset({"data_residency_mismatch", "unsupported_country_region_territory", *IMAGE_CODES}),
-        words(
-            r"\b(?:location|country|region|territory) (?:is )?not supported|not available in your (?:country|region)"
-        ),
+        OF_THE_ACCOUNT | IMAGE_CODES,
+        NOT_IN_THIS_COUNTRY,
     ),
 }
 """The first match counts."""
+
+TOO_LONG_IN_ANY_WORDS = re.compile(
+    # Not of the answer's length, of rates, or of single fields.
+    r"^(?![\s\S]*(?:\b(?:output|completion|new|generated) tokens|max_(?:\w+_)?tokens"
+    r"|\bper[ -](?:second|minute|hour|day|month)|\brate\b|\btpm\b|\bimages?\b|\bdocuments?\b|\bpdf|\bfiles?\b"
+    r"|\btools?\b|\bstring\b|\bschema|\bnames?\b|\bbatch\b|\bbudget|\bstop\b|\bmetadata\b))"
+    r"(?=[\s\S]*(?:\btokens?\b|\bcontext\b|\bprompt|\binputs?\b|\bsequence\b|\bconversation|\bmessages\b|上下文|输入|token数))"
+    r"(?=[\s\S]*(?:exceed|\bover(?:flow|\b)|too (?:long|large|many|big)|greater|larger|longer|more than|\babove"
+    r"|\bmax(?:imum)?\b|\blimit|does(?:n't| not) fit|out of (?:context|range)|at most|less than|超过|超出|过长))"
+    r"(?=[\s\S]*\d{3})",
+    re.IGNORECASE,
+)
+"""A number, and a text or its tokens that are more: how servers whose words nobody has seen say that it is too long."""
 
 MEANINGS_OF_NO_ACCESS: tuple[Kind, ...] = ("quota", "refusal", "auth", "not_found", "bad_request")
 """Possible meanings of the statuses 401 and 403: a request that was denied access was not checked for anything else."""

@@ -13,8 +13,8 @@ of them follows in a user's message after all results. Other attachments are tex
 What an answer had besides text and calls goes back with it to the same model: thinking, which some servers require
 (`reasoning_content`), and signatures of calls. So do ids of calls that say something (`is_telling`). Newer Gemini
 models refuse a step without its signature, which is gone after an eviction or a change of models: they take
-`NO_SIGNATURE` instead. Fields and optional parameters that the endpoint rejects by name are omitted from then on, and
-fields that it requires by name are added (`unsupported_parameters.py`).
+`NO_SIGNATURE` instead. Fields that the endpoint refuses are omitted from then on, and fields that it requires by name
+are added (`refused_parts`).
 """
 
 import re
@@ -36,9 +36,6 @@ API = "openai.chat"
 """The name of this API in `ProviderState`. Its items: the other fields of the message besides text and calls, then
 those of each call. The message's `content` is what came before the text: thinking, with its tags."""
 
-OPTIONAL = frozenset({"stream_options", "max_tokens", "stop"})
-"""Parameters that an endpoint may reject. `max_completion_tokens` replaces `max_tokens`."""
-
 REQUIRABLE = {"reasoning_content": " ", "content": ""}
 """Fields that endpoints may require in every assistant message, and their value where it has none: after a change of
 models, in a new segment, in a step without thinking or text. Some servers treat "" as missing thinking."""
@@ -52,9 +49,6 @@ _TELLING_ID = re.compile(r"functions\.[\w-]+:\d+|.{65,}", re.DOTALL)
 _BEFORE_USER = {"tool": "(I have the results.)", "user": "(No answer.)"}
 """The assistant's text between a user's message and what it may not follow directly, by the role of that."""
 
-REASONING_ROOM = "room for reasoning"
-"""The extra tokens for reasoning, which are left out where the limit would be too high."""
-
 REASONING_TOKENS = 7_000
 """Extra tokens for reasoning in an answer of limited length, since these APIs count it. Many models accept at most
 8,192 tokens in total."""
@@ -63,14 +57,14 @@ REASONING_TOKENS = 7_000
 def encode(
     request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
 ) -> Block:
-    """Return the body for the model `name`, without the parameters `without`, with the fields `required`.
+    """Return the body for the model `name`; its messages have no fields `without`, and all fields `required`.
 
     >>> request = ModelRequest.model_validate({"head": {}, "messages": [{"role": "user", "content": "Hi"}]})
-    >>> encode(request, name="qwen3", without=["stream_options"])
-    {'model': 'qwen3', 'stream': True, 'messages': [{'role': 'user', 'content': 'Hi'}]}
+    >>> encode(request, name="qwen3")["messages"]
+    [{'role': 'user', 'content': 'Hi'}]
     """
     head = request.head
-    body = _body(name, head.max_tokens, without)
+    body = _body(name, head.max_tokens)
     if head.tools:
         body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
     system_messages: list[JsonValue] = [{"role": "system", "content": head.system}] if head.system.strip() else []
@@ -78,16 +72,10 @@ def encode(
     return body | {"messages": [*system_messages, *_messages(request.messages, name, without, required_fields)]}
 
 
-def encode_text(
-    request: ModelRequest, *, name: str, without: Collection[str] = frozenset(), required: Collection[str] = frozenset()
-) -> Block:
-    """Return the body for the model `name` by the protocol `text` (CTX-13), without the parameters `without`.
-
-    Its messages have no fields that could be `required`.
-    """
-    body = _body(name, request.head.max_tokens, without)
-    if "stop" not in without:
-        body["stop"] = list[JsonValue](STOP_SEQUENCES)
+def encode_text(request: ModelRequest, *, name: str) -> Block:
+    """Return the body for the model `name` by the protocol `text` (CTX-13)."""
+    body = _body(name, request.head.max_tokens)
+    body["stop"] = list[JsonValue](STOP_SEQUENCES)
     system_messages: list[JsonValue] = [
         {"role": "system", "content": system_text(request.head, supported_tools(request.head.tools))},
         {"role": "user", "content": conversation_text(request.messages)},
@@ -131,13 +119,10 @@ def _assistants_in(body: Block) -> list[dict[str, Any]]:
 _NEEDED = frozenset({"role", "content", "tool_calls", "type", "id", "function"})
 
 
-def _body(name: str, max_tokens: int | None, without: Collection[str]) -> Block:
-    body: Block = {"model": name, "stream": True}
-    if "stream_options" not in without:
-        body["stream_options"] = {"include_usage": True}
+def _body(name: str, max_tokens: int | None) -> Block:
+    body: Block = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     if max_tokens is not None:
-        bound = max_tokens + (0 if REASONING_ROOM in without else REASONING_TOKENS)
-        body["max_completion_tokens" if "max_tokens" in without else "max_tokens"] = bound
+        body["max_tokens"] = max_tokens + REASONING_TOKENS
     return body
 
 
@@ -226,10 +211,7 @@ def _message(message: ModelMessage, ids: CallIds, all_beyond: list[Block]) -> Bl
 
 
 def _ids_of(message: ModelMessage, ids: CallIds, *, is_own: bool) -> list[str]:
-    vendor_ids = [call.id for call in message.tool_calls]
-    if is_own and any(map(is_telling, vendor_ids)) and ids.reserve_own_ids(message):
-        return vendor_ids
-    return ids.new_ids_for(message)
+    return ids.new_ids_for(message, keeps=is_telling if is_own else None)
 
 
 def _is_signed(block: Block) -> bool:

@@ -5,14 +5,14 @@ from contextlib import aclosing
 from types import ModuleType
 from typing import Any
 
-from turnkeeper.activities.providers.attachments.memory import AttachmentMemory
 from turnkeeper.activities.providers.attachments.sight import gpt_sight
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor
 from turnkeeper.activities.providers.openai.responses_answer import ResponsesAccumulator
-from turnkeeper.activities.providers.openai.responses_request import OPTIONAL, encode
+from turnkeeper.activities.providers.openai.responses_request import encode
 from turnkeeper.activities.providers.openai.tools import OmittedToolsLog
-from turnkeeper.activities.providers.openai.unsupported_parameters import UnsupportedParameters, present_in
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError
+from turnkeeper.activities.providers.refused_parts.api import Body, Parts, RefusableApi
+from turnkeeper.activities.providers.refused_parts.sending import RefusedParts
 from turnkeeper.activities.providers.wire.answer_stream import stream_answer
 from turnkeeper.activities.providers.wire.transport import Transport
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse
@@ -25,6 +25,14 @@ OPENAI = Vendor(
 )
 PATH = "/responses"
 
+_API = RefusableApi(
+    sight_of=gpt_sight,
+    bounds=("max_output_tokens",),
+    # Without `store`, OpenAI would store the conversation.
+    only_named=frozenset({"store", "strict", "detail"}),
+    in_blocks=frozenset({"strict", "detail"}),
+)
+
 
 class OpenAIProvider:
     """The models behind `openai:`."""
@@ -36,8 +44,7 @@ class OpenAIProvider:
         """
         self._address = {"base_url": base_url, "api_key": api_key}
         self._transport = Transport(OPENAI, self._client, silence_timeout=silence_timeout)
-        self._unsupported = UnsupportedParameters()
-        self._attachments = AttachmentMemory(gpt_sight)
+        self._refused = RefusedParts(_API)
         self._omitted_tools = OmittedToolsLog()
 
     async def stream(
@@ -46,25 +53,16 @@ class OpenAIProvider:
         if not name:
             raise ModelError("not_found", "write its name after the colon, as in 'openai:gpt-5.5'")
         self._omitted_tools.warn_once(request.head.tools)
-        while True:
-            unsupported = self._unsupported.of(name)
-            visible = self._attachments.show(name, request, session_id=info.session_id)
-            body = encode(visible.request, name=name, session_id=info.session_id, without=unsupported)
-            try:
-                stream_request = self._transport.request(PATH, body)
-                async with aclosing(
-                    stream_answer(stream_request, ResponsesAccumulator(name), meter=info.meter)
-                ) as answer:
-                    async for piece in answer:
-                        visible.note_accepted()
-                        yield piece
-            except ModelError as error:
-                if visible.learn(error, body):
-                    continue
-                if not self._unsupported.learn(name, error, optional=present_in(body, OPTIONAL)):
-                    raise
-            else:
-                return
+
+        def encode_trimmed(trimmed: ModelRequest, parts: Parts) -> Body:
+            return encode(trimmed, name=name, session_id=info.session_id)
+
+        def send(body: Body) -> AsyncGenerator[Delta | ModelResponse, None]:
+            return stream_answer(self._transport.request(PATH, body), ResponsesAccumulator(name), meter=info.meter)
+
+        async with aclosing(self._refused.answer(name, request, info, encode_trimmed, send)) as answer:
+            async for piece in answer:
+                yield piece
 
     def _client(self, sdk: ModuleType, http: Any) -> Any:
         client = sdk.AsyncOpenAI(**self._address, http_client=http, max_retries=0)

@@ -11,11 +11,11 @@ the same way, since both caches and reasoning are bound to the prefix.
   (`attachments/visible_request.py`).
 - A model's name doesn't say which parameters it accepts: only reasoning models show thinking, some only to verified
   organisations, and others reject the parameters of reasoning. So every request has all of them, and what a model
-  rejects by name is omitted (`unsupported_parameters.py`).
+  refuses is left out (`refused_parts`).
 """
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from pydantic import JsonValue
 
@@ -25,13 +25,10 @@ from turnkeeper.activities.providers.request_encoding import Block, CallIds, own
 from turnkeeper.activities.providers.result_text import result_text
 from turnkeeper.activities.providers.tool_schemas import description_of
 from turnkeeper.models.transcript.attachments import ImageAttachment
-from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead, ToolSpec, supported_tools
+from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ToolSpec, supported_tools
 
 API = "openai.responses"
 """The name of this API in `ProviderState`."""
-
-OPTIONAL = ("reasoning.summary", "reasoning.effort", "reasoning", "include", "parallel_tool_calls", "prompt_cache_key")
-"""Parameters that a model may reject, and that can be omitted."""
 
 MIN_OUTPUT_TOKENS = 16
 """The API's minimum of `max_output_tokens`."""
@@ -43,19 +40,16 @@ REASONING_TOKENS = 8_000
 """Extra tokens for reasoning in an answer of limited length."""
 
 
-def encode(
-    request: ModelRequest, *, name: str, session_id: str, without: Collection[str] = frozenset()
-) -> dict[str, JsonValue]:
-    """Return the body of the request, without the optional parameters `without`.
+def encode(request: ModelRequest, *, name: str, session_id: str) -> dict[str, JsonValue]:
+    """Return the body of the request.
 
     >>> from turnkeeper.models.transcript.model_call import RequestHead
     >>> request = ModelRequest(head=RequestHead(system="Be brief."), messages=[ModelMessage(role="user", content="Hi")])
-    >>> body = encode(request, name="gpt-5.5", session_id="s1", without=["include"])
-    >>> body["input"], body["reasoning"], "include" in body
-    ([{'role': 'user', 'content': 'Hi'}], {'summary': 'auto'}, False)
+    >>> body = encode(request, name="gpt-5.5", session_id="s1")
+    >>> body["input"], body["reasoning"]
+    ([{'role': 'user', 'content': 'Hi'}], {'summary': 'auto'})
     """
     head = request.head
-    reasoning = _reasoning(head, without)
     ids = CallIds()
     items: list[JsonValue] = [item for message in request.messages for item in _items(message, ids)]
     body: dict[str, JsonValue] = {"model": name, "store": False, "stream": True, "input": items}
@@ -65,22 +59,15 @@ def encode(
         body["tools"] = [_tool(tool) for tool in supported_tools(head.tools)]
     if head.max_tokens is not None:
         # Reasoning counts as output, so it gets extra room.
-        body["max_output_tokens"] = max(MIN_OUTPUT_TOKENS, head.max_tokens) + (REASONING_TOKENS if reasoning else 0)
-    optional: dict[str, JsonValue] = {
+        body["max_output_tokens"] = max(MIN_OUTPUT_TOKENS, head.max_tokens) + REASONING_TOKENS
+    # Low effort if the length of the answer is limited.
+    reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
+    body |= {
         "include": ["reasoning.encrypted_content"],
         "prompt_cache_key": _cache_key(session_id),
-        **({"reasoning": reasoning} if reasoning else {}),
-        **({"parallel_tool_calls": True} if head.tools else {}),
+        "reasoning": reasoning,
     }
-    return body | {parameter: value for parameter, value in optional.items() if parameter not in without}
-
-
-def _reasoning(head: RequestHead, without: Collection[str]) -> Block:
-    """Return the parameter `reasoning`: low effort if the length of the answer is limited."""
-    if "reasoning" in without:
-        return {}
-    reasoning: Block = {"summary": "auto", **({"effort": "low"} if head.max_tokens is not None else {})}
-    return {key: value for key, value in reasoning.items() if f"reasoning.{key}" not in without}
+    return body | ({"parallel_tool_calls": True} if head.tools else {})
 
 
 def _cache_key(session_id: str) -> str:

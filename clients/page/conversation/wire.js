@@ -24,7 +24,7 @@
  *   approval: Approval | null, result: ToolResult | null}} ToolCall
  * @typedef {{kind: "model", number: number, thinking: string | null, thinking_blob: BlobRef | null,
  *   text: string | null, text_blob: BlobRef | null, tool_calls: ToolCall[], interrupted: boolean,
- *   model: string | null}} ModelStep
+ *   model: string | null, left_out?: string}} ModelStep
  * @typedef {{kind: "user", message_id: string, content: string, attachments?: Attachment[]}} UserStep
  *
  * @typedef {object} Turn

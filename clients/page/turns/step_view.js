@@ -23,6 +23,8 @@ export class ModelStepView {
   #cards = new Map();
   /** @type {HTMLElement | null} */
   #mark = null;
+  /** @type {HTMLElement | null} */
+  #leftOut = null;
 
   /** @param {StepActions} actions */
   constructor(actions) {
@@ -42,6 +44,7 @@ export class ModelStepView {
     this.#text.show(text, blob);
     for (const call of step.tool_calls) this.#cardOf(call.id).show(call, isRunning);
     arrange(this.element, [
+      step.left_out ? this.#leftOutNote(step.left_out) : null,
       this.#thinking && this.#thinking.element,
       ...this.#text.elements,
       ...step.tool_calls.map((call) => this.#cardOf(call.id).element),
@@ -54,6 +57,12 @@ export class ModelStepView {
     this.#mark ??= h("p", { class: "interrupted row quiet" });
     this.#mark.textContent = status === "cancelled" ? TEXTS.stoppedHere : TEXTS.interruptedHere;
     return this.#mark;
+  }
+
+  /** What the model's provider refused, and was left out. @param {string} text @returns {HTMLElement} */
+  #leftOutNote(text) {
+    this.#leftOut ??= h("p", { class: "left-out row quiet", dir: "auto" }, text);
+    return this.#leftOut;
   }
 
   openThinking() {

@@ -103,7 +103,7 @@ def turn_details(turn: ConversationMessage, number: int) -> list[RenderableType]
 
 
 def _step_details(step: ModelStep) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [note(step.left_out)] if step.left_out else []
     if step.thinking:
         parts.append(Padding(Text(legible(step.thinking), style="dim italic"), (0, 0, 0, INDENT)))
     if step.text:

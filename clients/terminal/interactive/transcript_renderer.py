@@ -62,6 +62,8 @@ class TranscriptRenderer:
 
     def _render_step(self, step: ModelStep, turn: ConversationMessage) -> Iterator[RenderableType]:
         if self._is_new(turn.id, "step", step.number):
+            if step.left_out:
+                yield renderer.note(step.left_out)
             if step.thinking:
                 yield renderer.thinking(step.thinking)
             is_answer = turn.agent_message is not None and not step.tool_calls and step is turn.steps[-1]

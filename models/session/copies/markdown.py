@@ -64,6 +64,8 @@ def _blocks(number: int, turn: ConversationMessage) -> Iterator[str]:
 
 
 def _step_blocks(step: ModelStep) -> Iterator[str]:
+    if step.left_out:
+        yield f"*{_plain(step.left_out)}*"
     if step.thinking:
         yield "**Thinking**"
         yield _quote(step.thinking)

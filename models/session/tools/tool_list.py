@@ -1,5 +1,6 @@
 """A session's tool list when some servers are unreachable (AGT-6)."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 from turnkeeper.models.limits import TOOL_LIST_BYTES
@@ -37,7 +38,7 @@ def merge_instructions(listed: ToolList, earlier: list[ServerText]) -> list[Serv
     return sorted(texts, key=lambda one: one.server)
 
 
-def digest_of(tools: list[ToolSpec], instructions: list[ServerText]) -> str:
+def digest_of(tools: list[ToolSpec], instructions: Sequence[ServerText] = ()) -> str:
     """Return the digest of these tools and instructions in this order."""
     return sha256("\n".join(one.model_dump_json() for one in (*tools, *instructions)).encode()).hexdigest()[:16]
 

@@ -30,6 +30,7 @@ from turnkeeper.models.session.turn.budgets import Budgets
 from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelResponse, ProviderState
+from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.models.transcript.trajectory import (
     ApprovalDecision,
     BlobRef,
@@ -302,6 +303,7 @@ class RunningTurn(CarriedTurn):
             usage=(response.usage or Usage()) + spent if spent else response.usage,
             model=response.model,
             request_id=response.request_id,
+            left_out=left_out_text(response.left_out),
             timestamp=now,
         )
         used = [] if interrupted else [call.name for call in calls]

@@ -14,14 +14,11 @@ from tests.vendors.golden_files import assert_golden
 from tests.vendors.media import PDF, PNG, base64_of
 from tests.vendors.responses_wire import ResponsesWire
 from tests.vendors.server import BOUND, Answer, Reply, VendorWire
-from turnkeeper.activities.providers.attachments.memory import MEMORY_SECONDS, AttachmentMemory
-from turnkeeper.activities.providers.attachments.sight import FULL
-from turnkeeper.activities.providers.attachments.visible_request import media_in, request_in_text
+from turnkeeper.activities.providers.attachments.visible_request import request_in_text
 from turnkeeper.activities.providers.errors.attachment_words import attachment_refusal
 from turnkeeper.activities.providers.offline.model import answer
 from turnkeeper.activities.providers.protocol import (
     AttachmentProblem,
-    AttachmentRefusal,
     CallInfo,
     ModelError,
     Provider,
@@ -282,14 +279,16 @@ async def test_agt_4_a_model_that_refuses_images_is_asked_with_their_names_and_r
         bodies = [received.body for received in wire.requests]
     assert [len(media_sent(body)) for body in bodies] == [1, 0, 1]  # the PDF was not refused
     assert f"[Image: cat.png, image/png, 70 bytes] {NOT_READ}" in texts_sent(bodies[1])
-    assert "reads no images" in caplog.text
+    assert "images (the model does not read them)" in caplog.text
 
 
-async def test_agt_4_who_says_that_the_models_see_is_told_the_refusal():
+async def test_agt_4_with_images_yes_a_refusal_is_of_those_images_and_others_are_sent():
     async with ChatWire(images="yes") as wire:
-        wire.script(refusing("Model does not support images."))
-        with pytest.raises(ModelError, match="does not support images"):
-            await ask(wire.provider(), wire.model, user(IMAGE))
+        wire.script(refusing("Model does not support images."), *[Answer(text="Hm.")] * 2)
+        provider = wire.provider()
+        await ask(provider, wire.model, user(IMAGE))
+        await ask(provider, wire.model, user(LINK))
+        assert [len(media_sent(received.body)) for received in wire.requests] == [1, 0, 1]
 
 
 async def test_agt_4_a_broken_image_is_named_in_text_and_does_not_stop_the_next_turn(wire):
@@ -308,12 +307,14 @@ async def test_agt_4_a_broken_image_is_named_in_text_and_does_not_stop_the_next_
 
 
 async def test_agt_4_where_no_attachment_is_new_all_are_blamed_and_a_refusal_without_any_is_final(wire):
-    wire.script(Answer(text="A cat."), *[refusing(BROKEN)] * 2)
+    wire.script(Answer(text="A cat."))
+    wire.refuse_always(refusing(BROKEN))
     provider = wire.provider()
     await ask(provider, wire.model, user(IMAGE))
     with pytest.raises(ModelError, match="Could not process image"):
         await ask(provider, wire.model, user(IMAGE))
-    assert [len(media_sent(received.body)) for received in wire.requests] == [1, 1, 0]
+    assert [len(media_sent(received.body)) for received in wire.requests][:3] == [1, 1, 0]
+    assert not any(media_sent(received.body) for received in wire.requests[3:])
 
 
 async def test_agt_4_a_request_that_is_too_large_is_sent_with_fewer_and_fewer_of_its_oldest_images(wire):
@@ -421,66 +422,3 @@ def test_agt_4_a_refusal_of_images_is_known_in_every_servers_words(server: str) 
 )
 def test_agt_4_what_is_no_refusal_of_images_is_not_taken_for_one(status: int, words: str) -> None:
     assert attachment_refusal(status, frozenset(), words) is None
-
-
-def test_agt_4_what_was_refused_is_tried_again_after_a_while() -> None:
-    now = 0.0
-    memory = AttachmentMemory(lambda name: FULL, clock=lambda: now)
-    request = asking(user(IMAGE, PAPER))
-    for problem, left in (("unreadable", 0), ("no_images", 1), ("no_media", 0)):
-        visible = memory.show("m", request, session_id="s")
-        assert len(list(media_in(visible.request))) == 2
-        assert visible.learn(refused(problem), {})
-        assert len(media_shown(memory, request)) == left
-        assert len(media_shown(memory, request, name="other")) == 2
-        now += MEMORY_SECONDS
-
-
-def refused(problem: AttachmentProblem, *, limit: int | None = None, place: str = "") -> ModelError:
-    return ModelError("bad_request", "", attachment_refusal=AttachmentRefusal(problem, limit=limit, place=place))
-
-
-def media_shown(memory: AttachmentMemory, request: ModelRequest, *, name: str = "m", session: str = "s") -> list[str]:
-    return [medium.name or "" for medium in media_in(memory.show(name, request, session_id=session).request)]
-
-
-def numbered(*numbers: int, size: int = 1) -> list[Attachment]:
-    return [
-        IMAGE.model_copy(update={"name": str(number), "data": base64_of(PNG + bytes([number]) * size)})
-        for number in numbers
-    ]
-
-
-@pytest.mark.parametrize(("limit", "left"), [(1, ["4"]), (3, ["2", "3", "4"]), (None, ["3", "4"]), (9, ["3", "4"])])
-def test_agt_4_of_too_many_images_the_newest_are_shown(limit: int | None, left: list[str]) -> None:
-    memory, request = AttachmentMemory(lambda name: FULL), asking(*map(user, numbered(1, 2)), user(*numbered(3, 4)))
-    assert memory.show("m", request, session_id="s").learn(refused("too_many", limit=limit), {})
-    assert media_shown(memory, request) == left
-    assert (
-        "71 bytes] (no longer shown: there were more"
-        in memory.show("m", request, session_id="s").request.messages[0].content
-    )
-
-
-@pytest.mark.parametrize("problem", ["too_large", "too_many", "unreadable"])
-def test_agt_4_a_refusal_in_one_session_hides_no_image_in_another(problem: AttachmentProblem) -> None:
-    memory, request = AttachmentMemory(lambda name: FULL), asking(user(*numbered(1, 2, size=600_000)))
-    assert memory.show("m", request, session_id="s").learn(refused(problem), {})
-    assert media_shown(memory, request) in (["2"], [])
-    assert media_shown(memory, request, session="other") == ["1", "2"]
-
-
-def test_agt_4_of_images_of_unknown_fate_the_named_one_is_blamed_and_else_those_of_the_newest_message() -> None:
-    request = asking(user(*numbered(1, 2)), user(*numbered(3)))
-    body = {"messages": [{"content": [{"type": "text"}, *({"source": {"data": data}} for data in sources(request))]}]}
-    place = "messages.0.content.2.image.source.base64"
-    for refusal, left in ((refused("unreadable", place=place), ["1", "3"]), (refused("unreadable"), ["1", "2"])):
-        memory = AttachmentMemory(lambda name: FULL)
-        assert memory.show("m", request, session_id="s").learn(refusal, body)
-        assert media_shown(memory, request) == left
-    assert memory.show("m", request, session_id="s").learn(refused("unreadable"), body)
-    assert media_shown(memory, request) == []
-
-
-def sources(request: ModelRequest) -> list[str]:
-    return [medium.data for medium in media_in(request)]

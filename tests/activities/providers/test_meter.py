@@ -18,7 +18,7 @@ LONG = Answer(think="Where? " * 20, text="There is a chair. " * 50, input=300, c
 
 async def failed(wire: Any, reply: Reply) -> Meter:
     """Return the meter of a request that is answered by `reply`, and fails."""
-    wire.script(reply)
+    wire.refuse_always(reply)
     meter = Meter()
     info = CallInfo(session_id="s", request=1, attempt=1, meter=meter)
     async with aclosing(wire.provider(silence_timeout=0.5).stream("claude-x", REQUEST, info)) as answer:

@@ -14,7 +14,6 @@ from tests.vendors.server import Answer, Call
 from turnkeeper.activities.providers.finish_reasons import UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat_answer import ChatAccumulator, TextChatAccumulator
 from turnkeeper.activities.providers.openai.chat_request import (
-    REASONING_ROOM,
     REASONING_TOKENS,
     encode,
     encode_text,
@@ -57,9 +56,9 @@ def result(call_id: str, content: str, status: Any = "ok") -> ModelMessage:
     return ModelMessage(role="tool", content=content, call_id=call_id, tool_name="look", status=status)
 
 
-def encoded(*messages: ModelMessage, head: RequestHead = HEAD, without: Any = (), by: Any = encode) -> Any:
+def encoded(*messages: ModelMessage, head: RequestHead = HEAD, by: Any = encode, **fields: Any) -> Any:
     """Return the body, checked against OpenAI's types and the rules of strict templates."""
-    body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, without=without)
+    body = by(ModelRequest(head=head, messages=list(messages)), name=MODEL, **fields)
     ChatWire().check(json.loads(json.dumps(body)))
     return body
 
@@ -133,17 +132,13 @@ def test_agt_3_what_an_answer_had_beyond_its_texts_goes_back_to_the_same_model_a
     assert "reasoning_content" not in json.dumps(messages)
 
 
-def test_agt_4_what_an_endpoint_refuses_is_left_out_of_parameters_and_messages():
+def test_agt_4_fields_that_an_endpoint_refuses_are_left_out_of_messages():
     whole = encoded(*CONVERSATION)
     assert fields_in(whole) == {"reasoning_content", "extra_content"}
     assert missing_in(whole) == {"reasoning_content", "content"}
     assert fields_in(encoded(user("?"))) == missing_in(encoded(*CONVERSATION[:4])) == frozenset()
-    body = encoded(*CONVERSATION, without=["stream_options", "reasoning_content", "extra_content"])
-    assert "stream_options" not in body
+    body = encoded(*CONVERSATION, without=["reasoning_content", "extra_content"])
     assert set(body["messages"][2]) == {"role", "content", "tool_calls"}
-    without = encoded(user("?"), head=SUMMARY, without=["max_tokens", REASONING_ROOM])
-    assert (without["max_completion_tokens"], "max_tokens" in without) == (1024, False)
-    assert "stop" not in encoded(user("?"), without=["stop"], by=encode_text)
 
 
 def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_own():
@@ -156,10 +151,9 @@ def test_agt_4_what_an_endpoint_demands_is_in_every_answer_that_has_none_of_its_
     assert not [message for message in others if "reasoning_content" in message]
 
 
-@pytest.mark.parametrize(("without", "most"), [([], 1024 + REASONING_TOKENS), ([REASONING_ROOM], 1024)])
 @pytest.mark.parametrize("by", [encode, encode_text])
-def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(without, most, by):
-    assert encoded(user("?"), head=SUMMARY, without=without, by=by)["max_tokens"] == most
+def test_agt_4_a_bounded_answer_has_room_for_its_reasoning(by):
+    assert encoded(user("?"), head=SUMMARY, by=by)["max_tokens"] == 1024 + REASONING_TOKENS
     assert "max_tokens" not in encoded(user("?"), by=by)
 
 
@@ -182,6 +176,19 @@ def test_agt_3_ids_that_say_something_go_back_to_the_same_model(vendor_id):
     assert [call["id"] for call in body["messages"][2]["tool_calls"]] == [vendor_id]
     other = encode(ModelRequest(head=HEAD, messages=[user("?"), step, result(vendor_id, "a")]), name="other")
     assert vendor_id not in json.dumps(other["messages"])
+
+
+def test_agt_3_ids_of_a_step_that_say_nothing_are_short_beside_one_that_does():
+    pieces = [
+        {"index": n, "id": vendor_id, "function": {"name": "look", "arguments": "{}"}}
+        for n, vendor_id in enumerate(["functions.look:0", "toolu_01A"])
+    ]
+    response = of_deltas({"tool_calls": pieces})
+    step = ModelMessage(role="assistant", tool_calls=response.calls, state=response.state)
+    body = encoded(user("?"), step, result("functions.look:0", "a chair"), result("toolu_01A", "a door"))
+    ids = [call["id"] for call in body["messages"][2]["tool_calls"]]
+    assert ids == ["functions.look:0", short_id("toolu_01A", 1)]
+    assert [message["tool_call_id"] for message in body["messages"][3:]] == ids
 
 
 def test_agt_4_a_user_speaks_first_and_nobody_twice_in_a_row():

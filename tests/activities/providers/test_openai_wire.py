@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from typing import Any, get_args
 
 import pytest
@@ -20,8 +21,8 @@ from tests.vendors.server import BOUND, Answer, Call, Fault, Reply, VendorWire
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, UNCLEAR_ANSWER
 from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
-from turnkeeper.activities.providers.openai.unsupported_parameters import MEMORY_SECONDS, UnsupportedParameters
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
+from turnkeeper.activities.providers.refused_parts.sending import MAX_TRIES
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import (
     CallPart,
@@ -31,6 +32,7 @@ from turnkeeper.models.transcript.model_call import (
     RequestHead,
     ToolSpec,
 )
+from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.worker import build_providers
 
 WHOLE = Answer(
@@ -250,11 +252,16 @@ async def test_agt_4_an_unverified_organisation_is_asked_without_summaries_and_k
 
 
 async def test_agt_4_a_refusal_that_leaves_nothing_out_is_told(responses):
-    responses.script(refusing("reasoning"), refusing("reasoning"), refusing("tools"))
+    responses.refuse_always(refusing("reasoning"))
     provider = responses.provider()
+    counts = []
     for _ in range(2):
         assert (await failure(provider)).error_type == "bad_request"
-    assert len(responses.requests) == 3
+        counts.append(len(responses.requests))
+    # Without `reasoning`; then, since that is not it, without all parameters, without schemas, without tools.
+    assert counts == [5, 9]
+    bodies = [received.body for received in responses.requests]
+    assert all(before != after for before, after in pairwise(bodies))
 
 
 @pytest.mark.parametrize(
@@ -350,12 +357,15 @@ async def test_agt_4_a_session_without_the_thinking_that_is_demanded_gets_throug
 
 async def test_agt_4_a_demand_that_cannot_be_met_is_told_once_it_has_been_tried(chat):
     refused = Reply.error(400, {"error": {"message": DEMANDS[0]}})
-    chat.script(WHOLE, *[refused] * 3)
+    chat.script(WHOLE)
+    chat.refuse_always(refused)
     provider = chat.provider()
     _, step = await ask(provider)
     assert (await failure(provider, request_after_look(step, has_state=False))).error_type == "bad_request"
+    assert thoughts_sent(chat)[:3] == [[], [None], [" "]]
+    count = len(chat.requests)
     assert (await failure(provider, request_after_look(step, has_state=False))).error_type == "bad_request"
-    assert thoughts_sent(chat) == [[], [None], [" "], [" "]]
+    assert thoughts_sent(chat)[count] == [" "]
 
 
 async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(chat):
@@ -372,29 +382,15 @@ async def test_agt_4_what_one_session_is_refused_of_its_messages_another_sends(c
 async def test_agt_4_who_refuses_a_field_and_then_demands_it_is_not_asked_for_ever(chat):
     refused = Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}})
     required = Reply.error(400, {"error": {"message": "Missing field: reasoning_content"}})
-    chat.script(WHOLE, refused, required, refused)
+    chat.script(WHOLE, refused, required)
+    chat.refuse_always(refused)
     provider = chat.provider()
     _, step = await ask(provider)
     assert (await failure(provider, request_after_look(step))).error_type == "bad_request"
-    assert thoughts_sent(chat) == [[], ["Where is it?"], [None], ["Where is it?"]]
-
-
-async def test_agt_4_what_was_learned_is_tried_again_after_a_while_and_the_log_says_so(chat, caplog, monkeypatch):
-    times = [0.0]
-    monkeypatch.setattr(
-        "turnkeeper.activities.providers.openai.chat.UnsupportedParameters",
-        lambda: UnsupportedParameters(lambda: times[-1]),
-    )
-    odd = Reply.error(400, {"error": {"message": "Unknown parameter: 'stream_options'."}})
-    chat.script(odd, *[Answer(text="So.")] * 4)
-    provider = chat.provider()
-    await ask(provider)
-    for time in (MEMORY_SECONDS - 1, MEMORY_SECONDS, 10 * MEMORY_SECONDS):
-        times.append(time)
-        await ask(provider)
-    has_stream_options = ["stream_options" in received.body for received in chat.requests]
-    assert has_stream_options == [True, False, False, True, True]
-    assert caplog.messages == ["m rejects 'stream_options': omitted for 600 s"]
+    # With the field it would be the first request again.
+    assert thoughts_sent(chat)[:4] == [[], ["Where is it?"], [None], [None]]
+    assert all(before.body != after.body for before, after in pairwise(chat.requests))
+    assert len(chat.requests) <= 1 + MAX_TRIES
 
 
 async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without(chat):
@@ -407,23 +403,6 @@ async def test_agt_4_what_two_requests_are_refused_at_once_both_are_sent_without
     assert len(chat.requests) == 4
 
 
-def test_agt_4_what_one_model_refuses_is_sent_to_another_and_to_another_endpoint():
-    error = ModelError("bad_request", "Unknown parameter: 'stream_options'.")
-    here, there = UnsupportedParameters(), UnsupportedParameters()
-    assert here.learn("m", error, optional=["stream_options"])
-    assert (here.of("m"), here.of("n"), there.of("m")) == ({"stream_options"}, frozenset(), frozenset())
-
-
-def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longer_ask(monkeypatch):
-    monkeypatch.setattr("turnkeeper.activities.providers.openai.unsupported_parameters.MAX_REMEMBERED", 2)
-    refused, error = UnsupportedParameters(), ModelError("bad_request", "Unknown field: a_b")
-    for session in ("s1", "s2"):
-        assert refused.learn(session, error, optional=["a_b"])
-    refused.of("s1")
-    refused.of("s3")
-    assert [refused.of(session) for session in ("s1", "s2")] == [{"a_b"}, frozenset()]
-
-
 @pytest.mark.parametrize(
     "error_message",
     [
@@ -433,12 +412,12 @@ def test_agt_4_what_was_learned_is_bounded_and_forgotten_with_those_who_no_longe
         "We had trouble with stream_options.",
     ],
 )
-async def test_agt_4_a_parameter_is_left_out_only_for_words_of_refusal(chat, error_message):
-    chat.script(Reply.error(400, {"error": {"message": error_message, "param": "stream_options"}}), WHOLE)
+async def test_agt_9_a_parameter_that_no_known_words_refuse_is_left_out_with_its_class(chat, error_message):
+    chat.script(Reply.error(400, {"error": {"message": error_message, "param": "stream_options"}}), WHOLE, WHOLE)
     provider = chat.provider()
-    assert (await failure(provider)).error_type == "bad_request"
-    await ask(provider)
-    assert ["stream_options" in received.body for received in chat.requests] == [True, True]
+    for _ in range(2):
+        await ask(provider)
+    assert ["stream_options" in received.body for received in chat.requests] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -461,21 +440,29 @@ async def test_agt_4_words_of_refusal_are_known_in_many_servers_wordings(chat, e
     assert ["stream_options" in received.body for received in chat.requests] == [True, False]
 
 
-TOO_MUCH = [
-    "'max_tokens' or 'max_completion_tokens' is too large: 8024. This model's maximum context length is 8192 tokens.",
-    "max_tokens is too large: 8024. This model supports at most 4096 completion tokens.",
-    "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]",
-]
+TOO_MUCH = {
+    "'max_tokens' or 'max_completion_tokens' is too large: 8024. This model's maximum context length is 8192 tokens.": [
+        8024,
+        1024,
+        8024,
+        1024,
+    ],
+    "max_tokens is too large: 8024. This model supports at most 4096 completion tokens.": [8024, 4096, 4096],
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 4096]": [8024, 4096, 4096],
+}
 
 
 @pytest.mark.parametrize("error_message", TOO_MUCH)
 async def test_ctx_5_where_there_is_no_room_for_reasoning_a_summary_is_asked_for_without(error_message):
+    """A stated limit is remembered; the room for reasoning is left out of each such request."""
+    limit = TOO_MUCH[error_message][1]
     async with ChatWire() as chat:
-        chat.script(*[Reply.error(400, {"error": {"message": error_message}}), WHOLE] * 2)
+        refusal, answer = Reply.error(400, {"error": {"message": error_message}}), chat.reply(WHOLE)
+        chat.server.otherwise = lambda received: refusal if received.body["max_tokens"] > limit else answer
         provider = chat.provider()
         for _ in range(2):
             await ask(provider, asking(max_tokens=1024))
-        assert [received.body["max_tokens"] for received in chat.requests] == [8024, 1024] * 2
+        assert [received.body["max_tokens"] for received in chat.requests] == TOO_MUCH[error_message]
 
 
 async def test_ctx_5_a_summary_that_is_too_long_without_room_for_reasoning_too_is_told(chat):
@@ -503,41 +490,46 @@ async def test_agt_6_tools_that_are_too_many_are_left_out_and_the_log_says_so_on
 
 @pytest.mark.parametrize("name", ["max_tokens", "stop"])
 async def test_agt_4_what_is_refused_but_was_not_sent_leaves_nothing_out(chat, name):
-    chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}), WHOLE)
+    chat.script(Reply.error(400, {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}))
+    chat.script(WHOLE, WHOLE)
     provider = chat.provider()
-    assert (await failure(provider)).error_type == "bad_request"
+    await ask(provider)  # without all parameters
     await ask(provider, asking(max_tokens=1024))
-    assert [received.body.get("max_tokens") for received in chat.requests] == [None, 8024]
+    assert [received.body.get("max_tokens") for received in chat.requests] == [None, None, 8024]
 
 
 async def test_agt_4_what_openai_refuses_but_was_not_sent_leaves_nothing_out(responses):
-    responses.script(refusing("parallel_tool_calls"), WHOLE)
+    responses.script(refusing("parallel_tool_calls"), WHOLE, WHOLE)
     provider = responses.provider()
     bare = ModelRequest(head=RequestHead(), messages=asking().messages)
-    assert (await failure(provider, bare)).error_type == "bad_request"
+    await ask(provider, bare)  # without all parameters
     await ask(provider, asking(max_tokens=1024))
-    assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, True]
+    assert ["parallel_tool_calls" in received.body for received in responses.requests] == [False, False, True]
 
 
 async def test_agt_4_a_demand_that_no_message_leaves_open_is_told_at_once(chat):
-    chat.script(WHOLE, *[Reply.error(400, {"error": {"message": DEMANDS[0]}})] * 2)
+    chat.script(WHOLE)
+    chat.refuse_always(Reply.error(400, {"error": {"message": DEMANDS[0]}}))
     provider = chat.provider()
     _, step = await ask(provider)
-    assert (await failure(provider)).error_type == "bad_request"
     assert (await failure(provider, request_after_look(step))).error_type == "bad_request"
-    assert thoughts_sent(chat) == [[], [], ["Where is it?"]]
+    assert thoughts_sent(chat)[1] == ["Where is it?"]
+    # Without the state there is a message without it.
+    assert [None] in thoughts_sent(chat)[2:]
 
 
 async def test_agt_4_a_field_that_could_not_go_back_is_not_left_out(chat):
     """The state belongs to other calls, so it isn't sent; without the field the request would be the same."""
-    chat.script(WHOLE, Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
+    chat.script(WHOLE)
+    chat.refuse_always(Reply.error(400, {"error": {"message": "Unknown field: reasoning_content"}}))
     provider = chat.provider()
     _, step = await ask(provider)
     other = step.model_copy(update={"parts": [part for part in step.parts if not isinstance(part, CallPart)]})
     message = ModelMessage(role="assistant", content=other.text, state=step.state)
     request = asking(ModelMessage(role="user", content="?"), message, ModelMessage(role="user", content="And?"))
     assert (await failure(provider, request)).error_type == "bad_request"
-    assert thoughts_sent(chat) == [[], [None]]
+    assert set(map(str, thoughts_sent(chat)[1:])) == {"[None]"}
+    assert all(before.body != after.body for before, after in pairwise(chat.requests))
 
 
 async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
@@ -558,23 +550,26 @@ async def test_agt_4_a_model_that_names_its_bound_otherwise_is_told_it_so(chat):
     ],
 )
 async def test_ctx_13_where_a_model_has_no_tool_calling_the_protocol_text_is_named(chat, error_message):
-    chat.script(Reply.error(400, {"error": {"message": error_message}}))
-    error = await failure(chat.provider())
-    assert error.error_type == "bad_request"
-    assert error.message.endswith("openai_chat.protocol='text' is for models without tool calling")
+    chat.script(Reply.error(400, {"error": {"message": error_message}}), Answer(text="Hello."))
+    _, response = await ask(chat.provider())
+    assert "tools" not in chat.requests[1].body
+    assert left_out_text(response.left_out) == (
+        "Left out for this model: tools (openai_chat.protocol='text' is for models without tool calling)"
+    )
 
 
 # ── Refused ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-ERROR_TYPES: dict[Fault, str] = {"permission": "auth"}
+ERROR_TYPES: dict[Fault, str] = {"permission": "auth", "stale_reasoning": "bad_request"}
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
 async def test_agt_11_a_refused_request_is_made_once_and_told_by_its_type(wire, fault):
-    wire.script(wire.fault(fault))
+    wire.refuse_always(wire.fault(fault))
     error = await failure(wire.provider())
     assert error.error_type == ERROR_TYPES.get(fault, fault)
-    assert len(wire.requests) == 1
+    assert len(wire.requests) == 1 or fault in ("bad_request", "stale_reasoning")
+    assert all(before.body != after.body for before, after in pairwise(wire.requests))
     assert responses_wire.KEY not in error.message
     assert chat_wire.KEY not in error.message
 
@@ -641,9 +636,15 @@ async def test_ctx_7_a_context_that_is_too_long_is_told_in_every_servers_wording
         "The encrypted content gAAA... could not be verified.",
     ],
 )
-async def test_agt_9_reasoning_that_is_not_taken_back_is_stale(responses, error_message):
-    responses.script(Reply.error(400, responses_wire.error_body("invalid_request_error", None, error_message, "input")))
-    assert (await failure(responses.provider())).error_type == "stale_reasoning"
+async def test_agt_9_reasoning_that_is_not_taken_back_is_left_out(responses, error_message):
+    refusal = Reply.error(400, responses_wire.error_body("invalid_request_error", None, error_message, "input"))
+    responses.script(WHOLE, refusal, Answer(text="Done."))
+    provider = responses.provider()
+    _, step = await ask(provider)
+    _, response = await ask(provider, request_after_look(step))
+    assert [part.kind for part in response.left_out] == ["state"]
+    kinds = [{item.get("type") for item in received.body["input"]} for received in responses.requests]
+    assert ["reasoning" in each for each in kinds] == [False, True, False]
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

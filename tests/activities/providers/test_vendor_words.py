@@ -286,6 +286,7 @@ def test_agt_9_a_region_is_no_matter_of_the_key(status: int) -> None:
     error = judged(status, openai("User location is not supported for the API use."))
     assert error.error_type == "bad_request"
     assert "location is not supported" in error.message
+    assert error.refusal is None, "no part of the request is the reason"
 
 
 @pytest.mark.parametrize("status", [500, 501])
@@ -451,3 +452,49 @@ def test_agt_9_a_routers_reset_is_in_its_body() -> None:
     error = judged(429, body)
     assert error.error_type == "rate_limited"
     assert error.retry_after is not None
+
+
+UNSEEN_TOO_LONG = [
+    "Too many input tokens. Max input tokens: 300000, request input token count: 315000",
+    "Malformed input request: expected maxLength: 50000, actual: 52611, please reformat your input and try again.",
+    "AiError: The estimated number of input and maximum output tokens (13000) exceeded this model context window"
+    " limit (8000).",
+    "5021: This model has a context limit of 8000, you sent 13000 tokens",
+    "the number of input tokens 9000 cannot exceed the total tokens limit 8192 for this model",
+    "Prompt has 9000 tokens, the limit is 8192",
+    "Request body too large for the model. Max size: 8000 tokens.",
+    "Requested input length 140000 exceeds maximum input length 131072",
+    "tokens in request more than max tokens allowed",
+    "The input is longer than the 32768 tokens that this model takes",
+    "Input sequence length (9001) is larger than the engine's 8192",
+    "Prompt length 40960 over the context of 32768",
+    "prompt (9000 tokens) does not fit into the context (8192)",
+    "the request exceeds the available context: 9000 > 8192",
+    "Conversation too long: 200321 of 200000",
+    "输入长度超过上下文限制 8192",
+    "messages are too large: 131072 is the maximum",
+]
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+@pytest.mark.parametrize("text", UNSEEN_TOO_LONG)
+def test_agt_9_too_long_is_known_in_words_that_were_not_seen(status: int, text: str) -> None:
+    assert judged(status, openai(text)).error_type == "context_too_long"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens",
+        "max_tokens is too large: 100000. This model supports at most 4096 completion tokens.",
+        "Invalid 'max_output_tokens': integer above maximum value. Expected a value <= 16384, but got 32000.",
+        "The maximum number of output tokens is 8192, but 32000 were requested",
+        "Invalid 'tools': array too long. Expected an array with maximum length 128, but got 200.",
+        "Invalid 'input[3].id': string too long. Expected a string with maximum length 64, but got 320.",
+        "messages.0.content.1.image: image exceeds 5 MB maximum: 6966696 bytes > 5242880 bytes",
+        "thinking.budget_tokens must be at least 1024, or the budget is too large",
+        "Too many tokens per minute: 30000, the limit is 20000",
+    ],
+)
+def test_agt_9_other_limits_with_a_number_are_no_long_context(text: str) -> None:
+    assert judged(400, openai(text)).error_type == "bad_request"

@@ -73,6 +73,13 @@ FULL: dict[str, Any] = {
         "instructions": [{"server": "shop", "text": "Look first."}],
         "absent": [{"server": "mail", "text": "it did not start"}],
     },
+    "refusals": {
+        "model": "openai:m",
+        "tools": "0123456789abcdef",
+        "parts": [{"kind": "images", "reason": "the model does not read them"}],
+        "accepted_tokens": 400,
+        "was_reset": True,
+    },
     "archive": {"report": {"results_cut": 1}, "again_at": MOMENT},
     "task": {
         "percent": 50,

@@ -216,19 +216,6 @@ async def test_agt_9_a_long_wait_is_shown_and_can_be_cancelled(env: Environment)
     assert turn.status == "cancelled"
 
 
-async def test_agt_9_stale_reasoning_is_repeated_once_without_state_under_a_new_number(env: Environment) -> None:
-    env.vendor.script = [ModelError("stale_reasoning", "bound elsewhere"), says("fresh")]
-    session = await env.start()
-    await session.prompt("hello")
-    (turn,) = await session.idle(turns=1)
-    assert turn.agent_message == "fresh"
-    env.vendor.script = [ModelError("stale_reasoning", "bound elsewhere")] * 2
-    await session.prompt("again")
-    _, second = await session.idle(turns=2)
-    assert second.error_type == "bad_request"
-    assert len(env.vendor.requests) == 4
-
-
 async def test_agt_3_a_cut_or_empty_answer_is_never_taken_for_an_answer(env: Environment) -> None:
     cut = ModelResponse(parts=[RespondPart(kind="respond", text="half an ans")], stop="max_tokens", model="m")
     env.vendor.script = [cut, ModelResponse(parts=[], model="m"), ModelResponse(parts=[], model="m")]

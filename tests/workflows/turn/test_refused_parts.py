@@ -1,0 +1,78 @@
+"""Sessions whose vendor refuses a part of a request: the turn answers, and the session remembers it (AGT-9)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests.vendors.apis import WIRES
+from tests.vendors.environment import next_turn, vendor_environment
+from tests.vendors.server import Answer, Received, Reply, VendorWire
+from turnkeeper.models.session.messages import SessionInput
+
+DONE = Answer(text="Done.")
+
+
+def refuse_if(wire: VendorWire, is_refused: Callable[[Any], bool], words: str) -> None:
+    """Let the vendor refuse these requests with 400, and answer all others."""
+    answer, refusal = wire.reply(DONE), Reply.error(400, {"error": {"type": "invalid_request_error", "message": words}})
+    wire.server.check = lambda body: None
+
+    def reply(received: Received) -> Reply:
+        return refusal if is_refused(received.body) else answer
+
+    wire.server.otherwise = reply
+
+
+def schema_of_look(body: Any) -> dict[str, Any]:
+    tools = [tool.get("function", tool) for tool in body.get("tools", [])]
+    look = next((tool for tool in tools if tool["name"] == "look"), {})
+    schema: dict[str, Any] = look.get("parameters") or look.get("input_schema") or {}
+    return schema.get("properties") or {}
+
+
+@pytest.mark.parametrize("words", ["Invalid schema for function 'look': unsupported keyword.", "Bad Request"])
+@pytest.mark.parametrize("api", WIRES)
+async def test_agt_9_a_session_with_a_refused_tool_answers_each_turn(temporal: Client, api: str, words: str) -> None:
+    """F2, L1: its schema is left out in the first turn, which says so; no later request is refused."""
+    async with WIRES[api]() as wire, vendor_environment(temporal, wire) as env:
+        env.tools.specs = [
+            tool.model_copy(update={"input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}})
+            if tool.name == "look"
+            else tool
+            for tool in env.tools.specs
+        ]
+        refuse_if(wire, schema_of_look, words)
+        session = await env.start(SessionInput(model=wire.model))
+        first = await next_turn(session, "hello")
+        requests = len(wire.requests)
+        second = await next_turn(session, "again")
+        assert (first.agent_message, second.agent_message) == ("Done.", "Done.")
+        assert first.steps[-1].left_out.startswith("Left out for this model: schema")
+        assert (second.steps[-1].left_out, len(wire.requests)) == ("", requests + 1)
+
+
+async def test_agt_9_a_request_that_is_too_long_without_words_is_halved_once(temporal: Client) -> None:
+    """L3: its tools stay, since a shorter request with them was accepted."""
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
+        refuse_if(wire, lambda body: len(str(body["messages"])) > 9_000, "Bad Request")
+        session = await env.start(SessionInput(model=wire.model))
+        turns = [await next_turn(session, f"{number} {'x' * 3_000}") for number in range(5)]
+        assert [turn.agent_message for turn in turns] == ["Done."] * 5
+        assert all("tools" in received.body for received in wire.requests)
+        assert not any(step.left_out for turn in turns for step in turn.steps)
+
+
+async def test_agt_9_a_refusal_that_blames_nothing_has_the_tools_listed_anew_once(temporal: Client) -> None:
+    """F2: the operator removes a tool; the session has it no longer in the next turn."""
+    async with WIRES["openai-chat"]() as wire, vendor_environment(temporal, wire) as env:
+        wire.refuse_always(Reply.error(400, {"error": {"message": "Bad Request"}}))
+        session = await env.start(SessionInput(model=wire.model))
+        first = await next_turn(session, "hello")
+        env.tools.specs = env.tools.specs[:1]
+        refuse_if(wire, lambda body: False, "")
+        second = await next_turn(session, "again")
+        assert (first.error_type, second.agent_message) == ("bad_request", "Done.")
+        names = [tool["function"]["name"] for tool in wire.requests[-1].body["tools"]]
+        assert [name for name in names if name != "run_task"] == [env.tools.specs[0].name]
