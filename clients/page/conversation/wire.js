@@ -90,7 +90,7 @@
  * @typedef {{number: number, message_id: string | null, seen: Seen, estimated_tokens: number}} TurnInContext
  * @typedef {{text: string, turns: [number, number][], estimated_tokens: number}} SummaryInContext
  * @typedef {{message_count: number, max_messages: number, max_tokens: number | null, estimated_tokens: number,
- *   reported_tokens: number | null, fixed: {tools: string[]}, summary: SummaryInContext | null,
+ *   reported_tokens: number | null, fixed: {tools: string[], tools_not_offered: string[]}, summary: SummaryInContext | null,
  *   absent_tool_servers: {server: string, text: string}[], turns: TurnInContext[], has_more: boolean}} ContextView
  */
 

@@ -145,7 +145,8 @@ def test_ctx_7_an_overflow_leaves_half_or_what_must_stay(sizes: list[int], first
     assert not orphans(target.view.messages)
     assert contents(target)[-1].startswith("now !") or sizes[-1] == 0
     assert len(contents(target)) >= len(head)
-    allowed = max(before // 2, sizes[-1] + 4 + 210 * (first + 2))
+    # A note of what is left out comes on top.
+    allowed = max(before // 2, sizes[-1] + 4 + 210 * (first + 2)) + 100
     assert target.view.chars <= allowed
 
 

@@ -161,7 +161,9 @@ async def private_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterat
                     ],
                 ),
                 Answer(text=canary("answer")),
-                Reply.error(400, {"error": {"type": "invalid_request_error", "message": canary("refusal")}}),
+            )
+            wire.refuse_always(
+                Reply.error(400, {"error": {"type": "invalid_request_error", "message": canary("refusal")}})
             )
         own = ("TURNKEEPER_", "TEMPORAL_", "ANTHROPIC_", "OPENAI_")
         env = {
