@@ -20,6 +20,7 @@ from pydantic_core import to_json
 
 from turnkeeper.api.coalescer import SharedCall
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -133,7 +134,11 @@ class SharedReader:
         """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
 
         async def read() -> UpdateEvent:
-            event = await self.unshared_update(workflow_id, cursor)
+            try:
+                event = await self.unshared_update(workflow_id, cursor)
+            except ProblemError:
+                watch.note_failure()  # without a worker nothing else would make the other watchers read
+                raise
             if event.update.status in IDLE_STATUSES:
                 self._cache_warmer.warm(workflow_id, watch)
             return event

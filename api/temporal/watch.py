@@ -129,7 +129,7 @@ class Watch(VersionCounter):
         super().__init__()
         self._connection = connection
         self.failures = 0
-        """Failed workflow tasks. They change nothing, but watchers check why."""
+        """Failed workflow tasks and failed reads. They change nothing, but watchers check why."""
         self.writes = 0
         """How often this gateway has written to the session: results from before a write are out of date."""
         self.revision = 0
