@@ -143,13 +143,13 @@ class AgenticAIWorkflow:
             await self._wait_for_work()
             if self._new_run.is_due():
                 self._new_run.continue_as_new()
-            if session.queue.waiting and session.room.is_full:
+            if session.queue.next and session.room.is_full:
                 self._archiving.begin_if_due()
                 await self._archiving.wait_for_room()
                 session.shrink_view_if_full()
             if self._new_run.is_impossible():
                 session.reject_waiting(now=workflow.now())
-            if session.queue.waiting:
+            if session.queue.next:
                 await self._run_turn()
             elif self._can_close():
                 return
@@ -171,7 +171,7 @@ class AgenticAIWorkflow:
         return self._session.turn_count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
-        return bool(self._session.queue.waiting) or self._can_close() or self._new_run.is_due()
+        return self._session.queue.next is not None or self._can_close() or self._new_run.is_due()
 
     def _can_close(self) -> bool:
         """Return whether the session is ending and has processed all prompts, also parked ones."""

@@ -180,7 +180,7 @@ def _queue(session: Session) -> list[str]:
     if not length:
         return []
     lines = [
-        f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.row.first(10), start=1)
+        f"{position}. {_plain(prompt.text)}" for position, prompt in enumerate(session.queue.waiting[:10], start=1)
     ]
     more = [f"… and {length - len(lines)} more"] if length > len(lines) else []
     return ["", f"**Queue** ({length})", *lines, *more]

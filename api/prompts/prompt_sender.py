@@ -25,8 +25,7 @@ from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReade
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompt_row import text_bytes
-from turnkeeper.models.session.queue.prompts import PromptSignal
+from turnkeeper.models.session.queue.prompts import PromptSignal, text_bytes
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_QUERIES = 3

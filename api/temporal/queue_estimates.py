@@ -23,8 +23,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompt_row import text_bytes
-from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
+from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text, text_bytes
 from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0

@@ -16,10 +16,9 @@ from turnkeeper.models.ids import is_id
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput, check_start
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import check_text
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
-from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.session.tasks.allowance import TurnAccount
 from turnkeeper.models.session.tasks.task_state import ProgressReport, TaskState
 from turnkeeper.models.session.turn.running_turn import CarriedTurn
@@ -98,7 +97,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
         ("transcript.", carried.transcript),
         ("archive.report.", carried.archive.report),
         ("moved_events.", carried.moved_events),
-        ("queue.row.", carried.queue.row),
+        ("queue.", carried.queue),
         ("tools.", carried.tools),
         ("refusals.", carried.refusals),
         ("task.", carried.task),
@@ -172,22 +171,20 @@ def _wrong_prompts(queue: QueueState, transcript: TranscriptState, *, is_running
     seen = {turn.id for turn in transcript.turns}
     if len(seen) < len(transcript.turns):
         yield "transcript.turns", "two turns have the same id"
-    row = queue.row
-    ids = [prompt.id for prompt in [*row.waiting, *row.steering, *row.behind]]
-    for message_id in [*ids, *(parked.id for parked in row.parked)]:
+    for message_id in [prompt.id for prompt in queue.waiting] + [parked.id for parked in queue.parked]:
         if not is_id(message_id) or message_id in seen:
-            yield "queue.row.waiting", "has an invalid id, or one of a turn or another prompt"
+            yield "queue.waiting", "has an invalid id, or one of a turn or another prompt"
         seen.add(message_id)
-    if row.behind and not row.parked:
-        yield "queue.row.behind", "there is no parked prompt to wait behind"
+    if queue.before_parked > len(queue.waiting):
+        yield "queue.before_parked", "is more than there are prompts"
     # A prompt that was parked later, but is earlier in the queue, has a higher number.
-    numbers = [parked.number for parked in row.parked]
-    if len(set(numbers)) < len(numbers) or any(not 0 < number < row.next_number for number in numbers):
-        yield "queue.row.parked", "has a duplicate number, or one that no prompt has"
-    if any(not 0 <= parked.size < MAX_COUNT for parked in row.parked):
-        yield "queue.row.parked", "has an impossible size"
-    if row.steering and not is_running:
-        yield "queue.row.steering", "there is no running turn to steer"
+    numbers = [parked.number for parked in queue.parked]
+    if len(set(numbers)) < len(numbers) or any(not 0 < number < queue.next_number for number in numbers):
+        yield "queue.parked", "has a duplicate number, or one that no prompt has"
+    if any(not 0 <= parked.size < MAX_COUNT for parked in queue.parked):
+        yield "queue.parked", "has an impossible size"
+    if not is_running and any(prompt.mode == "steer" for prompt in queue.waiting):
+        yield "queue.waiting", "there is no running turn to steer"
 
 
 def _wrong_running_turn(

@@ -58,10 +58,10 @@ class Room:
     def is_carriable(self) -> bool:
         """Whether the next run can have the state without loss, and as many prompts as the limits allow (SES-14)."""
         session, limits = self._session, self._session.config.limits
-        leaving = session.queue.leaving
+        book = session.queue.fate_book
         # While the archive is down, rejections may be dropped.
-        unstored = leaving.accepted_bytes if session.archive.is_failing else leaving.bytes
-        fits = session.queue.row.fits(limits) and unstored <= limits.leaving_bytes
+        unstored = book.accepted_leaving_bytes if session.archive.is_failing else book.leaving_bytes
+        fits = session.queue.fits(limits) and unstored <= limits.leaving_bytes
         return fits and self.is_carriable_by_temporal
 
     @property

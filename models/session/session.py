@@ -176,7 +176,7 @@ class Session:
             return None
         ending = rejection_when_ending(self)
         if ending:
-            self.queue.discard_late(prompt.id, ending, at=now)
+            self.queue.reject(prompt.id, ending, fate="discarded", at=now)
         else:
             self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
@@ -184,7 +184,8 @@ class Session:
 
     def has_prompt(self, message_id: str) -> bool:
         """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
-        return self.queue.is_duplicate(message_id) or message_id in self.transcript
+        queue = self.queue
+        return message_id in queue or message_id in queue.fate_book.ids or message_id in self.transcript
 
     def shrink_view_if_full(self) -> None:
         """Evict most of the model view if there is no room for another turn beside it (SES-15)."""
@@ -552,8 +553,12 @@ class Session:
     def reject_uncarriable(self, *, now: datetime) -> None:
         """Reject the last waiting prompts until Temporal can carry the rest: the last resort (SES-15)."""
         if not self.room.is_carriable_by_temporal:
-            self.queue.bound_leaving(self.config.limits, rejections_only=False)
+            self._bound_leaving_fates(rejections_only=False)
             self._reject_last(lambda: self.room.is_carriable_by_temporal or not len(self.queue), now=now)
+
+    def _bound_leaving_fates(self, *, rejections_only: bool) -> None:
+        max_bytes = self.config.limits.leaving_bytes
+        self.queue.fate_book.bound_leaving(max_bytes=max_bytes, rejections_only=rejections_only)
 
     def _reject_last(self, is_enough: Callable[[], bool], *, now: datetime) -> None:
         rejection = rejection_at_last(self)
@@ -564,7 +569,7 @@ class Session:
     def carry(self) -> SessionInput:
         """Return the input of the next run: the whole state, with the running turn (SES-14)."""
         if self.archive.is_failing:
-            self.queue.bound_leaving(self.config.limits, rejections_only=True)
+            self._bound_leaving_fates(rejections_only=True)
         state = CarriedState(
             **dict(self.facts),
             transcript=self.transcript.state,

@@ -88,8 +88,7 @@ WAYS_OUT = ("TurnFailedError", "TurnStoppedError", "TurnPausedError")
 
 PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
-    "queue": {"check_waiting", "remove_moved", "restore_parked", "withdraw"},
-    "row": {"first", "forget_below", "is_unparking_due"},
+    "queue": {"check_waiting", "forget_below", "is_unparking_due", "remove_moved", "restore_parked", "withdraw"},
     "archive": {"record_failure", "record_success"},
     "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
     "sub_tasks": {"close_task", "drop", "end", "rejection"},
@@ -120,7 +119,7 @@ def test_ses_12_nobody_changes_a_part_of_a_session_behind_its_back(path: Path) -
 
 
 def part_of(attribute: ast.Attribute) -> str | None:
-    """Return the part of a session that `attribute` is of, as in `session.queue.row.fits`."""
+    """Return the part of a session that `attribute` is of, as in `session.queue.fits`."""
     owner = attribute.value
     if not isinstance(owner, ast.Attribute) or owner.attr not in PARTS:
         return None

@@ -65,10 +65,10 @@ FIELDS = [
 ]
 PARTS = ["transcript", "queue", "context", "tools", "archive", "task", "tasks", "moved_events", "running", "usage"]
 FIELDS_OF_PARTS = [
-    *(("transcript", "turns"), ("queue", "taken_ids"), ("queue", "fates"), ("queue", "leaving"), ("queue", "row")),
+    *(("transcript", "turns"), ("queue", "taken_ids"), ("queue", "fates"), ("queue", "leaving"), ("queue", "waiting")),
+    ("queue", "parked"),
     *(("context", "view"), ("context", "waiting"), ("tools", "specs"), ("tools", "allowances"), ("tasks", "tasks")),
 ]
-FIELDS_OF_ROW = ["waiting", "steering", "parked", "behind"]
 
 READERS: dict[str, Callable[[Any], object]] = {
     "prompt": lambda raw: read_prompt(raw, extra_arguments=0, new_id="n", now=NOW),
@@ -99,7 +99,6 @@ def hostile_arguments(reader: str) -> list[Any]:
         states = [
             *({part: value} for part in PARTS for value in VALUES),
             *({part: {field: value}} for part, field in FIELDS_OF_PARTS for value in VALUES),
-            *({"queue": {"row": {field: value}}} for field in FIELDS_OF_ROW for value in VALUES),
             {"context": {"cut": dict.fromkeys(MANY, "x")}},
             {"context": {"view": {"entries": [{"turn": "a", "messages": [0] * 500_000}]}}},
         ]
@@ -195,8 +194,8 @@ def view(*entries: dict[str, Any], segment: int = 1) -> dict[str, Any]:
     return {"context": {"view": {"entries": list(entries), "segment": segment}}}
 
 
-def row(**prompts: Any) -> dict[str, Any]:
-    return {"queue": {"row": prompts}}
+def queue(**prompts: Any) -> dict[str, Any]:
+    return {"queue": prompts}
 
 
 def waiting(message_id: str) -> dict[str, Any]:
@@ -236,15 +235,15 @@ HOSTILE_STATES: dict[str, dict[str, Any]] = {
     },
     "an archive that is to be tried in 9999": {"archive": {"again_at": "9999-12-31T23:59:59Z"}},
     "negative steps": {**transcript(running_turn()), "running": terms(steps=-3)},
-    "a waiting prompt that is a turn": {**transcript(turn()), **row(waiting=[waiting("t1")])},
-    "a prompt that steers nothing": row(steering=[waiting("p")]),
+    "a waiting prompt that is a turn": {**transcript(turn()), **queue(waiting=[waiting("t1")])},
+    "a prompt that steers nothing": queue(waiting=[{**waiting("p"), "mode": "steer"}]),
     "a summary of turns that do not exist": view({"turn": "", "summary": {"text": "x", "turns": [[5, 2]]}}),
     "segment zero": view(segment=0),
     "a learned limit of no tokens": {"context": {"limit": {"model": "offline:", "tokens": -1, "config": {}}}},
     "a long reason": {"ending": "x" * 10_000},
     "too much to be carried on": {"tools": {"allowances": ["x" * 1_900_000]}},
-    "two waiting prompts with one id": row(waiting=[waiting("p"), waiting("p")]),
-    "a prompt behind nothing": row(behind=[waiting("p")]),
+    "two waiting prompts with one id": queue(waiting=[waiting("p"), waiting("p")]),
+    "parked prompts behind more than there are": queue(waiting=[waiting("p")], before_parked=2),
     "fewer than no tasks": {"tasks": {"started": -1}},
     "more tasks than there can be": {"tasks": {"tasks": [A_TASK] * 400}},
 }

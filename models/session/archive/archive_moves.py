@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
-from turnkeeper.models.session.queue.leaving_fates import fate_bytes
+from turnkeeper.models.session.queue.fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -41,19 +41,20 @@ def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
     `parks`: the next run is due, so prompts that it can't carry are to be parked.
     """
     queue, limits = session.queue, session.config.limits
-    fates_are_due = len(queue.leaving) >= FATES_AT_ONCE or queue.leaving.bytes > limits.leaving_bytes
-    has_stale_copies = not queue.parked and queue.row.forgotten < queue.row.next_number
-    return fates_are_due or has_stale_copies or (parks and not queue.row.fits(limits))
+    book = queue.fate_book
+    fates_are_due = len(book.leaving) >= FATES_AT_ONCE or book.leaving_bytes > limits.leaving_bytes
+    has_stale_copies = not queue.parked and queue.forgotten < queue.next_number
+    return fates_are_due or has_stale_copies or (parks and not queue.fits(limits))
 
 
 def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
     """Return the move that `prompt_move_is_due` announced; prompts to park get new numbers."""
     queue, limits = session.queue, session.config.limits
-    max_bytes, forget_below = limits.max_state_bytes // 2, queue.row.forgettable
-    if parks and not queue.row.fits(limits):
-        prompts = queue.row.next_parked(limits, max_bytes=max_bytes)
-        return ArchiveMove(first=queue.row.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
-    fates = queue.leaving.first(max_bytes=max_bytes)
+    max_bytes, forget_below = limits.max_state_bytes // 2, queue.forgettable
+    if parks and not queue.fits(limits):
+        prompts = queue.next_to_park(limits, max_bytes=max_bytes)
+        return ArchiveMove(first=queue.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
+    fates = queue.fate_book.first_leaving(max_bytes=max_bytes)
     return ArchiveMove(first=0, fates=fates, forget_below=forget_below)
 
 
@@ -67,11 +68,12 @@ def final_moves(session: Session) -> Iterator[ArchiveMove]:
 
 def _final_fates(session: Session) -> Iterator[ArchiveMove]:
     queue, max_bytes = session.queue, session.config.limits.max_state_bytes // 2
-    fates = [*queue.leaving, *(fate for fate in queue.fates if fate.fate != "started")]
+    book = queue.fate_book
+    fates = [*book.leaving, *(fate for fate in book.recent if fate.fate != "started")]
     for start, stop in _slices([fate_bytes(fate) for fate in fates], max_bytes):
         yield ArchiveMove(first=0, fates=fates[start:stop])
-    if queue.row.forgotten < queue.row.next_number:
-        yield ArchiveMove(first=0, forget_below=queue.row.next_number)
+    if queue.forgotten < queue.next_number:
+        yield ArchiveMove(first=0, forget_below=queue.next_number)
 
 
 def _detaching(session: Session, leaving: list[ConversationMessage], /, **content: object) -> ArchiveMove:

@@ -8,9 +8,8 @@ from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
 from turnkeeper.models.session.copies.document import ExportedTurn
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES, REMEMBERED_IDS
 from turnkeeper.models.session.queue.prompts import Fate
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
-from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in

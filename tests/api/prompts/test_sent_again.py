@@ -16,9 +16,9 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import until
+from turnkeeper.models.session.queue.fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import Fate, FateName
-from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 
 MORE = 10
 """Prompts that wait beyond the limit of a session."""

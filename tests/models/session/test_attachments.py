@@ -11,8 +11,7 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
 from turnkeeper.models.replay_text.turn_events import replay_events
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.queue.prompt_row import text_bytes
-from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt
+from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.transcript.attachment_contents import (
     hashes_of,
@@ -125,13 +124,13 @@ def test_ses_6_attachments_count_in_the_queue_and_are_carried() -> None:
     chat = session()
     prompted(chat, "look", STORED_CAT, CODE)
     size = len('"look"') + json_bytes([ImageAttachment.model_validate(STORED_CAT), CodeAttachment.model_validate(CODE)])
-    assert chat.queue.row.text_bytes == size
+    assert chat.queue.text_bytes == size
     waiting = chat.queue.view(revision=1).waiting[0]
     assert [one.name for one in waiting.attachments] == ["cat.png", "add.py"]
     start = SessionInput.model_validate_json(chat.carry().model_dump_json())
     resumed = Session("s1", start, now=NOW)
     assert resumed.queue.waiting == chat.queue.waiting
-    assert resumed.queue.row.text_bytes == size
+    assert resumed.queue.text_bytes == size
 
 
 def test_ses_7_a_steering_prompt_brings_its_attachments() -> None:

@@ -63,8 +63,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @rule()
     def duplicate(self) -> None:
         before = self.session.revision
-        if self.session.queue.taken_ids:
-            send(self.session, "again", id=list(self.session.queue.taken_ids)[-1])
+        queue = self.session.queue
+        if ids := [*queue.fate_book.ids, *(item.id for item in queue)]:
+            send(self.session, "again", id=ids[-1])
         assert self.session.revision == before
 
     @rule()
