@@ -52,12 +52,14 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.tasks.outcome import result_prompt
     from turnkeeper.models.session.tasks.task_prompt import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
+    from turnkeeper.models.session.tasks.tree import answer_request
     from turnkeeper.models.session.views import (
         approvals_of,
         context_of,
         queue_of,
         replay_turns_of,
         state_of,
+        task_outcome_of,
         updates_of,
     )
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
@@ -109,7 +111,8 @@ class AgenticAIWorkflow:
         is_from_context = start.first_prompt is None
         if first is not None:
             prompt = self._receive(first if isinstance(first, str) else first.model_dump(), extra_arguments=0)
-            session.note_task_prompt(prompt.id if prompt and is_from_context else None)
+            if prompt and is_from_context:
+                session.own_task.note_first_prompt(prompt.id)
         self._web_ui.update()
 
     @workflow.run
@@ -148,7 +151,7 @@ class AgenticAIWorkflow:
                 await self._archiving.wait_for_room()
                 session.shrink_view_if_full()
             if self._new_run.is_impossible():
-                session.reject_waiting(now=workflow.now())
+                session.reject_uncarriable(now=workflow.now())
             if session.queue.next:
                 await self._run_turn()
             elif self._can_close():
@@ -168,7 +171,7 @@ class AgenticAIWorkflow:
 
     def _is_answered(self) -> bool:
         """Return whether a task has come to an end, and waits for none of its own."""
-        return self._session.turn_count > 0 and not self._session.sub_tasks.working
+        return self._session.transcript.count > 0 and not self._session.sub_tasks.working
 
     def _has_work(self) -> bool:
         return self._session.queue.next is not None or self._can_close() or self._new_run.is_due()
@@ -220,11 +223,11 @@ class AgenticAIWorkflow:
         await self._sub_tasks.cancel_all()
         await self._reporter.send()
         await self._allowance_mail.flush()
-        outcome = self._session.task_outcome
+        outcome = task_outcome_of(self._session)
         if outcome and status == "ended":
             outcome = await with_whole_answer(outcome)
         await self._archiving.copy_all(patience=copy_patience)
-        return SessionEnd(status=status, turn_count=self._session.turn_count, reason=reason or None, task=outcome)
+        return SessionEnd(status=status, turn_count=self._session.transcript.count, reason=reason or None, task=outcome)
 
     # ---- signals and updates
 
@@ -264,7 +267,7 @@ class AgenticAIWorkflow:
     def request_allowance(self, request: Any = None, *rest: Any) -> None:
         """Decide on the request; the answer is sent by signal (TSK-5)."""
         with suppress(RejectedError):
-            self._session.answer_allowance_request(parse(AllowanceRequest, request))
+            answer_request(self._session, parse(AllowanceRequest, request))
 
     @workflow.signal(description="What this task may use, from the root of its tree. For our own sub-tasks.")
     def grant_allowance(self, answer: Any = None, *rest: Any) -> None:

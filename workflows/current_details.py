@@ -25,15 +25,15 @@ def render_current_details(session: Session) -> str:
 
 
 def _facts(session: Session) -> list[str]:
-    config = session.config
+    config, transcript = session.config, session.transcript
     is_loaded = session.tools.specs is not None
-    tools = ", ".join(tool.name for tool in session.offered_tools) if is_loaded else "loaded at the first turn"
+    tools = ", ".join(tool.name for tool in session.tools.offered) if is_loaded else "loaded at the first turn"
     facts = [
         f"- **Status:** {_status(session)}",
         *_last_turn(session),
         f"- **User:** {_plain(config.user or 'not given')}",
         f"- **Model:** `{config.model}`",
-        f"- **Turns:** {session.turn_count} ({len(session.transcript)} here, {session.transcript.archived} archived)",
+        f"- **Turns:** {transcript.count} ({len(transcript)} here, {transcript.archived} archived)",
         f"- **Usage:** {_used(session.facts.usage, session.facts.tasks_usage)}",
         f"- **Conversation:** {_context(session)}",
         f"- **Tools:** {tools}",
@@ -126,7 +126,7 @@ def _running(session: Session) -> list[str]:
     prompt = _plain(turn.user_message or with_names("", turn.attachments))
     return [
         "",
-        f"**Turn {session.turn_count}** · step {step}: {prompt}",
+        f"**Turn {session.transcript.count}** · step {step}: {prompt}",
         *(f"- `{call.name}`: {_state(call)}" for call in calls),
     ]
 

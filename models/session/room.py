@@ -6,7 +6,10 @@ how large a turn may become. It rejects no prompt. Only what Temporal can't carr
 
 from typing import TYPE_CHECKING
 
+from pydantic_core import to_json
+
 from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 
 if TYPE_CHECKING:
     from turnkeeper.models.session.session import Session
@@ -46,7 +49,9 @@ class Room:
         limits = turn.limits if turn else self._session.config.limits
         beside = max(self._session.transcript.carried_bytes, limits.min_turn_bytes)
         cap = min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
-        return max(cap, limits.min_turn_bytes + (turn.prompt_bytes if turn else 0))
+        prompt = turn and turn.message
+        prompt_bytes = len(to_json(prompt.user_message)) + json_bytes(prompt.attachments) if prompt else 0
+        return max(cap, limits.min_turn_bytes + prompt_bytes)
 
     @property
     def carried_bytes(self) -> int:
@@ -80,7 +85,7 @@ class Room:
     def _bytes_beside_queue(self) -> int:
         """Return the size of the carried state without turns and queue."""
         session = self._session
-        tasks = session.own_task.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
+        tasks = session.own_task.state.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
         tools = session.tools.carried_bytes + session.refusals.carried_bytes
         return ENVELOPE_BYTES + self._config_bytes() + tasks + tools + session.context.carried_bytes
 

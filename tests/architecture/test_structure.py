@@ -90,9 +90,9 @@ PARTS: dict[str, set[str]] = {
     "transcript": {"get"},
     "queue": {"check_waiting", "forget_below", "is_unparking_due", "remove_moved", "restore_parked", "withdraw"},
     "archive": {"record_failure", "record_success"},
-    "tools": {"is_reload_due", "is_fresh", "keep_for_segment"},
+    "tools": {"deny", "find", "keep_for_segment", "note_absent", "offer"},
     "sub_tasks": {"close_task", "drop", "end", "rejection"},
-    "own_task": set(),
+    "own_task": {"end_condensing", "note_first_prompt", "note_sent", "report"},
     "context": {
         *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
         *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),

@@ -39,14 +39,14 @@ class AllowanceMail:
 
     def _has_any(self) -> bool:
         allowance = self._session.allowance
-        return bool(self._session.allowance_answers or (allowance and allowance.outbox))
+        return bool(self._session.accounts.outbox or (allowance and allowance.outbox))
 
     async def _run(self) -> None:
         while True:
             await workflow.wait_condition(self._has_any)
             self._is_sending = True
-            if self._session.allowance_answers:
-                await self._answer(*self._session.allowance_answers.pop(0))
+            if self._session.accounts.outbox:
+                await self._answer(*self._session.accounts.outbox.pop(0))
             elif self._session.allowance:
                 await self._request(self._session.allowance.outbox.pop(0))
             self._is_sending = False

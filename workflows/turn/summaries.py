@@ -64,17 +64,17 @@ class Summaries:
             return await workflow.execute_activity_method(
                 SummaryActivities.summarise,
                 SummaryCall(
-                    turn=session.turn_count,
+                    turn=session.transcript.count,
                     request=request.number,
                     model=scope.turn.model,
                     digest=request.digest,
-                    has_earlier=session.view.summary is not None,
+                    has_earlier=session.context.view.summary is not None,
                 ),
                 start_to_close_timeout=activity_options.SUMMARY_TIMEOUT,
                 schedule_to_close_timeout=min(scope.time_left(), activity_options.SUMMARY_PATIENCE),
                 heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,
                 retry_policy=activity_options.SUMMARY_RETRIES,
-                summary=f"summary · turn {session.turn_count} · of {counted(request.message_count, 'message')}",
+                summary=f"summary · turn {session.transcript.count} · of {counted(request.message_count, 'message')}",
             )
         except ActivityError as error:
             check_cancelled(error)

@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.tasks.outcome import TaskOutcome, history_notes, tool_result_of
     from turnkeeper.models.session.tasks.task_arguments import RunTask, read_progress, read_run_task
     from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS, RUN_TASK, TASK_TOOLS
+    from turnkeeper.models.session.tasks.tree import void_task
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
@@ -54,7 +55,7 @@ class TaskTools:
 
     def has(self, name: str) -> bool:
         """Return whether `name` is one of these tools; a foreign tool may have its name."""
-        return name in TASK_TOOLS and self._session.find_tool(name) == TASK_TOOLS[name]
+        return name in TASK_TOOLS and self._session.tools.find(name) == TASK_TOOLS[name]
 
     async def run(self, call: ToolCall, *, inline_bytes: int) -> ToolResult:
         """Run a call of one of these tools. Wrong arguments give an error result."""
@@ -71,11 +72,14 @@ class TaskTools:
     async def _result(self, call: ToolCall, inline_bytes: int) -> ToolResult:
         args = await self._arguments(call)
         if call.name == REPORT_PROGRESS:
-            self._session.report_progress(read_progress(args))
+            self._session.own_task.report(read_progress(args))
             self._scope.refresh_ui()
             return ToolResult(outcome="Progress was reported")
         request = read_run_task(args)
-        reason = self._session.sub_tasks.rejection(self._scope.turn.limits, depth=self._session.depth)
+        allowance = self._session.allowance
+        reason = self._session.sub_tasks.rejection(
+            self._scope.turn.limits, depth=allowance.start.depth if allowance else 0
+        )
         if reason:
             return ToolResult(outcome=reason, status="error")
         self._scope.time_left()  # raises if there is none
@@ -114,7 +118,7 @@ class TaskTools:
 
     def _discard(self, task: SubTask, status: TaskStatus) -> None:
         """Record that a task was not started."""
-        self._session.void_task(task.task_id)
+        void_task(self._session, task.task_id)
         self._session.sub_tasks.end(task.task_id, status)
 
     async def _prepare(self, request: RunTask, task: SubTask, args: Any) -> PreparedSubTask:

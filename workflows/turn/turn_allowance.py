@@ -7,6 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.errors import fail
     from turnkeeper.models.ids import PublicId
     from turnkeeper.models.session.tasks.allowance import Allowance, AllowanceAnswer, Amount
+    from turnkeeper.models.session.tasks.tree import budgets_of, register_task, used_by
     from turnkeeper.models.transcript.trajectory import Usage
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
@@ -27,25 +28,25 @@ class TurnAllowance:
     async def check_spent(self) -> None:
         """Raise `TurnFailedError` if nothing is left for a further step; a task asks for more first."""
         await self._draw()
-        self._session.budgets.check_spent()
+        budgets_of(self._session).check_spent()
 
     async def check_step(self, usage: Usage | None) -> None:
         """Check this before the calls of a step run, see `Budgets.check_step`; a task asks for more first."""
         await self._draw()
-        self._session.budgets.check_step(usage)
+        budgets_of(self._session).check_step(usage)
 
     async def start_of(self, task_id: PublicId) -> AllowanceAnswer:
         """Return the first portion of a task that this session starts, or why it may not be started."""
         session, allowance = self._session, self._session.allowance
         if allowance is None:
-            return session.register_task(task_id)
+            return register_task(session, task_id)
         number = allowance.ask_to_start(task_id)
         fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
         return await self._answer(allowance, number) or fallback
 
     async def _draw(self) -> None:
         """Ask the root for a larger portion if the present one is too small for the next step."""
-        allowance, used = self._session.allowance, self._session.used
+        allowance, used = self._session.allowance, used_by(self._session)
         need = self._need(used)
         if allowance is None or not allowance.is_too_small(used, need=need):
             return
@@ -70,7 +71,7 @@ class TurnAllowance:
 
     def _need(self, used: Amount) -> Amount:
         """Estimate what the next step needs: the request as it is now, at the price of the steps so far."""
-        view = self._session.view
+        view = self._session.context.view
         tokens = head_tokens(self._session.head) + view.estimated_tokens + ANSWER_TOKENS
         return Amount(tokens=tokens, cost=used.cost * tokens / used.tokens if used.tokens else 0.0)
 

@@ -6,7 +6,9 @@ from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.session import Session
+from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.trajectory import Step, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
 
 
@@ -24,15 +26,27 @@ def next_move(session: Session) -> ArchiveMove | None:
 
 
 def next_step_move(session: Session, *, max_bytes: int) -> ArchiveMove | None:
-    """Return the move of the running turn's oldest steps beyond `max_bytes`; `None` if none can go.
+    """Return the move of the running turn's oldest steps beyond `max_bytes`; `None` if none can go."""
+    turn = session.turn_slot.running()
+    steps, message = oldest_steps(turn, keep_bytes=max_bytes), turn.message
+    if not steps:
+        return None
+    return _detaching(session, [message], first=message.steps_omitted, steps_of=session.transcript.count, steps=steps)
+
+
+def oldest_steps(turn: RunningTurn, *, keep_bytes: int) -> list[Step]:
+    """Return the oldest steps of a turn beyond `keep_bytes`.
 
     The newest step always stays, since its calls may be pending.
     """
-    turn = session.turn_slot.running()
-    steps, message = turn.oldest_steps(keep_bytes=max_bytes), turn.message
-    if not steps:
-        return None
-    return _detaching(session, [message], first=message.steps_omitted, steps_of=session.turn_count, steps=steps)
+    leaving, excess = list[Step](), turn.carried_bytes - keep_bytes
+    for step in turn.message.steps[:-1]:
+        # Steering prompts stay with the one before them: they are one message of the replay text.
+        if excess <= 0 and not (leaving and isinstance(step, UserStep)):
+            break
+        leaving.append(step)
+        excess -= len(step.model_dump_json(exclude_defaults=True))
+    return leaving
 
 
 def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
@@ -50,12 +64,11 @@ def prompt_move_is_due(session: Session, *, parks: bool) -> bool:
 def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
     """Return the move that `prompt_move_is_due` announced; prompts to park get new numbers."""
     queue, limits = session.queue, session.config.limits
-    max_bytes, forget_below = limits.max_state_bytes // 2, queue.forgettable
+    max_bytes = limits.max_state_bytes // 2
     if parks and not queue.fits(limits):
-        prompts = queue.next_to_park(limits, max_bytes=max_bytes)
-        return ArchiveMove(first=queue.number_parked(len(prompts)), prompts=prompts, forget_below=forget_below)
+        return queue.next_to_park(limits, max_bytes=max_bytes)
     fates = queue.fate_book.first_leaving(max_bytes=max_bytes)
-    return ArchiveMove(first=0, fates=fates, forget_below=forget_below)
+    return ArchiveMove(first=0, fates=fates, forget_below=queue.forgettable)
 
 
 def final_moves(session: Session) -> Iterator[ArchiveMove]:

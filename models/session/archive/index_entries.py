@@ -17,7 +17,7 @@ def entry_of(session: Session) -> IndexEntry:
         title=session.config.title,
         user=session.config.user,
         model=session.config.model,
-        turn_count=session.turn_count,
+        turn_count=session.transcript.count,
         cost=session.facts.usage.cost,
         preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
         parent=task and (task.parent or NO_PARENT),

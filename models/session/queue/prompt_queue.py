@@ -9,11 +9,11 @@ number and the size; the archive has its text. It is restored before its turn co
 which they were accepted. A prompt leaves the queue with exactly one fate (`fates.py`).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, takewhile
 
 from turnkeeper.models.bounds import bound_json
-from turnkeeper.models.errors import RejectedError, RejectionReason
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.fates import FateBook
@@ -23,8 +23,6 @@ from turnkeeper.models.session.queue.prompts import (
     ParkedPrompt,
     Prompt,
     PromptMode,
-    QueuedPrompt,
-    QueueView,
 )
 from turnkeeper.models.wire import Compact, Items, UtcDatetime
 
@@ -84,7 +82,7 @@ class PromptQueue:
         modes = [prompt.mode for prompt in self.waiting]
         self._interrupts = sum(1 for _ in takewhile(lambda mode: mode == "interrupt", modes))
         self._steers = sum(1 for _ in takewhile(lambda mode: mode == "steer", modes[self._interrupts :]))
-        self._by_id: dict[str, Prompt | ParkedPrompt] = {item.id: item for item in self}
+        self._by_id: dict[str, Prompt | ParkedPrompt] = {}
         self._positions: dict[str, int] | None = None
         self.text_bytes = 0
         """JSON bytes of all waiting texts."""
@@ -148,28 +146,39 @@ class PromptQueue:
             self._waiting.insert(self._interrupts + self._steers, prompt)
             self._steers += 1
         self._before_parked += mode != "enqueue"
-        self._by_id[prompt.id] = prompt
         self._count(prompt, 1)
 
-    def reject(
-        self, message_id: str, rejection: RejectedError, *, fate: FateName = "rejected", at: UtcDatetime
+    def record(
+        self,
+        message_id: str,
+        fate: FateName,
+        *,
+        at: UtcDatetime,
+        turn_id: str | None = None,
+        rejection: RejectedError | None = None,
+        reason: str | None = None,
     ) -> None:
-        """Record that a prompt was not accepted, and why; the id of a `rejected` one may be sent again."""
-        self._decide(message_id, fate, at=at, reason=rejection.message, refusal=rejection.reason)
+        """Record the fate of a prompt that does not wait, or waits no more; `rejection` says why it was not accepted.
+
+        The id of a `rejected` one may be sent again.
+        """
+        refusal, reason = (rejection.reason, rejection.message) if rejection else (None, reason)
+        sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
+        self.fate_book.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))
 
     def start_next(self, *, at: UtcDatetime) -> Prompt:
         """Remove and return the prompt whose turn starts now. Raises `IndexError` if there is none."""
         if self.next is None:
             raise IndexError("no prompt waits here")
         prompt = self._pop(0)
-        self._decide(prompt.id, "started", at=at, turn_id=prompt.id)
+        self.record(prompt.id, "started", at=at, turn_id=prompt.id)
         return prompt
 
     def pop_steering_prompts(self, turn_id: str, *, at: UtcDatetime, room: int) -> list[Prompt]:
         """Remove and return the steering prompts that fit in `room` bytes of JSON, for turn `turn_id` (SES-7)."""
         prompts = [self._pop(self._interrupts) for _ in range(_count_fitting(self.steering, max_bytes=room))]
         for prompt in prompts:
-            self._decide(prompt.id, "steered", at=at, turn_id=turn_id)
+            self.record(prompt.id, "steered", at=at, turn_id=turn_id)
         return prompts
 
     def requeue_steering(self, *, after: int = 0) -> None:
@@ -185,11 +194,11 @@ class PromptQueue:
         self.check_waiting(message_id)
         item = self._by_id[message_id]
         if isinstance(item, ParkedPrompt):
-            self._drop(item)
+            self._count(item, -1)
             self.parked.remove(item)
         else:
             self._pop(next(index for index, prompt in enumerate(self._waiting) if prompt is item))
-        self._decide(message_id, "withdrawn", at=at)
+        self.record(message_id, "withdrawn", at=at)
         self._on_change()
 
     def check_waiting(self, message_id: str) -> None:
@@ -207,8 +216,8 @@ class PromptQueue:
     def discard_all(self, reason: str, *, at: UtcDatetime) -> None:
         """Discard all waiting prompts: the session ends without them."""
         for item in list(self):
-            self._drop(item)
-            self._decide(item.id, "discarded", at=at, reason=reason)
+            self._count(item, -1)
+            self.record(item.id, "discarded", at=at, reason=reason)
         self._waiting.clear()
         self.parked.clear()
         self._interrupts = self._steers = 0
@@ -217,10 +226,10 @@ class PromptQueue:
         """Reject the last waiting prompt, for which Temporal has no room (SES-15). Raises `IndexError`."""
         if self.parked and len(self._waiting) == self._before_parked:
             last: Prompt | ParkedPrompt = self.parked.pop()
-            self._drop(last)
+            self._count(last, -1)
         else:
             last = self._pop(len(self._waiting) - 1)
-        self.reject(last.id, rejection, at=at)
+        self.record(last.id, "rejected", at=at, rejection=rejection)
 
     # ---- parking
 
@@ -229,25 +238,25 @@ class PromptQueue:
         count, size = len(self._waiting), self.text_bytes - self._parked_bytes
         return count <= 1 or (count <= limits.max_queued_prompts and size <= limits.queued_bytes)
 
-    def next_to_park(self, limits: Limits, *, max_bytes: int) -> list[Prompt]:
-        """Return the next prompts to park, in order: about the surplus, with at most `max_bytes`. Linear time.
+    def next_to_park(self, limits: Limits, *, max_bytes: int) -> ArchiveMove:
+        """Return the move of the next prompts to park, in order: about the surplus, with at most `max_bytes`.
 
-        Surplus steering prompts wait for turns of their own: no model call could include all of them.
+        They get new numbers. Surplus steering prompts wait for turns of their own: no model call could include all of
+        them. Linear time.
         """
         behind = self._waiting[self._before_parked :] if self.parked else []
         if behind:
-            return _batch(behind, max_bytes)
-        count = max(1, limits.max_queued_prompts // 2)
-        staying = max(1, _count_fitting(self._waiting[:count], max_bytes=limits.queued_bytes // 2))
-        self.requeue_steering(after=staying)
-        surplus = self._waiting[staying:]
-        # Those before prompts that are already parked: park the last of them first.
-        return _batch(surplus[::-1], max_bytes)[::-1] if self.parked else _batch(surplus, max_bytes)
-
-    def number_parked(self, count: int) -> int:
-        """Reserve `count` new numbers and return the first."""
-        self.next_number += count
-        return self.next_number - count
+            prompts = _batch(behind, max_bytes)
+        else:
+            count = max(1, limits.max_queued_prompts // 2)
+            staying = max(1, _count_fitting(self._waiting[:count], max_bytes=limits.queued_bytes // 2))
+            self.requeue_steering(after=staying)
+            surplus = self._waiting[staying:]
+            # Those before prompts that are already parked: park the last of them first.
+            prompts = _batch(surplus[::-1], max_bytes)[::-1] if self.parked else _batch(surplus, max_bytes)
+        move = ArchiveMove(first=self.next_number, prompts=prompts, forget_below=self.forgettable)
+        self.next_number += len(prompts)
+        return move
 
     def remove_moved(self, move: ArchiveMove) -> None:
         """Hold no longer what the archive has taken of prompts and fates."""
@@ -305,7 +314,6 @@ class PromptQueue:
         for item, prompt in zip(self.parked, restored, strict=False):
             self._count(item, -1)
             self._count(prompt, 1)
-            self._by_id[prompt.id] = prompt
         del self.parked[: len(restored)]
         self._waiting[self._before_parked : self._before_parked] = restored
         self._before_parked += len(restored)
@@ -322,7 +330,7 @@ class PromptQueue:
         """Note that the archive has deleted parked prompts with numbers below this."""
         self.forgotten = max(self.forgotten, number)
 
-    # ---- its size and its view
+    # ---- its size and its places
 
     @property
     def carried_bytes(self) -> int:
@@ -339,42 +347,7 @@ class PromptQueue:
             size += min(self._id_bytes, limits.parked_bytes)
         return size + self.fate_book.bytes + min(self.fate_book.leaving_bytes, limits.leaving_bytes)
 
-    def view(
-        self,
-        *,
-        revision: int,
-        message_ids: Collection[str] | None = None,
-        rejection: RejectedError | None = None,
-        limits: Limits | None = None,
-        next_position: int | None = None,
-    ) -> QueueView:
-        """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
-        limits = limits or Limits()
-        if message_ids is None:
-            places: Iterable[tuple[int, Prompt | ParkedPrompt]] = enumerate(self.waiting, start=1)
-            positions, fates = dict[str, int](), list(self.fate_book.recent)
-        else:
-            places = self._places(message_ids)
-            positions = {item.id: position for position, item in places}
-            others = [one for one in message_ids if one not in self]
-            fates = [fate for one in others if (fate := self.fate_book.find(one))]
-        return QueueView(
-            waiting=_visible(places, max_bytes=limits.page_bytes - limits.fates_bytes),
-            fates=fates,
-            revision=revision,
-            refusing=rejection.reason if rejection else None,
-            refusing_because=rejection.message if rejection else None,
-            length=len(self),
-            bytes=self.text_bytes,
-            parked=len(self.parked),
-            positions=positions,
-            max_prompts=limits.max_queued_prompts,
-            max_bytes=limits.queued_bytes,
-            max_prompt_chars=limits.max_prompt_chars,
-            next_position=next_position,
-        )
-
-    def _places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:
+    def places(self, message_ids: Iterable[str]) -> list[tuple[int, Prompt | ParkedPrompt]]:
         """Return those of these prompts that are waiting, with their positions from 1, in order."""
         if self._positions is None:
             self._positions = {item.id: position for position, item in enumerate(self, start=1)}
@@ -391,32 +364,20 @@ class PromptQueue:
             self._interrupts -= 1
         elif index < self._interrupts + self._steers:
             self._steers -= 1
-        self._drop(prompt)
+        self._count(prompt, -1)
         return prompt
 
-    def _drop(self, item: Prompt | ParkedPrompt) -> None:
-        del self._by_id[item.id]
-        self._count(item, -1)
-
     def _count(self, item: Prompt | ParkedPrompt, times: int) -> None:
+        """Note that an item comes, or with -1 that it goes."""
+        if times > 0:
+            self._by_id[item.id] = item
+        else:
+            del self._by_id[item.id]
         self.text_bytes += times * item.size
         self._id_bytes += times * (len(item.id) + PARKED_PROMPT_BYTES)
         if isinstance(item, ParkedPrompt):
             self._parked_bytes += times * item.size
         self._positions = None
-
-    def _decide(
-        self,
-        message_id: str,
-        fate: FateName,
-        *,
-        at: UtcDatetime,
-        turn_id: str | None = None,
-        reason: str | None = None,
-        refusal: RejectionReason | None = None,
-    ) -> None:
-        sentence = reason and bound_json(reason, REASON_BYTES, REASON_BYTES)
-        self.fate_book.add(Fate(id=message_id, fate=fate, at=at, turn_id=turn_id, reason=sentence, refusal=refusal))
 
 
 def _batch(prompts: Sequence[Prompt], max_bytes: int) -> list[Prompt]:
@@ -428,16 +389,3 @@ def _batch(prompts: Sequence[Prompt], max_bytes: int) -> list[Prompt]:
 def _count_fitting(prompts: Iterable[Prompt], *, max_bytes: int) -> int:
     """Return how many of the first prompts have texts of at most `max_bytes` together."""
     return sum(1 for _ in takewhile(lambda total: total <= max_bytes, accumulate(prompt.size for prompt in prompts)))
-
-
-def _visible(places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:
-    """Return the first prompts, without parked ones, with at most `max_bytes` together, but at least one."""
-    visible: list[QueuedPrompt] = []
-    for position, prompt in places:
-        if isinstance(prompt, Prompt):
-            max_bytes -= prompt.size + QUEUED_PROMPT_BYTES
-            if max_bytes < 0 and visible:
-                break
-            fields = {name: getattr(prompt, name) for name in ("id", "text", "attachments", "mode", "received_at")}
-            visible.append(QueuedPrompt(**fields, position=position))
-    return visible

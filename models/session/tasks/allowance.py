@@ -210,6 +210,8 @@ class Accounts:
     def __init__(self, accounts: Sequence[TurnAccount], *, session_id: str) -> None:
         self.accounts = list(accounts)
         """What the next run gets; replaced with every change."""
+        self.outbox: list[tuple[PublicId, AllowanceAnswer]] = []
+        """Answers that are to be sent, in order, with the tasks that get them."""
         self._session_id = session_id
 
     @property

@@ -19,8 +19,6 @@ class TextsToCondense(Compact):
 
     blob: BlobRef
     count: int = 0
-    prompt_id: str | None = None
-    """The prompt that they are in, once it has an id."""
 
 
 class TaskInput(Compact):
@@ -46,7 +44,7 @@ class TaskInput(Compact):
     attachments: Items[Attachment] = []
     """Of the first prompt that is made from `context`, by reference to the store (CTX-16)."""
     to_condense: TextsToCondense | None = None
-    """Set until the task's first prompt has been condensed, or could not be (CTX-15)."""
+    """What is to be condensed of the first prompt that is made from `context` (CTX-15)."""
 
     @property
     def without_context(self) -> "TaskInput":

@@ -24,12 +24,12 @@ def ended(**fields: object) -> ConversationMessage:
 
 
 def contents(target: Session) -> list[str]:
-    return [message.content for message in target.view.messages]
+    return [message.content for message in target.context.view.messages]
 
 
 def turns(target: Session, count: int) -> None:
     for _ in range(count):
-        number = target.turn_count + 1
+        number = target.transcript.count + 1
         send(target, f"prompt {number}", id=f"m{number}")
         answer_turn(target, f"answer {number}")
 
@@ -147,7 +147,7 @@ def test_ctx_17_prompts_that_come_together_are_one_marked_message() -> None:
     marked = "[The user added:]\nonly to Ann\n\n[The user added:]\n\\[The user added:]\nand to Bob"
     assert contents(target) == [f"send the mail\n\n{marked}"]
     carried = Session("s1", target.carry(), now=NOW)
-    assert carried.view.messages == target.view.messages
+    assert carried.context.view.messages == target.context.view.messages
 
     run_step(target)
     send(target, "hurry", id="s3", mode="steer")

@@ -88,6 +88,7 @@ FULL: dict[str, Any] = {
         "findings": {"files": 3},
         "reported": {"task_id": "s1", "percent": 40},
         "condensed": {"condensed": 2},
+        "condenses": "t6",
     },
     "tasks": {
         "started": 1,
@@ -174,7 +175,7 @@ def test_ses_18_a_session_of_thousands_of_millions_of_tokens_can_be_copied() -> 
 def test_ses_15_what_a_task_has_reported_counts_towards_the_room_of_its_session() -> None:
     target, findings = session(), {"text": "x" * 8_000}
     before = target.room.for_turn
-    target.report_progress(ProgressReport(findings=findings, message="Half", percent=50))
+    target.own_task.report(ProgressReport(findings=findings, message="Half", percent=50))
     assert 8_000 < before - target.room.for_turn < FINDINGS_BYTES + 200
 
 

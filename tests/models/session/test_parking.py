@@ -136,6 +136,11 @@ class Story:
         return fate.fate if fate else None
 
 
+def reject_all(story: Story) -> None:
+    while len(story.session.queue):
+        story.session.queue.reject_last(RejectedError("state_full", "no room"), at=NOW)
+
+
 def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of_acceptance() -> None:
     story = Story(max_queued_prompts=10)
     story.send(100)
@@ -220,7 +225,7 @@ def test_ses_6_a_prompt_with_the_id_of_one_that_was_rejected_while_it_was_parked
     story.send(6)
     story.has_grown = True
     story.begin()
-    story.session.reject_waiting(now=NOW)
+    reject_all(story)
     send(story.session, "first", id="new")
     send(story.session, "second", id="m4")
     story.end()
@@ -348,7 +353,7 @@ def test_ses_15_the_last_prompts_are_rejected_first_whether_parked_or_not() -> N
     story.hand_over()
     story.send(2)
     queue, order = story.session.queue, [item.id for item in story.session.queue]
-    story.session.reject_waiting(now=NOW)
+    reject_all(story)
     assert [fate.id for fate in queue.fate_book.recent][-len(order) :] == order[::-1]
     assert (len(queue), queue.text_bytes, queue._id_bytes, queue._parked_bytes) == (0, 0, 0, 0)
 

@@ -105,9 +105,9 @@ class UpdatesLaw(RuleBasedStateMachine):
     @rule(max_bytes=st.integers(100, 2_000))
     def steps_are_archived(self, max_bytes: int) -> None:
         if self.session.turn and (move := next_step_move(self.session, max_bytes=max_bytes)):
-            before = self.session.view.estimated_tokens
+            before = self.session.context.view.estimated_tokens
             self.session.remove_moved(move, now=NOW)
-            assert self.session.view.estimated_tokens >= before
+            assert self.session.context.view.estimated_tokens >= before
             assert self.session.turn.message.steps_omitted == move.first + len(move.steps)
 
     @rule(target=clients, sends_revision=st.booleans())
@@ -240,5 +240,5 @@ def test_ses_14_what_is_carried_is_exactly_what_was_known() -> None:
     assert again.carry() == carried
     assert state_of(again) == state_of(target)
     assert queue_of(again) == queue_of(target)
-    assert again.view.digest(again.head) == target.view.digest(target.head)
+    assert again.context.view.digest(again.head) == target.context.view.digest(target.head)
     assert isinstance(carried.carried, CarriedState)

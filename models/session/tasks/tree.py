@@ -1,0 +1,57 @@
+"""A session in its tree of tasks: the root decides what may be used, a task asks the root (TSK-5).
+
+The rules of the accounts and portions are in `allowance.py`.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest, Amount
+from turnkeeper.models.session.turn.budgets import Budgets
+
+if TYPE_CHECKING:
+    from turnkeeper.models.session.session import Session
+
+
+def used_by(session: "Session") -> Amount:
+    """Return what the session has used itself, without its tasks."""
+    return Amount.of(session.facts.usage - session.facts.tasks_usage)
+
+
+def budgets_of(session: "Session") -> Budgets:
+    """Return the running turn's budgets, with what its tasks have drawn and what a task has been granted."""
+    turn, allowance = session.turn_slot.running(), session.allowance
+    drawn = Amount.of(turn.message.tasks_usage) if allowance else session.accounts.drawn(turn.message.id)
+    return replace(turn.budgets, drawn=drawn, allowance=allowance, used=used_by(session))
+
+
+def register_task(session: "Session", task_id: PublicId) -> AllowanceAnswer:
+    """Return the first portion of a task that this session, a root, starts, or why it may not be started."""
+    turn = session.turn_slot.running()
+    session.accounts.open(turn.message.id, turn.limits)
+    note_used(session)
+    return session.accounts.start(task_id, turn=turn.message.id, max_tasks=turn.limits.max_tasks)
+
+
+def void_task(session: "Session", task_id: PublicId) -> None:
+    """Note that a task was not started, at the root of the tree."""
+    if session.allowance:
+        session.allowance.void_start(task_id)
+    else:
+        session.accounts.void(task_id)
+
+
+def answer_request(session: "Session", request: AllowanceRequest) -> None:
+    """Apply a request of a task of this root's tree; the answer, if there is one, is sent later."""
+    note_used(session)
+    limits = session.turn.limits if session.turn else session.config.limits
+    answer = session.accounts.answer(request, max_tasks=limits.max_tasks)
+    if answer:
+        session.accounts.outbox.append((request.task_id, answer))
+
+
+def note_used(session: "Session") -> None:
+    """Note in its account what the running turn has used itself."""
+    if session.turn:
+        session.accounts.note_used(session.turn.message.id, Amount.of(session.turn.own_usage))
