@@ -67,7 +67,7 @@ def _request(session: Session, response: ModelResponse, now: datetime) -> tuple[
     """Make room as before a model call, record the response, and return the messages and tokens of the request."""
     history, model = session.config.history, session.config.model
     session.context.evict(history, model=model, head=session.head, max_bytes=session.config.limits.view_bytes)
-    if session.context.is_summary_due(history):
+    if session.context.evicted.is_summary_due(history):
         _summarise(session, history)
     size = session.context.view.message_count, session.context.view.estimated_tokens
     slot = session.turn_slot
@@ -82,7 +82,7 @@ def _request(session: Session, response: ModelResponse, now: datetime) -> tuple[
 def _summarise(session: Session, history: ConversationHistoryConfig) -> None:
     messages = session.context.messages_to_summarise()
     request = summary_request(messages, has_earlier=session.context.view.summary is not None)
-    evicted = session.context.begin_summary()
+    evicted = session.context.evicted.begin_summary()
     session.context.insert_summary(
         SummaryOutcome(text=answer(request).text),
         of=evicted,

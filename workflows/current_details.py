@@ -3,11 +3,11 @@
 import re
 from datetime import datetime
 
-from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.new_sub_task import chat_url_of
 from turnkeeper.models.session.views import approvals_of
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.refused_parts import left_out_text
 from turnkeeper.models.transcript.task_view import SubTask
@@ -62,8 +62,8 @@ def _context(session: Session) -> str:
     if context.view.summary:
         turns = ", ".join(f"{first} to {last}" for first, last in context.view.summary.turns)
         parts.append(f"one a summary of turns {turns}".removesuffix(" of turns "))
-    if context.summaries_failed:
-        parts.append(f"{context.summaries_failed} summaries failed")
+    if context.evicted.summaries_failed:
+        parts.append(f"{context.evicted.summaries_failed} summaries failed")
     max_tokens = context.max_tokens(session.config.history, model=session.config.model)
     if max_tokens is not None:
         parts.append(f"at most ~{max_tokens:,} tokens are sent: the context was too long for the model")

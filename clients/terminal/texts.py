@@ -1,6 +1,6 @@
 """All texts of the terminal client. `str.format` fills in `{names}`."""
 
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.models.transcript.conversation import SessionStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 

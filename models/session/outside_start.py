@@ -128,7 +128,7 @@ def _wrong_counts(carried: CarriedState) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_accounts(accounts: Sequence[TurnAccount]) -> Iterator[tuple[str, str]]:
-    portions = [portion for account in accounts for portion in account.portions]
+    portions = [portion for account in accounts for portion in account.portions.values()]
     if len(accounts) > MAX_TASKS or len(portions) > MAX_TASKS:
         yield "accounts", f"may have {MAX_TASKS} items, and as many portions"
     amounts = [*(account.used for account in accounts), *(portion.granted for portion in portions)]

@@ -114,6 +114,14 @@ class Session:
         return "processing" if self.turn else "idle"
 
     @property
+    def rejection_when_ending(self) -> RejectedError | None:
+        """The rejection that any new prompt gets; `None` unless the session is ending or closed."""
+        if self.facts.ending is None and not self.closed:
+            return None
+        state = _CLOSED.get(self.status, "is ending and takes no more prompts")
+        return RejectedError("ending", f"The session {state} ({self.facts.ending or 'no reason given'}).")
+
+    @property
     def head(self) -> RequestHead:
         """The head of requests; the same object until tools or system prompt change."""
         head, tools = self._head, self.tools.offered
@@ -142,15 +150,13 @@ class Session:
             return None
         if self.has_prompt(prompt.id):
             return None
-        is_late = self.facts.ending is not None or self.closed is not None
-        if is_late:
-            state = _CLOSED.get(self.status, "is ending and takes no more prompts")
-            sentence = f"The session {state} ({self.facts.ending or 'no reason given'})."
-            self.queue.record(prompt.id, "discarded", at=now, rejection=RejectedError("ending", sentence))
+        late = self.rejection_when_ending
+        if late:
+            self.queue.record(prompt.id, "discarded", at=now, rejection=late)
         else:
             self.queue.accept(prompt, turn_is_running=self.turn is not None)
         self._changed()
-        return None if is_late else prompt
+        return None if late else prompt
 
     def has_prompt(self, message_id: str) -> bool:
         """Return whether a prompt with this id was accepted before, as far as the session remembers (SES-6)."""
@@ -358,7 +364,7 @@ class Session:
             archive=self.archive.state,
             task=self.own_task.state,
             tasks=self.sub_tasks.state,
-            accounts=self.accounts.accounts,
+            accounts=self.accounts.state,
             allowance=self.allowance and self.allowance.state,
             running=self.turn.carried if self.turn else None,
         )

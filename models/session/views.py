@@ -6,7 +6,6 @@ Every answer is bounded, and its cost depends on its own size, not on that of th
 from collections.abc import Sequence
 
 from turnkeeper.models.context.context_view import ContextView, context_view
-from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.turns import ReplayTurns
 from turnkeeper.models.session.approvals import PendingApprovals, pending_approvals
 from turnkeeper.models.session.messages import ContextRequest, StateRequest, UpdatesRequest
@@ -152,8 +151,7 @@ def _task_status(session: Session) -> TaskStatus:
 
 def queue_of(session: Session, *message_ids: str) -> QueueView:
     """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
-    is_closing = session.facts.ending is not None or session.closed is not None
-    rejection = RejectedError("ending", f"The session is {session.status}.") if is_closing else None
+    rejection = session.rejection_when_ending
     is_new = len(message_ids) <= 1 and not any(map(session.has_prompt, message_ids))
     queue, limits = session.queue, session.config.limits
     if message_ids:

@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.models.deletion import deleted_session
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.models.invalid_values import counted
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow

@@ -94,11 +94,10 @@ PARTS: dict[str, set[str]] = {
     "sub_tasks": {"close_task", "drop", "end", "rejection"},
     "own_task": {"end_condensing", "note_first_prompt", "note_sent", "report"},
     "context": {
-        *("max_tokens", "messages_to_summarise", "window", "is_summary_due"),
-        *("pop_limit_warning", "pop_eviction_counts", "pop_room_warning"),
-        *("begin_summary", "confirm_limit", "evict", "halve", "learn_limit"),
-        *("note_failed_summary", "insert_summary", "restore_limit"),
+        *("max_tokens", "messages_to_summarise", "pop_limit_warning", "pop_room_warning"),
+        *("confirm_limit", "evict", "insert_summary", "learn_limit", "restore_limit"),
     },
+    "evicted": {"begin_summary", "is_summary_due", "note_failed_summary", "pop_counts"},
     "view": {"digest", "open_segment", "request"},
     "turn_slot": {
         *("add_response", "add_usage", "change", "note_request", "running", "settle_step", "append_step_to_view"),

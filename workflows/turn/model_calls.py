@@ -16,9 +16,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.request_size import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.invalid_values import counted
     from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.session.tasks.tree import budgets_of
+    from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
@@ -180,7 +180,7 @@ class ModelCalls:
         count, tokens, removed = (
             context.view.message_count,
             context.view.estimated_tokens,
-            context.pop_eviction_counts(),
+            context.evicted.pop_counts(),
         )
         if removed.evicted:
             log.info("Trimmed conversation: %d messages removed, %d kept (~%d tokens)", removed.evicted, count, tokens)

@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.tools import ToolActivities
-    from turnkeeper.models.session.tools.tool_list import digest_of, merge_instructions, merge_tools
+    from turnkeeper.models.session.tools.tool_list import merge_instructions, merge_tools, tools_digest
     from turnkeeper.models.transcript.model_call import ToolList, ToolListCall, ToolSpec
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
@@ -65,7 +65,7 @@ class OfferedTools:
     async def _list(self, specs: list[ToolSpec] | None) -> ToolList:
         return await workflow.execute_activity_method(
             ToolActivities.list_tools,
-            ToolListCall(known=digest_of(specs or [], self._session.tools.state.instructions)),
+            ToolListCall(known=tools_digest(specs or [], self._session.tools.state.instructions)),
             start_to_close_timeout=activity_options.TOOL_LIST_TIMEOUT,
             schedule_to_close_timeout=self._scope.time_left(),
             heartbeat_timeout=activity_options.HEARTBEAT_TIMEOUT,

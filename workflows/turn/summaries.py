@@ -7,7 +7,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.failures import describe_failure
     from turnkeeper.activities.summarisation import SummaryActivities
     from turnkeeper.models.context.model_view import digest_of
-    from turnkeeper.models.invalid_values import counted
+    from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.tokens import estimate_tokens
     from turnkeeper.models.transcript.model_call import ModelRequest, SummaryCall, SummaryOutcome
     from turnkeeper.workflows import activity_options
@@ -30,16 +30,16 @@ class Summaries:
         If it fails, the session continues without it, and its messages wait for the next one.
         """
         session, history = self._session, self._scope.turn.history
-        if not session.context.is_summary_due(history):
+        if not session.context.evicted.is_summary_due(history):
             return
         request = self._open_request()
-        evicted = session.context.begin_summary()
+        evicted = session.context.evicted.begin_summary()
         outcome = await self._outcome(request)
         self._slot.close()
         session.turn_slot.add_usage(outcome.usage)
         session.turn_slot.add_usage(outcome.spent)
         if outcome.trouble:
-            session.context.note_failed_summary()
+            session.context.evicted.note_failed_summary()
             workflow.logger.warning("No summary of %d messages: %s", request.message_count, outcome.trouble)
         else:
             view_bytes = session.config.limits.view_bytes

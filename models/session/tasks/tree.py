@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from turnkeeper.models.ids import PublicId
-from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest, Amount
+from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest, Amount, Caps
 from turnkeeper.models.session.turn.budgets import Budgets
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ def budgets_of(session: "Session") -> Budgets:
 def register_task(session: "Session", task_id: PublicId) -> AllowanceAnswer:
     """Return the first portion of a task that this session, a root, starts, or why it may not be started."""
     turn = session.turn_slot.running()
-    session.accounts.open(turn.message.id, turn.limits)
-    note_used(session)
-    return session.accounts.start(task_id, turn=turn.message.id, max_tasks=turn.limits.max_tasks)
+    used, max_tasks = Amount.of(turn.own_usage), turn.limits.max_tasks
+    return session.accounts.start(
+        task_id, turn=turn.message.id, caps=Caps.of(turn.limits), used=used, max_tasks=max_tasks
+    )
 
 
 def void_task(session: "Session", task_id: PublicId) -> None:

@@ -257,9 +257,9 @@ def test_ctx_7_a_refused_turn_is_in_no_summary() -> None:
     for _ in range(4):
         look(target, "something bad")
         evict(target)
-    assert target.context.waiting
+    assert target.context.evicted.entries
     fail_turn(target, "refusal", "The model refused to answer.", now=NOW)
-    assert not target.context.waiting
+    assert not target.context.evicted.entries
 
 
 def test_ctx_7_a_note_of_a_refused_turn_is_evicted_as_other_messages_are() -> None:

@@ -126,7 +126,7 @@ def test_ctx_4_max_messages_zero_never_evicts() -> None:
     send(target, "last", id="last")
     target.begin_turn(now=NOW)
     evict(target)
-    assert target.context.pop_eviction_counts().evicted == 0
+    assert target.context.evicted.pop_counts().evicted == 0
     assert target.context.view.message_count == 301
 
 

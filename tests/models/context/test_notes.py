@@ -95,7 +95,7 @@ def test_ctx_17_a_summary_stands_in_place_of_the_note() -> None:
     target.begin_turn(now=NOW)
     evict(target)
     assert contents(target)[2].endswith("turns are left out here.]")
-    entries = target.context.begin_summary()
+    entries = target.context.evicted.begin_summary()
     target.context.insert_summary(SummaryOutcome(text="All is well."), of=entries, view_bytes=99_999)
     assert contents(target)[2] == "[Conversation Summary]\nAll is well."
     assert not any("left out" in content for content in contents(target))

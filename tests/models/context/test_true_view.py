@@ -199,7 +199,7 @@ class History:
         if too_long:
             target.context.learn_limit(config, model=MODEL, head=target.head)
         evict(target)
-        if target.context.is_summary_due(config):
+        if target.context.evicted.is_summary_due(config):
             self.summarise()
         request = target.context.view.request(target.head)
         assert target.context.view.message_count == len(request.messages)
@@ -221,7 +221,9 @@ class History:
         events, _ = parse_replay(text[text.index("=== HISTORY ===") :])
         assert_true(utterances_of_events(events), begins_within=True)
         outcome = SummaryOutcome(text=f"Until {self.target.transcript.count}.")
-        context.insert_summary(outcome, of=context.begin_summary(), view_bytes=self.target.config.limits.view_bytes)
+        context.insert_summary(
+            outcome, of=context.evicted.begin_summary(), view_bytes=self.target.config.limits.view_bytes
+        )
 
     def answer(self, step: Step) -> None:
         slot, number = self.target.turn_slot, self.target.transcript.count

@@ -96,9 +96,7 @@ FULL: dict[str, Any] = {
         "is_closed": True,
         "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
     },
-    "accounts": [
-        {"turn": "t6", "caps": {"tokens": 9}, "portions": [{"task_id": "s1.task-1", "granted": {"tokens": 2}}]}
-    ],
+    "accounts": [{"turn": "t6", "caps": {"tokens": 9}, "portions": {"s1.task-1": {"granted": {"tokens": 2}}}}],
     "allowance": {"granted": {"tokens": 8}, "number": 3, "drawn_by": 2, "is_asking": True},
     "running": {
         "deadline": MOMENT,
