@@ -34,7 +34,7 @@ from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask
-from turnkeeper.models.session.tasks.task_note import MEMO_KEY, TaskNote
+from turnkeeper.models.session.tasks.task_input import MEMO_KEY, TaskNote
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.task_view import FINAL, TaskStatus
 from turnkeeper.stores.database.database import StoreUnavailableError

@@ -6,8 +6,7 @@ from typing import Literal
 
 from turnkeeper.models.as_of import Stamp
 from turnkeeper.models.context.model_context import ModelContext
-from turnkeeper.models.context.model_view import ModelView
-from turnkeeper.models.context.request_size import head_tokens, system_tokens, tools_tokens
+from turnkeeper.models.context.model_view import ModelView, head_tokens, system_tokens, tools_tokens
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.tokens import tokens_of
 from turnkeeper.models.transcript.model_call import RequestHead, ServerText, offered_tools

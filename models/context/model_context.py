@@ -20,8 +20,7 @@ from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.context.evicted import Evicted, EvictedState
 from turnkeeper.models.context.eviction import Eviction
 from turnkeeper.models.context.left_out import messages_to_summarise
-from turnkeeper.models.context.model_view import ModelView, ViewState
-from turnkeeper.models.context.request_size import head_tokens
+from turnkeeper.models.context.model_view import ModelView, ViewState, head_tokens
 from turnkeeper.models.context.summary import FILES_CHARS, SUMMARY_CHARS, next_summary
 from turnkeeper.models.context.view_entries import ViewEntry, texts_of
 from turnkeeper.models.context.window import ConversationHistoryConfig, no_room_warning

@@ -8,6 +8,8 @@ arguments.
 from collections.abc import Callable
 from datetime import datetime
 
+from pydantic_core import to_json
+
 from turnkeeper.models.context.model_context import ModelContext
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import PublicId
@@ -19,21 +21,26 @@ from turnkeeper.models.session.messages import Configure, SessionInput, configur
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
 from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
-from turnkeeper.models.session.room import Room
-from turnkeeper.models.session.tasks.allowance import Accounts, Allowance
+from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, Amount
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.sub_tasks import SubTasks
 from turnkeeper.models.session.tasks.task_specs import REPORT_PROGRESS_SPEC, RUN_TASK_SPEC
 from turnkeeper.models.session.tasks.task_state import OwnTask, TaskChange
-from turnkeeper.models.session.tasks.tree import note_used, used_by
 from turnkeeper.models.session.tools.session_tools import SessionTools
 from turnkeeper.models.session.turn.running_turn import RunningTurn
 from turnkeeper.models.session.turn.turn_slot import TurnSlot
+from turnkeeper.models.transcript.attachment_contents import json_bytes
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus
 from turnkeeper.models.transcript.model_call import RequestHead, ToolSpec
 from turnkeeper.models.transcript.task_view import SubTask
 from turnkeeper.models.transcript.trajectory import ToolResult, Usage
 from turnkeeper.models.transcript.transcript import Transcript
+
+ENVELOPE_BYTES = 2_048
+"""Allowance for carried data that is not counted: numbers, times, field names."""
+
+MAX_CARRIED_BYTES = 1_800_000
+"""Maximum of the carried state: with 2 MB Temporal would repeat the continue-as-new for ever."""
 
 _CLOSED = {"ended": "has ended", "cancelled": "was cancelled", "terminated": "was terminated"}
 
@@ -252,10 +259,10 @@ class Session:
     def end_turn(self, message: ConversationMessage) -> None:
         """End the running turn; `message` is the turn with its outcome."""
         self.sub_tasks.end_foreground()
-        note_used(self)
+        self.note_used()
         self.turn_slot.end(message)
         if self.allowance:
-            self.allowance.return_rest(used_by(self))
+            self.allowance.return_rest(self.used)
         self.queue.requeue_steering()
 
     # ---- its tasks
@@ -287,6 +294,16 @@ class Session:
         is_blocked = self.sub_tasks.has_blocking_approval
         if self.turn and self.turn.has_blocked_task != is_blocked:
             self.turn_slot.change(self.turn.with_blocked_task(is_blocked, now=now))
+
+    @property
+    def used(self) -> Amount:
+        """What the session has used itself, without its tasks."""
+        return Amount.of(self.facts.usage - self.facts.tasks_usage)
+
+    def note_used(self) -> None:
+        """Note in its account what the running turn has used itself."""
+        if self.turn:
+            self.accounts.note_used(self.turn.message.id, Amount.of(self.turn.own_usage))
 
     # ---- the archive
 
@@ -379,3 +396,84 @@ class Session:
 
     def _update(self, **facts: object) -> None:
         self.facts = self.facts.model_copy(update=facts)
+
+
+class Room:
+    """The room that is left in a session, in JSON bytes: its whole state is carried to the next run (SES-15).
+
+    `limits.max_state_bytes` is what the session aims at: it decides when turns, steps and prompts move to the archive,
+    and how large a turn may become. It rejects no prompt. Only what Temporal can't carry, `MAX_CARRIED_BYTES`, is a
+    last bound.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._measured_config: tuple[SessionInput, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another turn would make the session too large to carry to the next run."""
+        return self.for_turn < self._session.config.limits.min_turn_bytes
+
+    @property
+    def for_turn(self) -> int:
+        """Room for a turn, such that everything together can be carried."""
+        session = self._session
+        return session.config.limits.max_state_bytes - self._fixed_bytes() - session.transcript.carried_bytes
+
+    @property
+    def turn_cap(self) -> int:
+        """Maximum size of a turn; it leaves room for the next one, and is never too small for its own prompt.
+
+        It uses the limits of the running turn, if there is one: later configuration applies to the next turn (SES-8).
+        """
+        turn = self._session.turn
+        limits = turn.limits if turn else self._session.config.limits
+        beside = max(self._session.transcript.carried_bytes, limits.min_turn_bytes)
+        cap = min(limits.turn_bytes, limits.max_state_bytes - self._fixed_bytes() - beside)
+        prompt = turn and turn.message
+        prompt_bytes = len(to_json(prompt.user_message)) + json_bytes(prompt.attachments) if prompt else 0
+        return max(cap, limits.min_turn_bytes + prompt_bytes)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Size of the carried state as it is now."""
+        session = self._session
+        return self._bytes_beside_queue() + session.queue.carried_bytes + session.transcript.carried_bytes
+
+    @property
+    def is_carriable(self) -> bool:
+        """Whether the next run can have the state without loss, and as many prompts as the limits allow (SES-14)."""
+        session, limits = self._session, self._session.config.limits
+        book = session.queue.fate_book
+        # While the archive is down, rejections may be dropped.
+        unstored = book.accepted_leaving_bytes if session.archive.is_failing else book.leaving_bytes
+        fits = session.queue.fits(limits) and unstored <= limits.leaving_bytes
+        return fits and self.is_carriable_by_temporal
+
+    @property
+    def is_carriable_by_temporal(self) -> bool:
+        return self.carried_bytes <= MAX_CARRIED_BYTES
+
+    @property
+    def is_carriable_at_last(self) -> bool:
+        """Whether the next run can have the state at least without the waiting prompts."""
+        return self._bytes_beside_queue() + self._session.transcript.carried_bytes <= MAX_CARRIED_BYTES
+
+    def _fixed_bytes(self) -> int:
+        """Return the size of the carried state without turns; the queue counts as full."""
+        return self._bytes_beside_queue() + self._session.queue.reserved_bytes(self._session.config.limits)
+
+    def _bytes_beside_queue(self) -> int:
+        """Return the size of the carried state without turns and queue."""
+        session = self._session
+        tasks = session.own_task.state.carried_bytes + session.sub_tasks.carried_bytes + session.accounts.carried_bytes
+        tools = session.tools.carried_bytes + session.refusals.carried_bytes
+        return ENVELOPE_BYTES + self._config_bytes() + tasks + tools + session.context.carried_bytes
+
+    def _config_bytes(self) -> int:
+        """Return the JSON bytes of the configuration, cached until it changes."""
+        config = self._session.config
+        if self._measured_config is None or self._measured_config[0] is not config:
+            self._measured_config = (config, len(config.model_dump_json().encode()))
+        return self._measured_config[1]

@@ -175,7 +175,7 @@ async def test_ses_15_without_the_archive_only_what_exceeds_temporals_limits_is_
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnkeeper.models.session.archive.archive_health.FIRST_PAUSE", timedelta(seconds=0.2))
-    monkeypatch.setattr("turnkeeper.models.session.room.MAX_CARRIED_BYTES", 30_000)
+    monkeypatch.setattr("turnkeeper.models.session.session.MAX_CARRIED_BYTES", 30_000)
     monkeypatch.setattr("turnkeeper.workflows.new_run.LAST_HISTORY_EVENTS", 200)
     # On an environment of its own: its histories would not replay once the patches are undone.
     async with environment(temporal) as env:

@@ -14,18 +14,18 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.activities.call_model import ModelActivities
     from turnkeeper.activities.failures import asked_again
     from turnkeeper.models.context.model_context import LearnedLimit
-    from turnkeeper.models.context.request_size import head_tokens
+    from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.archive.index_entries import entry_of
+    from turnkeeper.models.session.archive.archive_moves import entry_of
     from turnkeeper.models.session.tasks.tree import budgets_of
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads
     from turnkeeper.models.transcript.trajectory import ToolResult, Usage
     from turnkeeper.workflows import activity_options
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.offered_tools import OfferedTools
     from turnkeeper.workflows.turn.open_request import OpenRequest, RequestSlot
     from turnkeeper.workflows.turn.summaries import Summaries
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
     from turnkeeper.workflows.turn.unfinished import spent_of, unfinished_of
 

@@ -19,9 +19,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.trajectory import FileChange, ModelStep, ToolCall, ToolResult
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.approvals import Approvals
     from turnkeeper.workflows.turn.task_tools import TaskTools
-    from turnkeeper.workflows.turn.turn_allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope, check_cancelled
 
 _QUEUE_TIMEOUTS = (TimeoutType.SCHEDULE_TO_START, TimeoutType.SCHEDULE_TO_CLOSE)

@@ -4,29 +4,21 @@ The rules of the accounts and portions are in `allowance.py`.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from turnkeeper.models.ids import PublicId
+from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest, Amount, Caps
 from turnkeeper.models.session.turn.budgets import Budgets
 
-if TYPE_CHECKING:
-    from turnkeeper.models.session.session import Session
 
-
-def used_by(session: "Session") -> Amount:
-    """Return what the session has used itself, without its tasks."""
-    return Amount.of(session.facts.usage - session.facts.tasks_usage)
-
-
-def budgets_of(session: "Session") -> Budgets:
+def budgets_of(session: Session) -> Budgets:
     """Return the running turn's budgets, with what its tasks have drawn and what a task has been granted."""
     turn, allowance = session.turn_slot.running(), session.allowance
     drawn = Amount.of(turn.message.tasks_usage) if allowance else session.accounts.drawn(turn.message.id)
-    return replace(turn.budgets, drawn=drawn, allowance=allowance, used=used_by(session))
+    return replace(turn.budgets, drawn=drawn, allowance=allowance, used=session.used)
 
 
-def register_task(session: "Session", task_id: PublicId) -> AllowanceAnswer:
+def register_task(session: Session, task_id: PublicId) -> AllowanceAnswer:
     """Return the first portion of a task that this session, a root, starts, or why it may not be started."""
     turn = session.turn_slot.running()
     used, max_tasks = Amount.of(turn.own_usage), turn.limits.max_tasks
@@ -35,7 +27,7 @@ def register_task(session: "Session", task_id: PublicId) -> AllowanceAnswer:
     )
 
 
-def void_task(session: "Session", task_id: PublicId) -> None:
+def void_task(session: Session, task_id: PublicId) -> None:
     """Note that a task was not started, at the root of the tree."""
     if session.allowance:
         session.allowance.void_start(task_id)
@@ -43,16 +35,10 @@ def void_task(session: "Session", task_id: PublicId) -> None:
         session.accounts.void(task_id)
 
 
-def answer_request(session: "Session", request: AllowanceRequest) -> None:
+def answer_request(session: Session, request: AllowanceRequest) -> None:
     """Apply a request of a task of this root's tree; the answer, if there is one, is sent later."""
-    note_used(session)
+    session.note_used()
     limits = session.turn.limits if session.turn else session.config.limits
     answer = session.accounts.answer(request, max_tasks=limits.max_tasks)
     if answer:
         session.accounts.outbox.append((request.task_id, answer))
-
-
-def note_used(session: "Session") -> None:
-    """Note in its account what the running turn has used itself."""
-    if session.turn:
-        session.accounts.note_used(session.turn.message.id, Amount.of(session.turn.own_usage))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.models.builders import NOW, answer_turn, asks, complete_turn, evict, fail_turn, send, session
 from tests.models.context.test_model_view import orphans
-from turnkeeper.models.context.request_size import head_tokens
+from turnkeeper.models.context.model_view import head_tokens
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.outside_start import check_outside_start

@@ -9,7 +9,7 @@ from tests.models.builders import NOW, answer_turn, at, complete_turn, session
 from turnkeeper.models.context.summary import summary_request
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.replay_text.grammar import parse_replay, render_replay
-from turnkeeper.models.replay_text.turn_events import replay_events
+from turnkeeper.models.replay_text.turns import replay_events
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompts import Prompt, PromptSignal, read_prompt, text_bytes
 from turnkeeper.models.session.session import Session
