@@ -93,7 +93,7 @@ class Session:
             raise_revision=self._changed,
             on_usage=lambda usage: self._update(usage=self.facts.usage + usage),
         )
-        self.own_task = OwnTask(state.task, start.task, self.turn_slot, on_change=self._changed)
+        self.own_task = OwnTask(state.task, self.config.task, self.turn_slot, on_change=self._changed)
         self.room = Room(self)
         self.closed: SessionStatus | None = None
         self._head: RequestHead | None = None
