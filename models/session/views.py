@@ -102,7 +102,7 @@ def task_outcome_of(session: Session) -> TaskOutcome | None:
         return None
     newest = session.transcript.newest
     return TaskOutcome(
-        status=_task_status(session),
+        status=task_status_of(session),
         answer=newest and newest.agent_message,
         answer_blob=newest and newest.agent_message_blob,
         error=newest and newest.error,
@@ -117,7 +117,7 @@ def due_task_change(session: Session) -> TaskChange | None:
 
     A parent that waits for the result of the task's workflow learns its end from that, unless it was cancelled.
     """
-    start, status, state = session.config.task, _task_status(session), session.own_task.state
+    start, status, state = session.config.task, task_status_of(session), session.own_task.state
     if start is None or not start.reports:
         return None
     if status in FINAL and not start.background and session.closed != "cancelled":
@@ -139,7 +139,8 @@ def due_task_change(session: Session) -> TaskChange | None:
     return change.model_copy(update={"answer": answer, "error": error, "usage": session.facts.usage})
 
 
-def _task_status(session: Session) -> TaskStatus:
+def task_status_of(session: Session) -> TaskStatus:
+    """Return how the task is that the session is, or could be (TSK-4)."""
     newest = session.transcript.newest
     return task_status(
         newest.status if newest else None,

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.context.model_context import LearnedLimit
     from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import ErrorType, TurnFailedError, fail
-    from turnkeeper.models.session.archive.archive_moves import entry_of
+    from turnkeeper.models.session.archive.index_entries import entry_of
     from turnkeeper.models.session.tasks.tree import budgets_of
     from turnkeeper.models.texts.counted import counted
     from turnkeeper.models.transcript.model_call import ModelCall, ModelCallOutcome, ModelResponse, QuickReads

@@ -6,11 +6,8 @@ from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.queue.fates import fate_bytes
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.session import Session
-from turnkeeper.models.session.tasks.task_input import NO_PARENT
 from turnkeeper.models.session.turn.running_turn import RunningTurn
-from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage
-from turnkeeper.models.transcript.index_entry import IndexEntry, IndexStatus, preview_of
 from turnkeeper.models.transcript.trajectory import Step, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
 
@@ -113,22 +110,3 @@ def _slices(sizes: list[int], max_size: int) -> Iterator[tuple[int, int]]:
         total += size
     if sizes:
         yield start, len(sizes)
-
-
-def entry_of(session: Session) -> IndexEntry:
-    """Return what lists show of the session now."""
-    newest, task, status = session.transcript.newest, session.config.task, session.closed
-    closed: dict[str, IndexStatus] = {"ended": "ended", "cancelled": "cancelled"}
-    return IndexEntry(
-        created_at=session.facts.created_at,
-        revision=session.revision,
-        status=closed.get(status or "", "open"),
-        title=session.config.title,
-        user=session.config.user,
-        model=session.config.model,
-        turn_count=session.transcript.count,
-        cost=session.facts.usage.cost,
-        preview=newest and preview_of(newest.user_message or with_names("", newest.attachments)),
-        parent=task and (task.parent or NO_PARENT),
-        hand_off=task.report if task else None,
-    )
