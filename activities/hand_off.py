@@ -24,6 +24,7 @@ from turnkeeper.models.session.tasks.hand_off_messages import (
     PrepareSubTask,
 )
 from turnkeeper.models.session.tasks.task_arguments import read_run_task
+from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.tasks.condensing import LongTexts, batches, condensed_prompt, read_answer
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
@@ -130,10 +131,12 @@ class HandOffActivities:
         task_id = sibling_id(call.task_id, of=session_id)
         prepared, to_condense = await store_hand_off(self._blobs, prepared, task_id=task_id, parent_id=session_id)
         return PreparedSubTask(
-            context=prepared.context,
-            report=prepared.report,
-            to_condense=to_condense,
-            attachments=prepared.attachments,
+            task=TaskInput(
+                context=prepared.context,
+                report=prepared.report,
+                to_condense=to_condense,
+                attachments=prepared.attachments,
+            ),
             notes=[*prepared.notes, *trouble],
         )
 

@@ -33,7 +33,7 @@ def prepare_sub_task(session: Session, request: RunTask, *, now: datetime) -> Pr
     prepared = prepare_task(
         request, now=now, inherited=inherited, presets=HandOffPresets(keep_user=policy, keep_assistant=policy)
     )
-    return PreparedSubTask(context=prepared.context, report=prepared.report, notes=prepared.notes)
+    return PreparedSubTask(task=TaskInput(context=prepared.context, report=prepared.report), notes=prepared.notes)
 
 
 def needs_activity(session: Session, request: RunTask) -> bool:
@@ -89,16 +89,14 @@ def sub_task_input(
             "limits": limits,
             "tool_policy": turn.tool_policy,
             "chat_url": chat_url_of(session, task),
-            "task": TaskInput(
-                context=prepared.context,
-                report=prepared.report,
-                parent=session.id,
-                reports=True,
-                background=request.background,
-                allowance=_allowance(session, portion),
-                open_seconds=BACKGROUND_OPEN_SECONDS if request.background else 0,
-                attachments=prepared.attachments,
-                to_condense=prepared.to_condense,
+            "task": prepared.task.model_copy(
+                update={
+                    "parent": session.id,
+                    "reports": True,
+                    "background": request.background,
+                    "allowance": _allowance(session, portion),
+                    "open_seconds": BACKGROUND_OPEN_SECONDS if request.background else 0,
+                }
             ),
         }
     )
