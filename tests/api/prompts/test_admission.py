@@ -21,7 +21,6 @@ from tests.harness import SLACK, Environment, environment, patient, product
 from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.api.temporal.commits import CommitChecker
-from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
@@ -36,9 +35,11 @@ TIMES = product()
 """Of the gateways of this file: those of production while no worker runs."""
 
 
-@pytest.fixture(scope="module")
-def timeouts() -> Timeouts:
-    return TIMES
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker but those of the test."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
+        yield client
 
 
 @pytest.fixture
