@@ -10,21 +10,21 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 
-from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
-from turnkeeper.api.auth.middleware import AuthenticationMiddleware
 from turnkeeper.api.dependencies import reject_unknown_parameters
+from turnkeeper.api.http.authentication import AuthenticationMiddleware
 from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
-from turnkeeper.api.http.problem_page import ProblemPageMiddleware
+from turnkeeper.api.http.problem_responses import install_problem_handlers, problem_response
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
+from turnkeeper.api.problems import problem
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
     api_docs,
@@ -44,6 +44,7 @@ from turnkeeper.api.routes import (
 from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -79,14 +80,22 @@ ROUTES = _routes_of_the_api()
 """FastAPI takes 0.1 s to prepare them for the first request: once for all apps of a process."""
 
 
-def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    client: Client | None = None,
+    partials: PartialCarrier | None = None,
+    timeouts: Timeouts | None = None,
+) -> FastAPI:
     """Build the gateway. It connects to Temporal when it starts, unless it is given a `client`. Raises `SettingsError`.
 
     `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
-    process. The caller closes it.
+    process. The caller closes it. Without `timeouts` it has those of production.
     """
+    timeouts = timeouts or Timeouts()
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
+    authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, timeouts)
+    rates = RequestRates(settings)
     closing = Closing()
     web_ui = WebUi(settings, closing)
 
@@ -95,7 +104,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         temporal = client or await connect(settings, lazy=True)
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
-            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier, closing)
+            services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts)
+            app.state.services = services
             services.repair.start()
             services.sweeper.start()
             async with mcp.running(services), authenticator.running():
@@ -114,8 +124,9 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.authenticator, app.state.rates, app.state.closing = authenticator, rates, closing
-    problems.install(app)
+    app.state.authenticator, app.state.rates = authenticator, rates
+    app.state.closing, app.state.timeouts = closing, timeouts
+    install_problem_handlers(app)
     mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
@@ -123,13 +134,13 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
-    app.add_middleware(StalledStreamMiddleware)
+    app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)
     app.add_middleware(RateLimitMiddleware, settings=settings, rates=rates)
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
-    app.add_middleware(ProblemPageMiddleware)
-    app.add_middleware(ClosingMiddleware, closing=closing)
+    app.add_middleware(page.ProblemPageMiddleware)
+    app.add_middleware(ClosingMiddleware, closing=closing, timeouts=timeouts)
     app.add_middleware(ResponseHeadersMiddleware)
     return app
 
@@ -156,7 +167,7 @@ class BodyLimitMiddleware:
         max_bytes = max_body_bytes(scope["path"], max_import_bytes=self._max_import_bytes)
         if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
-            await problems.response(problems.too_large(max_bytes).problem)(scope, receive, send)
+            await problem_response(problem("too-large", mib=max_bytes // 1024**2))(scope, receive, send)
         else:
             await self._app(scope, _limit_received(scope, receive, max_bytes), send)
 
@@ -192,7 +203,7 @@ def _limit_received(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
         if received > max_bytes:
             if message.get("more_body"):
                 await _drain(scope, receive)
-            raise HTTPException(413, problems.too_large(max_bytes).problem.detail)
+            raise HTTPException(413, problem("too-large", mib=max_bytes // 1024**2).problem.detail)
         return message
 
     return receive_limited

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from temporalio.client import Client
 
-from turnkeeper.api import problems
 from turnkeeper.api.audit.actions import PROMPTING, Change
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
 SESSIONS_RETRY_SECONDS = 60
@@ -30,7 +30,7 @@ class SessionLimits:
         self._settings = settings
         self._reader = reader
         self._prompts = TokenBuckets()
-        self._open = OpenSessions(reader.client)
+        self._open = OpenSessions(reader.client, reader.timeouts)
 
     async def check(self, caller: Caller, changes: list[Change]) -> None:
         """Count the changes. Raises 429 if they are too many; then none of them may be made."""
@@ -47,14 +47,19 @@ class SessionLimits:
             return
         seconds = self._prompts.seconds_to_wait(caller.workflow_id(session_id), rate=limit / 60, burst=max(1, limit))
         if seconds:
-            raise problems.over_limit("prompt_rate_limit", limit, retry_after=math.ceil(seconds))
+            retry_after = math.ceil(seconds)
+            rate = f"{limit:,g} prompts a minute in one session"
+            detail = f"The limit prompt_rate_limit is {rate}. Try again in {retry_after} s."
+            raise problem("rate-limited", detail, limit="prompt_rate_limit", retry_after=retry_after)
 
     async def _check_start(self, caller: Caller, change: Change) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
         if limit == math.inf or await self._starts_nothing(caller, change.session_id):
             return
         if not await self._open.reserve(caller.tenant, limit=limit):
-            raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
+            again = f"End one, or try again in {SESSIONS_RETRY_SECONDS} s."
+            detail = f"The limit max_open_sessions is {limit:,g} open sessions. {again}"
+            raise problem("rate-limited", detail, limit="max_open_sessions", retry_after=SESSIONS_RETRY_SECONDS)
 
     async def _starts_nothing(self, caller: Caller, session_id: str | None) -> bool:
         """Return whether the session is open or has ended, so that nothing can start it again.
@@ -80,8 +85,9 @@ class _Count:
 class OpenSessions:
     """The numbers of open sessions by tenant: the last count, and what was started here since."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._counts: dict[str, _Count] = {}
         self._calls = Coalescer[str, _Count]()
 
@@ -104,5 +110,5 @@ class OpenSessions:
     async def _count(self, tenant: str) -> _Count:
         """Replace the tenant's count; all who wait for it then add to the same one. Raises `ProblemError`."""
         began = asyncio.get_running_loop().time()
-        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, tenant), began)
+        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, self._timeouts, tenant), began)
         return count

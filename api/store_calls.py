@@ -4,16 +4,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 Answer = TypeVar("Answer")
-
-REQUEST_SECONDS = 2.7
-"""Time for all reads of one request; after that it is answered without the rest (API-2)."""
-
-RESTORE_SECONDS = 0.7
-"""Time for restoring answers that are stored by reference; after that the client gets their excerpts."""
 
 
 async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
@@ -22,7 +15,7 @@ async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
         async with asyncio.timeout_at(until):
             return await reading
     except TimeoutError:
-        raise StoreUnavailableError(texts.STORE_TIMEOUT) from None
+        raise StoreUnavailableError("The store did not answer in time.") from None
 
 
 def seconds_from_now(seconds: float) -> float:

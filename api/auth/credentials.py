@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import anyio
 from starlette.datastructures import Headers
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.browser_logins import LoginVerifier, login_token
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.open_requests import OpenRequest
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.problems import NO_CREDENTIAL, problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -29,9 +30,6 @@ from turnkeeper.stores.logins import Logins
 if TYPE_CHECKING:
     from turnkeeper.api.auth.oidc import TokenVerifier
 
-RECHECK_SECONDS = 2.0
-"""How often the credentials of open requests are checked. With `CACHE_SECONDS`, streams end within five seconds."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +37,7 @@ def credential_in(headers: Headers) -> str | None:
     """Return the key or token of a program; `None` if there is none. Raises `ProblemError` 401 if there are several."""
     values = headers.getlist("authorization")
     if len(values) > 1:
-        raise problems.bad_credential()
+        raise problem("unauthenticated")
     scheme, _, credential = (values[0] if values else "").partition(" ")
     return credential.strip() or None if scheme.lower() == "bearer" else None
 
@@ -47,10 +45,11 @@ def credential_in(headers: Headers) -> str | None:
 class Authenticator:
     """Says who sends a request, and ends requests whose credential has ended."""
 
-    def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins) -> None:
+    def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins, timeouts: Timeouts) -> None:
         self._settings = settings
-        self._keys = KeyVerifier(keys) if settings.keys else None
-        self.logins = LoginVerifier(logins, self._keys)
+        self._timeouts = timeouts
+        self._keys = KeyVerifier(keys, timeouts) if settings.keys else None
+        self.logins = LoginVerifier(logins, self._keys, timeouts)
         self._tokens: TokenVerifier | None = None
         self._open: dict[Identity, set[OpenRequest]] = {}
 
@@ -70,19 +69,19 @@ class Authenticator:
             return await self.verify(credential)
         if token := login_token(headers):
             return await self.logins.verify(token)
-        raise problems.no_credential()
+        raise problem("unauthenticated", NO_CREDENTIAL)
 
     async def verify(self, credential: str) -> Identity:
         """Return whose credential it is. Raises as `identify` does."""
         if credential.startswith(PREFIX) and self._keys:
             return await self._keys.verify(credential)
         if self._settings.oidc.issuer is None:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         if self._tokens is None:
             # Slow to load, and not every gateway has an issuer.
             from turnkeeper.api.auth.oidc import TokenVerifier
 
-            self._tokens = TokenVerifier(self._settings.oidc)
+            self._tokens = TokenVerifier(self._settings.oidc, self._timeouts)
         return await self._tokens.verify(credential)
 
     # ---- requests that last
@@ -120,7 +119,7 @@ class Authenticator:
             # The database's first use may have to create its tables: not while the first caller waits.
             await self._has_ended(Identity(LOCAL, key_id=""))
         while True:
-            await asyncio.sleep(RECHECK_SECONDS)
+            await asyncio.sleep(self._timeouts.recheck)
             # All at once: a store that hangs delays no other check. It has few slots, which bound the lookups.
             await asyncio.gather(*(self._end_if_over(identity) for identity in list(self._open)))
 

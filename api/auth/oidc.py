@@ -22,10 +22,11 @@ from typing import IO, Any
 
 import jwt
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import ROLES, Caller, Role
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
 from turnkeeper.models.settings.origins import origin_of
 from turnkeeper.models.settings.roles import role_of
@@ -37,18 +38,8 @@ ALGORITHMS = frozenset(
 )
 KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 
-LEEWAY_SECONDS = 30
-"""By how much the issuer's clock may differ from ours."""
-
 FETCH_SECONDS = 2.0
 """For reading the issuer's configuration and keys."""
-RENEW_SECONDS = 600.0
-"""How long the keys are used without reading them again."""
-UNKNOWN_KEY_SECONDS = 30.0
-"""How long a token with an unknown key causes no further request to the issuer."""
-FAILURE_SECONDS = 2.0
-"""The same after a request that failed."""
-
 MAX_BYTES = 1_000_000
 """Of an answer of the issuer."""
 
@@ -66,9 +57,10 @@ Jwk = dict[str, Any]
 class TokenVerifier:
     """Verifies tokens of one issuer."""
 
-    def __init__(self, settings: OidcSettings) -> None:
+    def __init__(self, settings: OidcSettings, timeouts: Timeouts) -> None:
         self._settings = settings
-        self._keys = IssuerKeys(settings.issuer or "")
+        self._leeway = timeouts.issuer_leeway
+        self._keys = IssuerKeys(settings.issuer or "", timeouts)
 
     async def verify(self, token: str) -> Identity:
         """Return whose token it is.
@@ -85,7 +77,7 @@ class TokenVerifier:
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             # The error's own text may quote the token.
             _log.info("a token was rejected: %s", type(error).__name__)
-            raise problems.bad_credential() from None
+            raise problem("unauthenticated") from None
 
     def _claims_of(self, token: str, key: Jwk, algorithm: str) -> dict[str, Any]:
         if key.get("alg", algorithm) != algorithm:
@@ -96,7 +88,7 @@ class TokenVerifier:
             algorithms=[algorithm],
             audience=self._settings.audience,
             issuer=self._settings.issuer,
-            leeway=LEEWAY_SECONDS,
+            leeway=self._leeway,
             options={"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True},
         )
         return claims
@@ -114,14 +106,15 @@ class TokenVerifier:
         name = _NOT_IN_USER_NAMES.sub("_", user)[:MAX_USER_CHARS] if isinstance(user, str) and user else None
         role = _role_in(claims.get(self._settings.role_claim))
         caller = Caller(id=subject, tenant=tenant, user=name, role=role)
-        return Identity(caller, expires_at=float(claims["exp"]) + LEEWAY_SECONDS)
+        return Identity(caller, expires_at=float(claims["exp"]) + self._leeway)
 
 
 class IssuerKeys:
     """The public keys of the issuer, by their ids."""
 
-    def __init__(self, issuer: str, *, read: "Callable[[str], list[Jwk]] | None" = None) -> None:
+    def __init__(self, issuer: str, timeouts: Timeouts, *, read: "Callable[[str], list[Jwk]] | None" = None) -> None:
         self._issuer = issuer
+        self._timeouts = timeouts
         self._read = read or read_keys
         self._keys: list[Jwk] | None = None
         self._renew_at = 0.0
@@ -137,7 +130,7 @@ class IssuerKeys:
         if self._cached(key_id) is None:
             await self._renew()
         elif time.monotonic() >= self._renew_at:
-            with suppress(problems.ProblemError):  # the earlier keys are used, and the log has it
+            with suppress(ProblemError):  # the earlier keys are used, and the log has it
                 await self._renew()
         key = self._cached(key_id)
         if key is None:
@@ -155,7 +148,7 @@ class IssuerKeys:
         if time.monotonic() >= self._may_ask_at:
             await self._requests.run("keys", self._ask)
         elif self._has_failed:
-            raise problems.issuer_unavailable()
+            raise problem("issuer-unavailable")
 
     async def _ask(self) -> None:
         try:
@@ -163,11 +156,12 @@ class IssuerKeys:
                 self._keys = await asyncio.to_thread(self._read, self._issuer)
         except (OSError, HTTPException, ValueError, TypeError, LookupError) as error:
             # A timeout is an `OSError` too.
-            self._has_failed, self._may_ask_at = True, time.monotonic() + FAILURE_SECONDS
+            self._has_failed, self._may_ask_at = True, time.monotonic() + self._timeouts.issuer_failure
             _log.warning("the issuer's keys can't be read: %s", type(error).__name__)
-            raise problems.issuer_unavailable() from None
+            raise problem("issuer-unavailable") from None
         now = time.monotonic()
-        self._has_failed, self._may_ask_at, self._renew_at = False, now + UNKNOWN_KEY_SECONDS, now + RENEW_SECONDS
+        self._has_failed = False
+        self._may_ask_at, self._renew_at = now + self._timeouts.issuer_unknown_key, now + self._timeouts.issuer_renewal
 
 
 def read_keys(issuer: str) -> list[Jwk]:

@@ -16,13 +16,14 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_copy
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.session_links import requested_input
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId
@@ -53,9 +54,6 @@ BYTES_PER_VALUE = 64
 """A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than
 text. Those of real sessions have one for some hundred bytes."""
 
-PATIENCE_SECONDS = 10.0
-"""How long a request waits for earlier ones."""
-
 _IN_THE_DOCUMENT = (
     ("carried.transcript.turns", "turns"),
     ("carried.context", "context.state"),
@@ -68,8 +66,9 @@ _IN_THE_DOCUMENT = (
 class SessionImporter:
     """Starts sessions from documents."""
 
-    def __init__(self, settings: Settings, copies: SessionCopies, stores: Stores) -> None:
+    def __init__(self, settings: Settings, copies: SessionCopies, stores: Stores, timeouts: Timeouts) -> None:
         self._settings = settings
+        self._timeouts = timeouts
         self._copies = copies
         self._stores = stores
         self._slots = asyncio.Semaphore(MAX_IMPORTS)
@@ -94,10 +93,11 @@ class SessionImporter:
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._timeouts.import_queue):
                 await self._slots.acquire()
         except TimeoutError:
-            raise problems.imports_busy() from None
+            detail = "Other documents are being imported. Try again in a moment."
+            raise problem("rate-limited", detail, retry_after=5) from None
         try:
             yield
         finally:
@@ -164,7 +164,7 @@ def _configuration(
         options = StartSession.model_validate(configuration.model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise problems.invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
+        raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
     with _field_names_of_the_document():
         return requested_input(options, settings, workflow_id, caller)
 

@@ -13,15 +13,14 @@ import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer, SharedCall
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem, rejected
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, early_receipt_of, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
-from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
@@ -38,9 +37,6 @@ STEPS_TO_SEND = 2
 """Turns of the event loop after which a query has been sent, unless the session has another one open."""
 
 NO_CONTENTS: Mapping[str, bytes] = MappingProxyType({})
-
-SEND_SECONDS = 2.7
-"""After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
 
 
 class PromptSender:
@@ -86,13 +82,13 @@ class PromptSender:
                 await self._signal(workflow_id, prompt, start, contents)
             return Receipt(message_id)
         with self._reader.receipt_limit.waiting():
-            seconds, asked_at = RECEIPT_SECONDS - (_now() - started_at), _now()
+            seconds, asked_at = self._reader.timeouts.receipt - (_now() - started_at), _now()
             if receipt is None and seconds > 0 and self._can_ask_at_once(workflow_id, prompt, start):
                 receipt = await self._signal_and_ask(workflow_id, prompt, contents, seconds=seconds)
             elif receipt is None:
                 await self._signal(workflow_id, prompt, start, contents)
                 asked_at = _now()
-            seconds = min(asked_at + seconds, started_at + SEND_SECONDS) - _now()
+            seconds = min(asked_at + seconds, started_at + self._reader.timeouts.send) - _now()
             if seconds <= 0 or (receipt is not None and receipt.is_known):
                 return receipt or Receipt(message_id)
             return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
@@ -173,7 +169,7 @@ class PromptSender:
             if receipt:
                 return receipt
             if (too_long := estimate.length_rejection(prompt.text, now=_now())) is not None:
-                raise problems.rejected(too_long.reason, too_long.message, field="message")
+                raise rejected(too_long.reason, too_long.message, field="message")
         if estimate.is_tail_due(now=_now(), answered_at=self._estimates.answered_at):
             await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):
@@ -191,7 +187,7 @@ class PromptSender:
                 return None
             if not estimate.has_room_by_read(size, now=_now()):
                 break
-        raise problems.rejected(rejection.reason, rejection.message)
+        raise rejected(rejection.reason, rejection.message)
 
     def _reserve(self, estimate: QueueEstimate, prompt: PromptSignal, size: int) -> RejectedError | None:
         message_id = prompt.id or ""
@@ -211,13 +207,13 @@ class PromptSender:
             if estimate.is_tail_due(now=_now()):
                 await self._read_tail(workflow_id, estimate)
         elif result.closed is not None:
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
         elif any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
             return None
         elif (receipt := receipt_of(result.view, message_id)).is_known:
             return receipt
         if estimate.tail is not None and estimate.tail.is_closed:
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
         if estimate.tail is not None and estimate.tail.will_process(message_id):
             return Receipt(message_id)
         if self._estimates.has_accepted(workflow_id, message_id):
@@ -237,7 +233,7 @@ class PromptSender:
             return Receipt(message_id)
         if archived.fate == "rejected":
             return None
-        raise problems.prompt_not_waiting(message_id, archived.fate)
+        raise problem("not-waiting", message_id=message_id, fate=archived.fate)
 
     async def _read_tail(self, workflow_id: WorkflowId, estimate: QueueEstimate) -> None:
         """Read the end of the history, once for all concurrent callers."""
