@@ -155,8 +155,8 @@ def handed_over(message_id: str) -> SessionInput:
     before = Session("s1", SessionInput(), now=datetime.now(UTC))
     before.receive({"text": "long", "id": message_id}, extra_arguments=0, new_id="", now=datetime.now(UTC))
     before.begin_turn(now=datetime.now(UTC))
-    before.offer_tools([])
-    before.turn_slot.change(before.turn_slot.running().with_next_step())
+    before.tools.offer([], turn=1)
+    before.turn_slot.change(before.turn_slot.running().with_more(steps=1))
     return before.carry()
 
 
