@@ -269,14 +269,12 @@ class Accounts:
 class AllowanceState(Compact):
     """The carried state of a task's allowance.
 
-    `number` is that of its newest request, `drawn_by` that of the newest that asked for a portion or returned one, and
-    `is_asking` is whether that has no answer yet.
+    `number` is that of its newest request, `asking` that of the one for a portion that has no answer yet; 0: none.
     """
 
     granted: Amount
     number: int = 0
-    drawn_by: int = 0
-    is_asking: bool = False
+    asking: int = 0
 
 
 class Allowance:
@@ -319,7 +317,7 @@ class Allowance:
         """Ask the root for a portion of at least `need`; return the number of the request."""
         number = self._send(used=used, requested=used + need)
         self._answers[number] = None
-        self._replace(drawn_by=number, is_asking=True)
+        self._replace(asking=number)
         return number
 
     def ask_to_start(self, task_id: PublicId) -> int:
@@ -335,8 +333,9 @@ class Allowance:
     def return_rest(self, used: Amount) -> None:
         """Return what is left of the portion, also of one that is still to come, and report what was used beyond it."""
         self._answers = {number: answer for number, answer in self._answers.items() if answer}
-        if self.start.caps.are_set and (self.state.is_asking or self.state.granted != used):
-            self._replace(drawn_by=self._send(used=used), granted=used, is_asking=False)
+        if self.start.caps.are_set and (self.state.asking or self.state.granted != used):
+            self._send(used=used)
+            self._replace(granted=used, asking=0)
 
     def answer_to(self, number: int) -> AllowanceAnswer | None:
         """Return the answer to a request; `None`: there is none yet."""
@@ -351,8 +350,8 @@ class Allowance:
         if self._answers.get(answer.number, answer) is not None:
             return
         self._answers[answer.number] = answer
-        if answer.number == self.state.drawn_by:
-            self._replace(granted=answer.granted, is_asking=False)
+        if answer.number == self.state.asking:
+            self._replace(granted=answer.granted, asking=0)
 
     def _send(self, **fields: object) -> int:
         number = self.state.number + 1

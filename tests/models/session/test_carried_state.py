@@ -97,7 +97,7 @@ FULL: dict[str, Any] = {
         "tasks": [{"task_id": "s1.task-1", "call_id": "c1", "title": "Look"}],
     },
     "accounts": [{"turn": "t6", "caps": {"tokens": 9}, "portions": {"s1.task-1": {"granted": {"tokens": 2}}}}],
-    "allowance": {"granted": {"tokens": 8}, "number": 3, "drawn_by": 2, "is_asking": True},
+    "allowance": {"granted": {"tokens": 8}, "number": 3, "asking": 2},
     "running": {
         "deadline": MOMENT,
         "model": "offline:",
