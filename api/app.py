@@ -97,7 +97,6 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
             services = app.state.services = Services.of(temporal, settings, stores, partial_carrier, closing)
             services.repair.start()
-            services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
             await web_ui.close()

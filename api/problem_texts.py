@@ -195,11 +195,7 @@ ID_IS_BEING_DELETED = (
     "another id."
 )
 IMPORTS_BUSY = "Other documents are being imported. Try again in a moment."
-COPY_LOST_TURNS = "Turns of the copy were deleted while it was made. Send the request again."
-COPY_UNFINISHED = (
-    "Another copy was begun under the id {session_id!r} and not finished. Repeat it, delete the session, or choose "
-    "another id."
-)
+COPY_STOPPED = "The copy was stopped from outside. Delete the session, or choose another id."
 NO_LONGER_RETAINED = "Session {session_id!r} has ended, and its turns are no longer retained."
 SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
 SESSION_ENDING = "The session is ending and takes no more prompts."
@@ -239,7 +235,6 @@ TURN_IS_RUNNING = "has not ended yet"
 # ---- archive and deletion
 
 STORE_TIMEOUT = "The store did not answer in time."
-ARCHIVE_INCOMPLETE = "The archive lacks turns that the session has moved to it."
 ARCHIVE_DOWN = "{reason} Nothing is lost; the session itself continues."
 AUDIT_DOWN = "{reason} The audit can't record the change, so nothing was done. Try again."
 LOGIN_NOT_ENDED = "{reason} This browser is logged out, but a copy of its cookie stays valid until the login expires."

@@ -236,11 +236,6 @@ def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
     return ProblemError(409, "session-exists", texts.ID_IS_BEING_DELETED.format(session_id=session_id_of(workflow_id)))
 
 
-def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
-    """409: a copy of something else was begun with the id."""
-    return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
-
-
 def no_web_ui() -> ProblemError:
     """404: the gateway serves no Web UI of Temporal, or not to this caller."""
     return ProblemError(404, "not-found", texts.NO_WEB_UI)

@@ -18,11 +18,11 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
+from turnkeeper.models.deletion import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.settings.settings import Settings

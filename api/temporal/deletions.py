@@ -9,12 +9,9 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.deletion import deletion_id
+from turnkeeper.models.deletion import FIRST_RUN, deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId
-
-FIRST_RUN = "first_run_id"
-"""The memo field that identifies the session, since an id can be used again after a deletion."""
 
 
 @dataclass(frozen=True)

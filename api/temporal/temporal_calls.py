@@ -27,6 +27,7 @@ from turnkeeper.api import problems
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.copies.order import COPYING
 
 Answer = TypeVar("Answer")
 
@@ -78,6 +79,8 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
         async with asyncio.timeout(CALL_SECONDS):
             return await call
     except WorkflowQueryFailedError as error:
+        if COPYING in str(error):  # until it is copied, the session is not there
+            raise problems.unknown_session(workflow_id) from error
         raise problems.invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
         raise _rejection_of(error) from error
