@@ -56,10 +56,9 @@ class CopyReceipt(Frozen):
 
 
 class SessionChanged(Frozen):
-    """A session was configured, or is ending. `message_id` is always null; earlier clients expect it."""
+    """A session was configured, or is ending."""
 
     workflow_id: PublicId
-    message_id: None = None
 
 
 class PromptAccepted(Frozen):

@@ -106,6 +106,15 @@ def replayer() -> Replayer:
     )
 
 
+async def until_copied(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait until a copy is the session."""
+
+    async def is_session() -> bool:
+        return (await handle.describe()).workflow_type == "AgenticAIWorkflow"
+
+    await until(is_session)
+
+
 class Gate:
     """Opens when the test says so, and counts the calls that wait at it."""
 

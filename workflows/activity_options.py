@@ -78,6 +78,9 @@ STORE_WORK = ActivityConfig(
 )
 """For every activity of a deletion or a copy."""
 
+UPLOAD_PATIENCE = timedelta(minutes=5)
+"""How long a copy waits for its document. A gateway gives up sooner (`UPLOAD_SECONDS`)."""
+
 DELETION_QUIET = ARCHIVE_TIMEOUT + timedelta(seconds=OPERATION_SECONDS)
 """After this time no activity of a stopped session still writes."""
 

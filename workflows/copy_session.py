@@ -12,7 +12,6 @@ and signals them; the workflow does not wait for ever.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -27,10 +26,9 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.copies.order import COPYING, CopyOrder, StoredDocument
     from turnkeeper.models.session.messages import check_outside_start, parse
     from turnkeeper.models.session.session import Session
-    from turnkeeper.workflows.activity_options import STORE_WORK
+    from turnkeeper.workflows.activity_options import STORE_WORK, UPLOAD_PATIENCE
 
-UPLOAD_PATIENCE = timedelta(minutes=5)
-"""How long the workflow waits for the document. A gateway gives up sooner (`UPLOAD_SECONDS`)."""
+UPLOAD_ENDED = "The document was not uploaded in time. Send it again."
 
 
 @workflow.defn
@@ -108,9 +106,6 @@ class CopySession:
     @workflow.query(dynamic=True, description="Every query is refused until the session is copied.")
     def refuse_query(self, name: str, arguments: Sequence[RawValue]) -> None:
         raise ApplicationError(f"{REJECTION_PREFIX}{COPYING}", type="copying")
-
-
-UPLOAD_ENDED = "The document was not uploaded in time. Send it again."
 
 
 def _read_order(raw: Any, *, extra_arguments: int) -> CopyOrder:

@@ -160,7 +160,10 @@ class SessionCopier:
         except ProblemError as problem:
             if problem.problem.status != 409:
                 raise
-            description, earlier = await self._find(target)
+            try:
+                description, earlier = await self._find(target)
+            except ProblemError:  # it is being deleted
+                raise problem from None
             is_copying = description.workflow_type == COPY_TYPE
             if is_copying and description.status == Status.FAILED:  # nothing is left of it
                 await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()}, is_repeated=True)

@@ -48,16 +48,6 @@ ModelName = Annotated[
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
 
 
-_NEWER_LIMITS = {
-    "max_tokens_per_turn",
-    "max_cost_per_turn",
-    "approval_timeout",
-    "max_task_depth",
-    "max_tasks_at_once",
-    "max_tasks",
-}
-
-
 class SessionInput(Frozen):
     """The workflow's argument: the session's whole configuration (SES-4). All fields are optional.
 
@@ -85,18 +75,6 @@ class SessionInput(Frozen):
     hand_off: HandOffPresets | None = Field(None, exclude_if=lambda presets: presets is None)
     """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
     carried: CarriedState | None = None
-
-    @property
-    def counted_bytes(self) -> int:
-        """JSON bytes that count towards the carried state.
-
-        Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
-        replay (SES-19); `ENVELOPE_BYTES` covers them.
-        """
-        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
-        if self.task is None:
-            newer["task"] = True
-        return len(self.model_dump_json(exclude=newer).encode())
 
 
 class WithdrawPrompt(Strict):
