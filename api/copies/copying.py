@@ -17,15 +17,13 @@ from pydantic_core import to_json
 from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
 from temporalio.client import WorkflowExecutionStatus as Status
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_copy
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.session_links import chat_url, requested_input
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
@@ -67,6 +65,9 @@ UPLOAD_SECONDS = 120.0
 """How long a gateway stores a document. The workflow waits longer before it deletes what is there."""
 
 COPY_TYPE = "CopySession"
+
+TURN_IS_RUNNING = "has not ended yet"
+COPY_STOPPED = "The copy was stopped from outside. Delete the session, or choose another id."
 
 
 class SessionCopier:
@@ -138,7 +139,7 @@ class SessionCopier:
         """Return the progress of a copy. Raises 404 if the session is none."""
         description, memo = await self._find(workflow_id)
         if memo is None:
-            raise problems.unknown_session(workflow_id)
+            raise problem("unknown-session", workflow_id=workflow_id)
         is_copying = description.workflow_type == COPY_TYPE
         status = "done" if not is_copying else "running" if description.status == Status.RUNNING else "failed"
         return CopyReceipt(
@@ -157,13 +158,13 @@ class SessionCopier:
         await self._transcripts.raise_if_id_was_used(target)
         try:
             await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()})
-        except ProblemError as problem:
-            if problem.problem.status != 409:
+        except ProblemError as error:
+            if error.problem.status != 409:
                 raise
             try:
                 description, earlier = await self._find(target)
             except ProblemError:  # it is being deleted
-                raise problem from None
+                raise error from None
             is_copying = description.workflow_type == COPY_TYPE
             if is_copying and description.status == Status.FAILED:  # nothing is left of it
                 await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()}, is_repeated=True)
@@ -197,7 +198,7 @@ class SessionCopier:
             failures = [pending.last_failure.message for pending in description.raw_description.pending_activities]
             return next((message for message in failures if message), None)
         if description.status != Status.FAILED:
-            return texts.COPY_STOPPED
+            return COPY_STOPPED
         handle = self._reader.client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
             await call_temporal(handle.result(rpc_timeout=rpc_timeout()), WorkflowId(description.id))
@@ -216,30 +217,30 @@ class SessionCopier:
         reading = self._stores.archive.range(source, number, number)
         rows = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
         if not rows:
-            raise problems.unknown_turn(str(turn))
+            raise problem("unknown-turn", turn_id=str(turn))
         return number, rows[0].turn.id
 
     async def _number_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> int:
         transcript = snapshot.transcript
         if turn is None:
             if not transcript.count:
-                raise problems.invalid("turn", texts.NO_COMPLETED_TURN)
+                raise invalid("turn", "the session has no completed turn")
             return transcript.count
         if isinstance(turn, int):
             if turn == transcript.count + 1 and snapshot.running_turn:
-                raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+                raise invalid("turn", TURN_IS_RUNNING)
             if turn > transcript.count:
-                raise problems.unknown_turn(str(turn))
+                raise problem("unknown-turn", turn_id=str(turn))
             return turn
         if turn == snapshot.running_turn:
-            raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+            raise invalid("turn", TURN_IS_RUNNING)
         for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
             if own.id == turn:
                 return number
         until = seconds_from_now(REQUEST_SECONDS)
         archived = await read_store(self._stores.archive.number_of(source, turn), until=until)
         if archived is None or archived > transcript.archived:
-            raise problems.unknown_turn(turn)
+            raise problem("unknown-turn", turn_id=turn)
         return archived
 
     # ---- imports
@@ -250,7 +251,8 @@ class SessionCopier:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._slots.acquire()
         except TimeoutError:
-            raise problems.imports_busy() from None
+            detail = "Other documents are being imported. Try again in a moment."
+            raise problem("rate-limited", detail, retry_after=5) from None
         try:
             yield
         finally:
@@ -269,7 +271,7 @@ def _checked(
         options = StartSession.model_validate(configuration.model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise problems.invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
+        raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
     with _configuration_fields():
         start = requested_input(options, settings, workflow_id, caller)
         check_outside_start(start)
