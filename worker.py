@@ -17,8 +17,6 @@ from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.copying import CopyActivities
-from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.hand_off import HandOffActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
@@ -33,6 +31,8 @@ from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.running_reports import RunningReporter
+from turnkeeper.activities.sessions.copying import CopyActivities
+from turnkeeper.activities.sessions.deletion import DeletionActivities
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.configured_servers import build_toolbox

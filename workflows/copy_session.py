@@ -19,14 +19,14 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.copying import CopyActivities
+    from turnkeeper.activities.sessions.copying import CopyActivities
     from turnkeeper.models.errors import REJECTION_PREFIX, RejectedError
     from turnkeeper.models.ids import WorkflowId, session_id_of
     from turnkeeper.models.session.carried_state import CarriedState
     from turnkeeper.models.session.copies.order import COPYING, CopyOrder, StoredDocument
     from turnkeeper.models.session.messages import check_outside_start, parse
     from turnkeeper.models.session.session import Session
-    from turnkeeper.workflows.activity_options import STORE_WORK, UPLOAD_PATIENCE
+    from turnkeeper.workflows import activity_options
 
 UPLOAD_ENDED = "The document was not uploaded in time. Send it again."
 
@@ -63,16 +63,18 @@ class CopySession:
     async def _store(self, order: CopyOrder) -> CarriedState:
         if order.document:
             await workflow.wait_condition(
-                lambda: self._parts is not None, timeout=UPLOAD_PATIENCE, timeout_summary="the document is uploaded"
+                lambda: self._parts is not None,
+                timeout=activity_options.UPLOAD_PATIENCE,
+                timeout_summary="the document is uploaded",
             )
             order = order.model_copy(update={"parts": self._parts})
-        state = await workflow.execute_activity_method(CopyActivities.store_copy, order, **STORE_WORK)
+        state = await workflow.execute_activity_method(CopyActivities.store_copy, order, **activity_options.STORE_WORK)
         if order.document:
-            await workflow.execute_activity_method(CopyActivities.drop_document, **STORE_WORK)
+            await workflow.execute_activity_method(CopyActivities.drop_document, **activity_options.STORE_WORK)
         return state
 
     async def _clear(self) -> None:
-        await workflow.execute_activity_method(CopyActivities.clear_copy, **STORE_WORK)
+        await workflow.execute_activity_method(CopyActivities.clear_copy, **activity_options.STORE_WORK)
 
     def _continue_as_session(self, order: CopyOrder, state: CarriedState) -> None:
         """Continue as new as the session, with the prompts that have arrived meanwhile."""

@@ -17,7 +17,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.deletion import DeletionActivities
+    from turnkeeper.activities.sessions.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
     from turnkeeper.models.errors import RejectedError
     from turnkeeper.models.session.messages import parse

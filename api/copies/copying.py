@@ -36,7 +36,13 @@ from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.session.copies.document import SessionDocument
-from turnkeeper.models.session.copies.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
+from turnkeeper.models.session.copies.order import (
+    COPY,
+    CopyMemo,
+    CopyOrder,
+    ForkSource,
+    StoredDocument,
+)
 from turnkeeper.models.session.copies.reading import (
     BYTES_PER_VALUE,
     check_document,
@@ -66,7 +72,6 @@ UPLOAD_SECONDS = 120.0
 
 COPY_TYPE = "CopySession"
 
-TURN_IS_RUNNING = "has not ended yet"
 COPY_STOPPED = "The copy was stopped from outside. Delete the session, or choose another id."
 
 
@@ -91,7 +96,13 @@ class SessionCopier:
         self._slots = asyncio.Semaphore(MAX_IMPORTS)
 
     async def fork(
-        self, caller: Caller, source: WorkflowId, target: WorkflowId, *, turn: int | str | None, title: str | None
+        self,
+        caller: Caller,
+        source: WorkflowId,
+        target: WorkflowId,
+        *,
+        turn: int | str | None,
+        title: str | None,
     ) -> CopyReceipt:
         """Start to copy the turns up to `turn`, an id or a number from 1; `None`: up to the last completed one.
 
@@ -110,9 +121,17 @@ class SessionCopier:
             }
         )
         first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""
-        order = CopyOrder(start=start, fork=ForkSource(session=source, first_run_id=first_run_id, turn=number))
+        order = CopyOrder(
+            start=start,
+            fork=ForkSource(session=source, first_run_id=first_run_id, turn=number),
+        )
         key = sha256(to_json(["fork", source, first_run_id, turn_id, number, title])).hexdigest()
-        memo = CopyMemo(key=key, turn_count=number, forked_from=session_id_of(source), message_id=turn_id)
+        memo = CopyMemo(
+            key=key,
+            turn_count=number,
+            forked_from=session_id_of(source),
+            message_id=turn_id,
+        )
         await self._begin(target, order, memo)
         return await self.receipt(target)
 
@@ -210,38 +229,26 @@ class SessionCopier:
 
     async def _turn_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> tuple[int, str]:
         """Return number and id of a completed turn. Raises 404 if there is no such turn, 422 if it is running."""
-        number = await self._number_of(source, snapshot, turn)
-        archived = snapshot.transcript.archived
-        if number > archived:
-            return number, snapshot.transcript.turns[number - archived - 1].id
-        reading = self._stores.archive.range(source, number, number)
-        rows = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
-        if not rows:
-            raise problem("unknown-turn", turn_id=str(turn))
-        return number, rows[0].turn.id
-
-    async def _number_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> int:
-        transcript = snapshot.transcript
+        transcript, running, archive = (
+            snapshot.transcript,
+            snapshot.running_turn,
+            self._stores.archive,
+        )
         if turn is None:
             if not transcript.count:
                 raise invalid("turn", "the session has no completed turn")
-            return transcript.count
-        if isinstance(turn, int):
-            if turn == transcript.count + 1 and snapshot.running_turn:
-                raise invalid("turn", TURN_IS_RUNNING)
-            if turn > transcript.count:
-                raise problem("unknown-turn", turn_id=str(turn))
-            return turn
-        if turn == snapshot.running_turn:
-            raise invalid("turn", TURN_IS_RUNNING)
+            turn = transcript.count
+        elif running and turn in (running, transcript.count + 1):
+            raise invalid("turn", "has not ended yet")
         for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
-            if own.id == turn:
-                return number
-        until = seconds_from_now(REQUEST_SECONDS)
-        archived = await read_store(self._stores.archive.number_of(source, turn), until=until)
-        if archived is None or archived > transcript.archived:
-            raise problem("unknown-turn", turn_id=turn)
-        return archived
+            if turn in (number, own.id):
+                return number, own.id
+        reading = archive.range(source, turn, turn) if isinstance(turn, int) else archive.find(source, turn)
+        found = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+        row = next(iter(found), None) if isinstance(found, list) else found
+        if row is None or row.number > transcript.archived:
+            raise problem("unknown-turn", turn_id=str(turn))
+        return row.number, row.turn.id
 
     # ---- imports
 

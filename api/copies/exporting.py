@@ -24,8 +24,8 @@ from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
+from turnkeeper.stores.archive import whole_turns
 from turnkeeper.stores.blobs import attachments_owner
-from turnkeeper.stores.copies import whole_turns
 from turnkeeper.stores.stores import Stores
 
 TEXTS_AT_ONCE = 20

@@ -4,8 +4,7 @@ from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
-from turnkeeper.stores.archive import Archive
-from turnkeeper.stores.copies import MISSING_TURNS
+from turnkeeper.stores.archive import MISSING_TURNS, Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 

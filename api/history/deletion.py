@@ -79,7 +79,7 @@ class SessionDeleter:
             return first_run_id == deletion.first_run_id
         if not deletion.is_done:
             return True
-        # A copy may have been begun with the id; an archive restored from a backup has the deleted turns again.
+        # An archive restored from a backup has the deleted turns again.
         try:
             return not await self._stores_have(workflow_id)
         except StoreUnavailableError:

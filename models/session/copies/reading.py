@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json
@@ -60,10 +60,9 @@ MIN_TURNS_BETWEEN = 100
 """Turns after which an id may be another turn's: a session remembers 1,000 ids, of steering prompts too (SES-6)."""
 
 
-_BEFORE_VALUES = (b",", b"[", b"{")
-"""Outside strings, one of these stands before every value but the first and those of keys, which have a comma."""
-
-_BACKSLASH = ord("\\")
+_QUOTE = ord('"')
+_STRINGS_AND_MARKS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+"""Outside strings, one of these marks stands before every value but the first and those of keys, which have a comma."""
 
 
 def count_values(body: bytes, *, limit: int) -> int:
@@ -74,28 +73,8 @@ def count_values(body: bytes, *, limit: int) -> int:
     >>> count_values(b'{"a, b": [1, 2, {}]}', limit=10), count_values(b"[[], [], []]", limit=4) > 4
     (6, True)
     """
-    count, position = 1, 0
-    while count <= limit:
-        quote = body.find(b'"', position)
-        end = len(body) if quote < 0 else quote
-        count += sum(body.count(mark, position, end) for mark in _BEFORE_VALUES)
-        if quote < 0:
-            return count
-        position = _end_of_string(body, quote)
-    return count
-
-
-def _end_of_string(body: bytes, start: int) -> int:
-    """Return where the string ends whose first quote is at `start`; the end of the body if it doesn't."""
-    position = start + 1
-    while (quote := body.find(b'"', position)) >= 0:
-        first = quote
-        while first > position and body[first - 1] == _BACKSLASH:
-            first -= 1
-        position = quote + 1
-        if (quote - first) % 2 == 0:
-            return position
-    return len(body)
+    marks = (found for found in _STRINGS_AND_MARKS.finditer(body) if body[found.start()] != _QUOTE)
+    return 1 + sum(1 for _ in islice(marks, limit))
 
 
 def read_document(body: bytes, *, max_values: int) -> SessionDocument:

@@ -29,6 +29,7 @@ from tests.api.history.test_archive import deleted
 from tests.api.history.test_forgotten_sessions import forget
 from tests.harness import DrivenSession, Environment, environment
 from tests.waiting import BOUND, until
+from turnkeeper.activities.sessions.copying import CopyActivities
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import MAX_IMPORTS, SessionCopier
 from turnkeeper.clients.python.errors import GatewayProblemError
@@ -37,7 +38,6 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner
-from turnkeeper.stores.copies import RowCopies
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
@@ -201,8 +201,8 @@ async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
             await http.post("/workflow/import", params={"id": new_id}, json={**document, "turnkeeper": "other"}),
         ]
         assert [other.status_code for other in others] == [409] * 3
-        prompt = {"message": "sent meanwhile", "id": "early"}
-        assert (await http.post(f"/workflow/{new_id}/prompt", json=prompt)).status_code == 202
+        early = {"id": "early", "text": "sent meanwhile"}
+        await shared_env.client.get_workflow_handle(new_id).signal("prompt", early)
         repeated = await http.post("/workflow/import", params={"id": new_id}, json=document)
     for one in (answer, repeated):
         assert (await copied(http, one))["turn_count"] == 12
@@ -361,7 +361,7 @@ async def test_ses_18_a_fork_whose_original_is_deleted_meanwhile_fails_and_leave
         await env.stores.blobs.put(new_id, ["of the original"])
         await http.delete(f"/workflow/{original.handle.id}")
 
-    monkeypatch.setattr(RowCopies, "copy_turns", original_is_deleted)
+    monkeypatch.setattr(CopyActivities, "_write_turns", original_is_deleted)
     receipt = await copied(http, await http.post(path, json={"id": new_id}), status="failed")
     assert receipt["reason"] == "The original was deleted while it was copied."
     assert (await http.get(f"/workflow/{new_id}")).status_code == 404

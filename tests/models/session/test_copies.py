@@ -99,7 +99,7 @@ SECOND_STEPS = "turns.0.turn.reasoning_trajectory.steps"
 ENTRY = next(index for index, ref in enumerate(RECORDED["context"]["state"]["view"]["entries"]) if "messages" in ref)
 
 ENTRIES = RECORDED["context"]["state"]["view"]["entries"]
-PLAIN = next(index for index, ref in enumerate(ENTRIES) if "messages" not in ref)
+PLAIN = max(index for index, ref in enumerate(ENTRIES) if "messages" not in ref)
 
 DAMAGES: list[tuple[Damage, str, str]] = [
     (other("format", "other.session"), "format", "turnkeeper.session"),

@@ -1,13 +1,15 @@
 """The steps of copying a session: `store_copy`, `drop_document` and `clear_copy` (SES-18, docs/decisions/0064).
 
-The workflow has the new session's id, so nobody else writes under it. Every write adds what is missing.
+The workflow has the new session's id, so nobody else writes under it, and nobody reads it before all is there. Every
+write adds what is missing.
 """
 
 import asyncio
 from base64 import b64decode
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import TypeVar
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
@@ -36,12 +38,13 @@ from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.index_entry import preview_of
 from turnkeeper.models.transcript.transcript import TranscriptState, carried_size
-from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError
+from turnkeeper.stores.archive import ArchivedTurn, ArchiveGapError, whole_turns
 from turnkeeper.stores.blobs import attachments_owner, document_owner
-from turnkeeper.stores.copies import RowCopies, batches, whole_turns
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.stores.stores import Stores
+
+Item = TypeVar("Item")
 
 RPC_TIMEOUT = timedelta(seconds=5)
 
@@ -61,7 +64,6 @@ class CopyActivities:
         """`max_values`: JSON values that a document may have."""
         self._client = client
         self._stores = stores
-        self._rows = RowCopies(stores.database)
         self._max_values = max_values
         self._imports = asyncio.Semaphore(1)  # a document and what is made of it take some hundred MB
 
@@ -97,18 +99,21 @@ class CopyActivities:
     # ---- forks
 
     async def _store_fork(self, order: CopyOrder, fork: ForkSource) -> CarriedState:
-        source, target, archive = WorkflowId(fork.session), current_session_id(), self._stores.archive
+        source, target = WorkflowId(fork.session), current_session_id()
         snapshot = await self._snapshot(source)
         transcript = snapshot.transcript if snapshot else TranscriptState(archived=fork.turn)
-        copied, rows = CopiedTurns(order.start.history, order.start.limits), _Rows()
+        copied, contents = CopiedTurns(order.start.history, order.start.limits), StoredContents()
         try:
-            async for page in whole_turns(archive, source, transcript, last=fork.turn):
+            async for page in whole_turns(self._stores.archive, source, transcript, last=fork.turn):
                 for exported in page:
                     copied.add(exported)
-                    rows.add(exported, is_archived=exported.number <= transcript.archived)
+                    contents.add_turn(exported.turn)
+                await self._write_turns(target, page, archived=transcript.archived)
             copy = copy_of_first_turns(order.start, transcript, snapshot.context if snapshot else None, copied)
-            rows.contents.add_view(copy.context)
-            await self._write_fork(source, target, rows, copy, archived=fork.turn - len(copy.turns))
+            contents.add_view(copy.context)
+            await self._stores.blobs.put(target, copy.texts)
+            await self._copy_contents(source, target, contents.texts)
+            await self._copy_contents(attachments_owner(source), attachments_owner(target), contents.attachments)
         except StoreUnavailableError:
             await self._raise_if_deleted(fork)
             raise
@@ -128,21 +133,11 @@ class CopyActivities:
                 raise
             return None
 
-    async def _write_fork(
-        self, source: WorkflowId, target: WorkflowId, rows: "_Rows", copy: Copy, *, archived: int
-    ) -> None:
-        """Write texts first: turns refer to them. `archived`: how many turns the fork has in the archive."""
-        archive, contents = self._stores.archive, rows.contents
-        await self._rows.copy_blobs(source, target, contents.texts)
-        await self._rows.copy_blobs(attachments_owner(source), attachments_owner(target), contents.attachments)
-        await self._stores.blobs.put(target, copy.texts)
-        copied = min(archived, rows.archived)
-        await self._rows.copy_turns(source, target, last=copied)
-        added = [one for one in rows.unarchived if one.number <= archived]
-        await archive.put_turns(target, [ArchivedTurn(number=one.number, turn=session_form(one)) for one in added])
-        for number in rows.stepped:
-            if number > copied:
-                await self._rows.copy_steps(source, target, turn_number=number)
+    async def _copy_contents(self, source: WorkflowId, target: WorkflowId, hashes: set[str]) -> None:
+        blobs = self._stores.blobs
+        sizes = await blobs.sizes_of(source, hashes)
+        for some in batches(sorted(sizes), (sizes[name] for name in sorted(sizes)), max_size=WRITTEN_BYTES):
+            await blobs.put_data(target, (await blobs.get_data(source, some)).values())
 
     async def _raise_if_deleted(self, fork: ForkSource) -> None:
         """Fail the copy for good if the original is deleted, or being deleted: nothing of it may stay in a copy."""
@@ -190,23 +185,28 @@ class CopyActivities:
         return bytes(body)
 
     async def _write_import(self, target: WorkflowId, document: SessionDocument, copy: Copy) -> None:
-        """Write texts first: turns refer to them."""
-        blobs, archive = self._stores.blobs, self._stores.archive
         texts = [*document.texts.values(), *copy.texts]
         for some in batches(texts, map(len, texts), max_size=WRITTEN_BYTES):
-            await blobs.put(target, some)
+            await self._stores.blobs.put(target, some)
         for encoded in document.attachments.values():
-            await blobs.put_data(attachments_owner(target), [b64decode(encoded)])
-        for exported in document.turns:
+            await self._stores.blobs.put_data(attachments_owner(target), [b64decode(encoded)])
+        await self._write_turns(target, document.turns, archived=len(document.turns) - len(copy.turns))
+
+    # ---- both
+
+    async def _write_turns(self, target: WorkflowId, turns: Sequence[ExportedTurn], *, archived: int) -> None:
+        """Write those up to number `archived`, and of all turns their archived steps.
+
+        The session itself may have the newest of them too: its archive then has them a little early.
+        """
+        for exported in turns:
             steps = exported.turn.steps[: exported.archived_steps]
             for first in range(0, len(steps), STEPS_AT_ONCE):
-                await archive.put_steps(target, exported.number, first, steps[first : first + STEPS_AT_ONCE])
-        archived = document.turns[: len(document.turns) - len(copy.turns)]
-        rows = [ArchivedTurn(number=one.number, turn=session_form(one)) for one in archived]
-        for part in batches(rows, (carried_size(row.turn) for row in rows), max_size=WRITTEN_BYTES):
-            await archive.put_turns(target, part)
-
-    # ----
+                part = steps[first : first + STEPS_AT_ONCE]
+                await self._stores.archive.put_steps(target, exported.number, first, part)
+        rows = [ArchivedTurn(number=one.number, turn=session_form(one)) for one in turns if one.number <= archived]
+        for some in batches(rows, (carried_size(row.turn) for row in rows), max_size=WRITTEN_BYTES):
+            await self._stores.archive.put_turns(target, some)
 
     def _list(self, order: CopyOrder, state: CarriedState) -> None:
         """Add the session to the index; its first turn completes the row (API-1)."""
@@ -227,28 +227,24 @@ class CopyActivities:
         )
 
 
-@dataclass
-class _Rows:
-    """What the stores have of the turns that are copied, and the turns that only the original's session has."""
-
-    contents: StoredContents = field(default_factory=StoredContents)
-    archived: int = 0
-    unarchived: list[ExportedTurn] = field(default_factory=list)
-    stepped: list[int] = field(default_factory=list)
-    """Numbers of the turns with archived steps."""
-
-    def add(self, exported: ExportedTurn, *, is_archived: bool) -> None:
-        """Add the next turn."""
-        self.contents.add_turn(exported.turn)
-        if is_archived:
-            self.archived += 1
-        else:
-            self.unarchived.append(exported)
-        if exported.archived_steps:
-            self.stepped.append(exported.number)
-
-
 def _prepare(body: bytes, order: CopyOrder, *, max_values: int) -> tuple[SessionDocument, Copy, CarriedState]:
     document = read_document(body, max_values=max_values)
     check_document(document)
     return document, *copy_of_document(document, order.start, now=datetime.now(UTC))
+
+
+def batches(items: Iterable[Item], sizes: Iterable[int], *, max_size: int) -> Iterator[list[Item]]:
+    """Yield the items in lists of at most `max_size` together; a larger item is in a list of its own.
+
+    >>> list(batches("abcd", [3, 2, 9, 1], max_size=5))
+    [['a', 'b'], ['c'], ['d']]
+    """
+    batch, room = list[Item](), max_size
+    for item, size in zip(items, sizes, strict=True):
+        if batch and room < size:
+            yield batch
+            batch, room = [], max_size
+        batch.append(item)
+        room -= size
+    if batch:
+        yield batch
