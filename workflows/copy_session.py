@@ -109,6 +109,14 @@ class CopySession:
     def refuse_query(self, name: str, arguments: Sequence[RawValue]) -> None:
         raise ApplicationError(f"{REJECTION_PREFIX}{COPYING}", type="copying")
 
+    @workflow.update(dynamic=True, description="Every update is refused until the session is copied.")
+    def update(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Never runs: the validator refuses it, so nothing of it enters the history."""
+
+    @update.validator
+    def refuse_update(self, name: str, arguments: Sequence[RawValue]) -> None:
+        self.refuse_query(name, arguments)
+
 
 def _read_order(raw: Any, *, extra_arguments: int) -> CopyOrder:
     """Return the order. Raises `ApplicationError` if it is none, which fails the workflow: nothing is stored."""

@@ -244,8 +244,8 @@ class SessionCopier:
             if turn in (number, own.id):
                 return number, own.id
         reading = archive.range(source, turn, turn) if isinstance(turn, int) else archive.find(source, turn)
-        found = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
-        row = next(iter(found), None) if isinstance(found, list) else found
+        stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+        row = next(iter(stored), None) if isinstance(stored, list) else stored
         if row is None or row.number > transcript.archived:
             raise problem("unknown-turn", turn_id=str(turn))
         return row.number, row.turn.id

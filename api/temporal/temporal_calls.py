@@ -83,6 +83,8 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
             raise problem("unknown-session", workflow_id=workflow_id) from error
         raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
+        if COPYING in str(error.cause):
+            raise problem("unknown-session", workflow_id=workflow_id) from error
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await _unanswered(client, workflow_id, error) from error

@@ -73,7 +73,7 @@ def count_values(body: bytes, *, limit: int) -> int:
     >>> count_values(b'{"a, b": [1, 2, {}]}', limit=10), count_values(b"[[], [], []]", limit=4) > 4
     (6, True)
     """
-    marks = (found for found in _STRINGS_AND_MARKS.finditer(body) if body[found.start()] != _QUOTE)
+    marks = (match for match in _STRINGS_AND_MARKS.finditer(body) if body[match.start()] != _QUOTE)
     return 1 + sum(1 for _ in islice(marks, limit))
 
 

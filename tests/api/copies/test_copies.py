@@ -114,6 +114,26 @@ async def test_ses_18_a_fork_has_the_turns_up_to_one_and_the_original_is_not_tou
     assert await event_ids(rich) == before
 
 
+async def test_ses_18_a_session_of_2000_turns_is_imported_exported_and_forked_at_turn_12(
+    env: Environment, http: AsyncClient
+) -> None:
+    document = json.loads((EXPORTS / "v1.json").read_text())
+    plain, turns = document["turns"][4]["turn"], document["turns"]
+    first_revision = turns[-1]["turn"]["revision"]
+    for number in range(len(turns) + 1, 2_001):
+        turn = {**plain, "id": f"more-{number}", "revision": first_revision + number}
+        turns.append({"number": number, "turn": turn})
+    document["session"]["turn_count"], document["context"] = len(turns), None
+    original = await imported(http, document)
+    assert (await exported(http, original))["turns"] == turns
+    session = env.adopt(env.client.get_workflow_handle(original))
+    before = await event_ids(session)
+    fork = await forked(http, original, turn=12)
+    ids = [turn["id"] for turn in await transcript(http, fork["workflow_id"])]
+    assert ids == [one["turn"]["id"] for one in turns[:12]]
+    assert await event_ids(session) == before
+
+
 async def test_ses_18_a_session_that_temporal_has_forgotten_is_exported_and_forked(
     shared_env: Environment, shared_http: AsyncClient
 ) -> None:
@@ -195,6 +215,7 @@ async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
         assert await until(lambda: says_so(reason, "The disk is full."))
         for path in ("", "/conversation", "/conversation/full", "/export", "/context", "/queue"):
             assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404, path
+        assert (await http.patch(f"/workflow/{new_id}", json={"title": "Mine"})).status_code == 404
         others = [
             await http.post("/workflow", json={"id": new_id}),
             await http.post(f"/workflow/{rich.handle.id}/fork", json={"id": new_id}),
