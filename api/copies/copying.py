@@ -6,8 +6,8 @@ checked before the workflow is started, and once more by the worker that stores 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from tempfile import SpooledTemporaryFile
@@ -36,19 +36,8 @@ from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import reason_of
 from turnkeeper.models.session.copies.document import SessionDocument
-from turnkeeper.models.session.copies.order import (
-    COPY,
-    CopyMemo,
-    CopyOrder,
-    ForkSource,
-    StoredDocument,
-)
-from turnkeeper.models.session.copies.reading import (
-    BYTES_PER_VALUE,
-    check_document,
-    copy_of_document,
-    read_document,
-)
+from turnkeeper.models.session.copies.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
+from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.messages import SessionInput, check_outside_start
 from turnkeeper.models.settings.settings import Settings
@@ -96,13 +85,7 @@ class SessionCopier:
         self._slots = asyncio.Semaphore(MAX_IMPORTS)
 
     async def fork(
-        self,
-        caller: Caller,
-        source: WorkflowId,
-        target: WorkflowId,
-        *,
-        turn: int | str | None,
-        title: str | None,
+        self, caller: Caller, source: WorkflowId, target: WorkflowId, *, turn: int | str | None, title: str | None
     ) -> CopyReceipt:
         """Start to copy the turns up to `turn`, an id or a number from 1; `None`: up to the last completed one.
 
@@ -121,17 +104,9 @@ class SessionCopier:
             }
         )
         first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""
-        order = CopyOrder(
-            start=start,
-            fork=ForkSource(session=source, first_run_id=first_run_id, turn=number),
-        )
+        order = CopyOrder(start=start, fork=ForkSource(session=source, first_run_id=first_run_id, turn=number))
         key = sha256(to_json(["fork", source, first_run_id, turn_id, number, title])).hexdigest()
-        memo = CopyMemo(
-            key=key,
-            turn_count=number,
-            forked_from=session_id_of(source),
-            message_id=turn_id,
-        )
+        memo = CopyMemo(key=key, turn_count=number, forked_from=session_id_of(source), message_id=turn_id)
         await self._begin(target, order, memo)
         return await self.receipt(target)
 
@@ -209,7 +184,12 @@ class SessionCopier:
             storing = self._stores.blobs.put_data(owner, [part])
             await read_store(storing, until=min(until, seconds_from_now(REQUEST_SECONDS)))
             parts.append(sha256(part).hexdigest())
-        await self._sessions.note_stored_document(target, StoredDocument(parts=parts))
+        try:
+            await self._sessions.note_stored_document(target, StoredDocument(parts=parts))
+        except ProblemError as error:
+            if error.problem.status in (404, 409):  # the workflow has stopped waiting, and has deleted what was there
+                await self._stores.blobs.delete_data(owner)
+            raise
 
     async def _reason(self, description: WorkflowExecutionDescription) -> str | None:
         """Return why a copy has failed, or why it makes no progress now."""
@@ -229,11 +209,7 @@ class SessionCopier:
 
     async def _turn_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> tuple[int, str]:
         """Return number and id of a completed turn. Raises 404 if there is no such turn, 422 if it is running."""
-        transcript, running, archive = (
-            snapshot.transcript,
-            snapshot.running_turn,
-            self._stores.archive,
-        )
+        transcript, running, archive = (snapshot.transcript, snapshot.running_turn, self._stores.archive)
         if turn is None:
             if not transcript.count:
                 raise invalid("turn", "the session has no completed turn")
@@ -279,23 +255,16 @@ def _checked(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
-    with _configuration_fields():
+    try:
         start = requested_input(options, settings, workflow_id, caller)
         check_outside_start(start)
-    copy_of_document(document, start, now=datetime.now(UTC))
-    return document, start
-
-
-@contextmanager
-def _configuration_fields() -> Iterator[None]:
-    """Name fields of the session's start as they are called in the document."""
-    try:
-        yield
     except RejectedError as error:
         if not error.field:
             raise
         name = f"session.configuration.{error.field}"
         raise RejectedError(error.reason, error.message.replace(error.field, name, 1), field=name) from None
+    copy_of_document(document, start, now=datetime.now(UTC))
+    return document, start
 
 
 def _fork_title(title: str | None) -> str | None:
