@@ -25,10 +25,10 @@ from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.session_links import chat_url, requested_input
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
@@ -49,9 +49,6 @@ FORK_MARK = " (fork)"
 
 MAX_IMPORTS = 1
 """Documents that a gateway has in memory at once; more requests wait, with theirs in files."""
-
-PATIENCE_SECONDS = 10.0
-"""How long a request waits for earlier ones."""
 
 PART_BYTES = 1_000_000
 """Of a document, stored in one transaction."""
@@ -78,6 +75,7 @@ class SessionCopier:
     ) -> None:
         self._settings = settings
         self._reader = reader
+        self._timeouts = reader.timeouts
         self._sessions = sessions
         self._transcripts = transcripts
         self._exporter = exporter
@@ -182,7 +180,7 @@ class SessionCopier:
         for first in range(0, len(body), PART_BYTES):
             part = body[first : first + PART_BYTES]
             storing = self._stores.blobs.put_data(owner, [part])
-            await read_store(storing, until=min(until, seconds_from_now(REQUEST_SECONDS)))
+            await read_store(storing, until=min(until, seconds_from_now(self._timeouts.request)))
             parts.append(sha256(part).hexdigest())
         try:
             await self._sessions.note_stored_document(target, StoredDocument(parts=parts))
@@ -200,7 +198,8 @@ class SessionCopier:
             return COPY_STOPPED
         handle = self._reader.client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
-            await call_temporal(handle.result(rpc_timeout=rpc_timeout()), WorkflowId(description.id))
+            result = handle.result(rpc_timeout=self._timeouts.rpc)
+            await call_temporal(result, WorkflowId(description.id), seconds=self._timeouts.call)
         except WorkflowFailureError as error:
             return str(getattr(error.cause, "message", error.cause))
         return None
@@ -220,7 +219,7 @@ class SessionCopier:
             if turn in (number, own.id):
                 return number, own.id
         reading = archive.range(source, turn, turn) if isinstance(turn, int) else archive.find(source, turn)
-        stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+        stored = await read_store(reading, until=seconds_from_now(self._timeouts.request))
         row = next(iter(stored), None) if isinstance(stored, list) else stored
         if row is None or row.number > transcript.archived:
             raise problem("unknown-turn", turn_id=str(turn))
@@ -231,7 +230,7 @@ class SessionCopier:
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._timeouts.import_queue):
                 await self._slots.acquire()
         except TimeoutError:
             detail = "Other documents are being imported. Try again in a moment."

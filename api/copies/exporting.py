@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.copies.copied import StoredContents
@@ -93,7 +93,7 @@ class SessionExporter:
         separator = b""
         for some in _batches(sorted(hashes), TEXTS_AT_ONCE):
             reading = self._stores.blobs.get(workflow_id, some)
-            stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
             missing += [name for name in some if name not in stored]
             for name, text in stored.items():
                 yield separator + to_json(name) + b":" + to_json(text)
@@ -103,7 +103,7 @@ class SessionExporter:
         separator = b""
         for name in sorted(hashes):
             reading = self._stores.blobs.get_data(attachments_owner(workflow_id), [name])
-            stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
             if name not in stored:
                 missing.append(name)
                 continue
@@ -116,7 +116,7 @@ class SessionExporter:
             for exported in page:
                 hashes = {ref.hash for ref in refs_in(exported.turn)}
                 reading = self._stores.blobs.get(workflow_id, hashes)
-                texts = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+                texts = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
                 turn = resolve_turn(exported.turn, texts)
                 yield (opening + markdown_turn(exported.number, turn)).encode()
                 opening = ""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, Answer, read_store, seconds_from_now
+from turnkeeper.api.store_calls import Answer, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
@@ -99,7 +99,7 @@ class AttachmentKeeper:
     async def _call(self, call: Awaitable[Answer]) -> Answer:
         """Return what a call of the store returns. Raises 503."""
         try:
-            return await read_store(call, until=seconds_from_now(REQUEST_SECONDS))
+            return await read_store(call, until=seconds_from_now(self._reader.timeouts.request))
         except StoreUnavailableError as error:
             detail = f"{error} The attachments can't be stored, so nothing was sent. Try again."
             raise problem("archive-unavailable", detail) from error

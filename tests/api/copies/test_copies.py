@@ -32,6 +32,7 @@ from tests.waiting import BOUND, until
 from turnkeeper.activities.sessions.copying import CopyActivities
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import MAX_IMPORTS, SessionCopier
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.ids import WorkflowId
@@ -337,7 +338,7 @@ async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
 
 
 async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
-    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
     waiting, write = asyncio.Barrier(MAX_IMPORTS + 1), SessionCopier._upload
@@ -361,7 +362,7 @@ async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other
         await imported(http, document)
         with monkeypatch.context() as patch:
             patch.setattr(SessionCopier, "_upload", slow_write)
-            patch.setattr("turnkeeper.api.copies.copying.PATIENCE_SECONDS", 0)
+            patch.setattr(timeouts, "import_queue", 0)
             upload_goes_on.set()
             await waiting.wait()
             refused = await http.post("/workflow/import", json=document)
