@@ -185,7 +185,7 @@ async function copied(receipt) {
     await new Promise((resolve) => setTimeout(resolve, COPY_PAUSE_MS));
     receipt = await json("GET", path(receipt.workflow_id, "/copy"));
   }
-  if (receipt.status === "failed") throw new GatewayError(409, "copy-failed", receipt.reason ?? TEXTS.copyFailed);
+  if (receipt.status === "failed") throw new GatewayError(409, "copy-failed", receipt.reason ?? TEXTS.sessionCopyFailed);
 }
 
 /** Where a session is downloaded. @param {string} sessionId @param {"json" | "markdown"} format @returns {string} */
