@@ -6,12 +6,10 @@ Only commands that start a worker import this module, since it loads the SDKs of
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-import temporalio
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
@@ -48,9 +46,8 @@ from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
 from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
-from turnkeeper.workflows.hosting.payload_visits import spare_needless_visits
+from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
@@ -58,10 +55,6 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 
 PREPARE_SECONDS = 5.0
 """How long the embedded server may refuse to prepare its namespace."""
-
-DEADLOCK_TIMEOUT = "_deadlock_timeout_seconds"
-SDK_DEADLOCK_SECONDS = 2
-EVICTION = "request_workflow_eviction"
 
 
 def build_worker(
@@ -85,14 +78,13 @@ def build_worker(
     hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
     deletion = DeletionActivities(client, stores, partials)
-    runner = EvictingRunner(client)
-    spare_needless_visits()
+    internals = SdkInternals(client)
     worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
         workflows=[AgenticAIWorkflow, DeleteSession],
-        workflow_runner=runner,
+        workflow_runner=internals.runner,
         activities=[
             models.call_model,
             summaries.summarise,
@@ -111,50 +103,15 @@ def build_worker(
         ],
         interceptors=interceptors,
         build_id=own_build_id(),
-        max_cached_workflows=settings.max_cached_workflows,
+        max_cached_workflows=internals.cached_workflows(settings.max_cached_workflows),
         tuner=task_tuner(max_tasks=settings.max_concurrent_workflow_tasks, max_replays=settings.max_concurrent_replays),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
-    runner.evict = eviction_of(worker)
-    extend_deadlock_timeout(worker, seconds=settings.task_timeout)
+    internals.adjust(worker, deadlock_timeout=settings.task_timeout)
     return worker
-
-
-def eviction_of(worker: Worker) -> Callable[[str], None]:
-    """Return a function that evicts a run from the worker's cache. The SDK has it, but not in its public API.
-
-    Raises:
-        RuntimeError: This release of the SDK has no such function.
-    """
-    bridge = worker._bridge_worker
-    if not hasattr(bridge, EVICTION):
-        raise RuntimeError(f"temporalio {temporalio.__version__} has no {EVICTION}: see worker.py")
-
-    def evict(run_id: str) -> None:
-        with suppress(AttributeError):  # the worker has just stopped
-            getattr(bridge, EVICTION)(run_id)
-
-    return evict
-
-
-def extend_deadlock_timeout(worker: Worker, *, seconds: float) -> None:
-    """Let a workflow task run for `seconds`, and at least the SDK's own 2, before it counts as a deadlock.
-
-    On a busy machine, a task that needs 0.3 s of CPU time can take over 2 s. The SDK would interrupt it and replay it
-    from its start, again and again. After the task's own timeout, its result is of no use. The SDK has no option for
-    this.
-
-    Raises:
-        RuntimeError: This release of the SDK has no such attribute.
-    """
-    workflows = worker._workflow_worker
-    if workflows is None or not hasattr(workflows, DEADLOCK_TIMEOUT):
-        raise RuntimeError(f"temporalio {temporalio.__version__} has no {DEADLOCK_TIMEOUT}: see worker.py")
-    if getattr(workflows, DEADLOCK_TIMEOUT) is not None:  # None: a debugger is attached
-        setattr(workflows, DEADLOCK_TIMEOUT, max(SDK_DEADLOCK_SECONDS, seconds))
 
 
 def new_identity() -> str:
