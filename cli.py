@@ -538,8 +538,7 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions
-    from turnkeeper.ops.checks.run_replayer import silence_sdk
+    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:
