@@ -29,7 +29,6 @@ from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.configured_servers import build_toolbox
@@ -37,6 +36,7 @@ from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.build_id import own_build_id
+from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory

@@ -19,7 +19,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from turnkeeper.activities.running_activity import RunningActivity
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
@@ -31,7 +30,7 @@ from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_sdk_logging
 from turnkeeper.ops.local.ports import reserved_port
 from turnkeeper.ops.local.processes import Program
-from turnkeeper.ops.local.worker_process import WorkerProgram
+from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
