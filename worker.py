@@ -4,10 +4,14 @@ Only commands that start a worker import this module, since it loads the SDKs of
 """
 
 import asyncio
+import hashlib
+import importlib.metadata
 import os
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from uuid import uuid4
 
 from temporalio.client import Client
@@ -31,11 +35,10 @@ from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
+from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
-from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
@@ -44,14 +47,19 @@ from turnkeeper.stores.stores import Stores, check_stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
-from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
+from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
 from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
+
+SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
+"""The packages whose code a session runs."""
+
+ID_CHARS = 12
+"""Short, since every workflow task's event repeats it."""
 
 PREPARE_SECONDS = 5.0
 """How long the embedded server may refuse to prepare its namespace."""
@@ -112,6 +120,25 @@ def build_worker(
     )
     internals.adjust(worker, deadlock_timeout=settings.task_timeout)
     return worker
+
+
+@cache
+def own_build_id() -> str:
+    """Return the build id of the code that this process runs; it is read once."""
+    return build_id()
+
+
+def build_id(root: Path = Path(__file__).parent) -> str:
+    """Return a hash of the packages in `root` and the version of Temporal's SDK.
+
+    The SDK's own default reads every imported module again: a fifth of a worker's start (measured).
+    """
+    digest = hashlib.sha256(importlib.metadata.version("temporalio").encode())
+    for package in SESSION_PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"\n{file.relative_to(root)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:ID_CHARS]
 
 
 def new_identity() -> str:

@@ -24,7 +24,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from turnkeeper.activities.toolbox.lenient_parser import (
+from turnkeeper.activities.toolbox.foreign_messages import (
     MAX_MESSAGE_BYTES,
     NOT_SENT,
     lost_answer_error,

@@ -23,7 +23,7 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import problem
-from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
+from turnkeeper.workflows.hosting.process import loop_watchdog
 
 STOP_SECONDS = 3
 """Time for open requests to finish when the gateway stops. Waits and streams end at once."""

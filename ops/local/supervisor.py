@@ -26,11 +26,10 @@ from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsEr
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
-from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_sdk_logging
 from turnkeeper.ops.local.ports import reserved_port
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.worker_process import RunningActivity, WorkerProgram
 from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private

@@ -32,9 +32,9 @@ async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompt
 ) -> None:
     for name in VISITS:
         monkeypatch.setattr(sdk, name, getattr(getattr(sdk, name), "_visit", getattr(sdk, name)))
-    gone = {name for use in missing for name in use.names}
+    removed = {name for use in missing for name in use.names}
     exists = sdk_internals._exists
-    monkeypatch.setattr(sdk_internals, "_exists", lambda name: name not in gone and exists(name))
+    monkeypatch.setattr(sdk_internals, "_exists", lambda name: name not in removed and exists(name))
     async with environment(temporal) as env:
         session = await env.start()
         await session.prompt(id="m1", text="hi")
@@ -47,7 +47,7 @@ async def test_ops_12_a_worker_without_a_private_part_logs_it_and_answers_prompt
     assert [use for use in USES if any(use.without in line for line in lines)] == [
         use for use in USES if use in missing
     ]
-    assert all(any(name in line for line in lines) for name in gone)
+    assert all(any(name in line for line in lines) for name in removed)
 
 
 async def test_ops_10_a_slow_task_is_no_deadlock_before_its_own_timeout(temporal: Client) -> None:
