@@ -4,8 +4,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from cachetools import LRUCache
+
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 CACHE_SECONDS = 1.0
 """How long a row is used without looking it up again. So an ended key or login is refused within this time."""
@@ -21,7 +22,7 @@ class RecentLookups(Generic[Row]):
 
     def __init__(self, look_up: Callable[[str], Awaitable[Row | None]]) -> None:
         self._look_up = look_up
-        self._cache = BoundedDict[str, tuple[float, Row | None]](max_entries=MAX_CACHED)
+        self._cache = LRUCache[str, tuple[float, Row | None]](maxsize=MAX_CACHED)
         self._running = Coalescer[str, Row | None]()
 
     async def find(self, row_id: str) -> Row | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from cachetools import LRUCache
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -22,7 +23,6 @@ from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import FORGET_QUERY, AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 CHECK_SECONDS = 60.0
 """How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""
@@ -43,7 +43,7 @@ class CommitChecker:
         self._client = client
         self._watches = watches
         self._checks = Coalescer[tuple[str, AsOf], bool]()
-        self._newest_committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
+        self._newest_committed = LRUCache[str, AsOf](maxsize=MAX_SESSIONS)
         """The newest committed state of each session, so that an idle session is checked once."""
 
     async def is_committed(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:
