@@ -8,7 +8,7 @@ look like rejections. Here each becomes a JSON-RPC error for its own request:
     5xx, a broken connection, an invalid response          CONNECTION_CLOSED  outcome unknown
 
 This module works between the SDK and the network. The SDK still handles redirects, sessions and event streams; only
-messages are parsed here first (`lenient_parser.py`).
+messages are parsed here first (`foreign_messages.py`).
 """
 
 import asyncio
