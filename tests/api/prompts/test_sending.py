@@ -21,7 +21,7 @@ from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
 from tests.conftest import be_patient
-from tests.harness import SLACK, Environment, environment, says
+from tests.harness import BOUND, SLACK, Environment, environment, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
 from turnkeeper.models.session.queue.prompts import Fate
 
@@ -230,7 +230,10 @@ async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: Asy
 # ---- what is refused
 
 
-async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(http: AsyncClient, env: Environment) -> None:
+async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
