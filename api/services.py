@@ -35,6 +35,7 @@ from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -45,6 +46,7 @@ class Services:
     """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
+    timeouts: Timeouts
     client: Client
     """To Temporal."""
     stores: Stores
@@ -90,10 +92,18 @@ class Services:
     markdown: MarkdownRenderer
 
     @classmethod
-    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
-        repair = IndexRepair(client, stores.index)
-        forgotten = ForgottenSessions(client, stores)
-        reader = SessionReader(client, forgotten)
+    def of(
+        cls,
+        client: Client,
+        settings: Settings,
+        stores: Stores,
+        partials: PartialCarrier,
+        closing: Closing,
+        timeouts: Timeouts,
+    ) -> Self:
+        repair = IndexRepair(client, stores.index, timeouts)
+        forgotten = ForgottenSessions(client, stores, timeouts)
+        reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores, texts)
@@ -105,12 +115,13 @@ class Services:
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index)
+        forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
-        cache_warmer = CacheWarmer(client, settings.task_queue)
+        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
+            timeouts=timeouts,
             client=client,
             stores=stores,
             closing=closing,
@@ -121,22 +132,22 @@ class Services:
             attachments=attachments,
             sender=sender,
             repair=repair,
-            lists=SessionLists(client, stores, repair),
+            lists=SessionLists(client, stores, repair, timeouts),
             texts=texts,
             transcripts=transcripts,
             fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
-            importer=SessionImporter(settings, copies, stores),
+            importer=SessionImporter(settings, copies, stores, timeouts),
             forker=SessionForker(settings, reader, exporter, copies, stores),
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing),
+            poller=Poller(shared_reader, reader.watches, closing, timeouts),
             feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
-            markdown=MarkdownRenderer(),
+            markdown=MarkdownRenderer(timeouts),
         )
 
     async def close(self) -> None:

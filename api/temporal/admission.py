@@ -16,15 +16,13 @@ from pydantic import BaseModel
 from temporalio.client import Client
 
 from turnkeeper.api.problems import ProblemError, rejected
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.stores.bounded_dict import BoundedDict
-
-FRESH_SECONDS = 2.0
-"""How long a read of a queue counts."""
 
 MAX_UNANSWERED_PROMPTS = 500
 MAX_UNANSWERED_BYTES = 4_000_000
@@ -71,9 +69,10 @@ class _FullQueue:
 class Admission:
     """What a gateway knows of its sessions' queues and histories without asking."""
 
-    def __init__(self, client: Client, watches: WatchRegistry) -> None:
+    def __init__(self, client: Client, watches: WatchRegistry, timeouts: Timeouts) -> None:
         self._client = client
         self._watches = watches
+        self._timeouts = timeouts
         self._full_queues = BoundedDict[str, _FullQueue](max_entries=MAX_FULL_QUEUES)
         self._unanswered = BoundedDict[str, _Unanswered](max_entries=MAX_SESSIONS)
 
@@ -102,7 +101,7 @@ class Admission:
 
     def _check_queue(self, workflow_id: WorkflowId, message_id: str) -> None:
         queue, now = self._full_queues.get(workflow_id), asyncio.get_running_loop().time()
-        if queue and queue.read_at >= now - FRESH_SECONDS and message_id not in queue.ids:
+        if queue and queue.read_at >= now - self._timeouts.queue_read and message_id not in queue.ids:
             raise rejected(queue.rejection.reason, queue.rejection.message)
 
     def _unanswered_by(self, workflow_id: WorkflowId) -> _Unanswered:
@@ -119,7 +118,7 @@ class Admission:
         if now < unanswered.described_at + DESCRIBE_SECONDS:
             return
         unanswered.described_at, prompts, size = now, unanswered.prompts, unanswered.bytes
-        describing = self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=rpc_timeout())
+        describing = self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=self._timeouts.rpc)
         with suppress(ProblemError):  # the signal will fail for the same reason
             description = await call_temporal(describing, workflow_id, seconds=DESCRIBE_SECONDS)
             info = description.raw_description.workflow_execution_info

@@ -20,9 +20,9 @@ from temporalio.service import _BridgeServiceClient
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
-from tests.conftest import be_patient
-from tests.harness import BOUND, SLACK, Environment, environment, says
+from tests.harness import BOUND, SLACK, Environment, environment, patient, product, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.queue.prompts import Fate
 
 TEXT_CHARS = 99_000
@@ -30,6 +30,10 @@ TEXT_CHARS = 99_000
 
 FLOODED_TURNS = 5
 """Turns to wait for after a flood."""
+
+
+TIMES = product()
+"""Of the gateways of this file: those of production while no worker runs."""
 
 
 def fresh() -> str:
@@ -50,11 +54,19 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker but those of the test."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
+        yield client
+
+
 @asynccontextmanager
 async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
     """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        be_patient(monkeypatch)
+        for name, seconds in vars(patient()).items():
+            monkeypatch.setattr(TIMES, name, seconds)
         async with environment(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as env:
             yield env
 
@@ -229,9 +241,9 @@ async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: Asy
 
 
 async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
-    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
@@ -267,9 +279,9 @@ async def test_ses_6_a_session_that_has_ended_answers_409(http: AsyncClient, env
 
 
 async def test_ses_6_a_prompt_to_an_ending_session_gets_409_or_is_discarded(
-    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
@@ -343,10 +355,10 @@ async def test_ses_6_without_a_worker_the_fate_of_a_waiting_prompt_is_504(http_a
 
 
 async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_worker(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     session, queue = fresh(), f"nobody-{tmp_path.name}"
-    async with gateway(temporal, queue, tmp_path) as http:
+    async with gateway(temporal, queue, tmp_path, timeouts=TIMES) as http:
         async with worker_of(temporal, tmp_path):
             await http.post("/workflow", json={"id": session})
             await send(http, session, "p1", query="?wait=20")
@@ -357,10 +369,10 @@ async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_w
 
 
 async def test_ses_6_an_archived_rejection_counts_only_after_the_session_has_answered(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     session, path = fresh(), "/workflow/{}/queue/{}"
-    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as http:
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as http:
         await http.post("/workflow", json={"id": session})
         async with worker_of(temporal, tmp_path) as env:
             rejections = [Fate(id=one, fate="rejected", at=datetime.now(UTC)) for one in ("p1", "other")]
