@@ -153,7 +153,6 @@ def task_status_of(session: Session) -> TaskStatus:
 def queue_of(session: Session, *message_ids: str) -> QueueView:
     """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
     rejection = session.rejection_when_ending
-    is_new = len(message_ids) <= 1 and not any(map(session.has_prompt, message_ids))
     queue, limits = session.queue, session.config.limits
     if message_ids:
         places = queue.places(message_ids)
@@ -172,8 +171,6 @@ def queue_of(session: Session, *message_ids: str) -> QueueView:
         positions={item.id: position for position, item in places} if message_ids else {},
         max_prompts=limits.max_queued_prompts,
         max_bytes=limits.queued_bytes,
-        max_prompt_chars=limits.max_prompt_chars,
-        next_position=_next_position(session) if is_new and rejection is None else None,
     )
 
 
@@ -188,11 +185,6 @@ def _visible(places: Sequence[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: 
             fields = {name: getattr(prompt, name) for name in ("id", "text", "attachments", "mode", "received_at")}
             visible.append(QueuedPrompt(**fields, position=position))
     return visible
-
-
-def _next_position(session: Session) -> int:
-    is_idle = session.turn is None and not len(session.queue)
-    return 0 if is_idle else len(session.queue) + 1
 
 
 def approvals_of(session: Session, *, max_bytes: int | None = None) -> PendingApprovals:
