@@ -43,7 +43,7 @@ def test_ses_5_a_text_over_the_sessions_own_limit_is_rejected_with_the_reason(te
     is_valid = text.strip() and "\0" not in text
     assert (accepted is not None) == bool(is_valid and len(text) <= max_chars)
     if is_valid and accepted is None:
-        assert target.queue.fates[-1].refusal == "too_long"
+        assert target.queue.fate_book.recent[-1].refusal == "too_long"
 
 
 @given(raw=JSON, extra=st.integers(0, 2))
