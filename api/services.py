@@ -20,8 +20,6 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
-from turnkeeper.api.live.poller import Poller
-from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
@@ -32,7 +30,6 @@ from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
-from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.settings.settings import Settings
@@ -83,8 +80,6 @@ class Services:
     tasks: Tasks
 
     # Updates for watching and polling clients
-    cache_warmer: CacheWarmer
-    poller: Poller
     feed: UpdateFeed
 
     markdown: MarkdownRenderer
@@ -108,8 +103,6 @@ class Services:
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
         forgotten_tasks = ForgottenTasks(client, stores.index)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
-        cache_warmer = CacheWarmer(client, settings.task_queue)
-        shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
             client=client,
@@ -134,9 +127,7 @@ class Services:
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
-            cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing),
-            feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
+            feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(),
         )
 
@@ -145,6 +136,5 @@ class Services:
         self.closing.begin()
         await self.repair.close()
         await self.sweeper.close()
-        await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

@@ -122,7 +122,7 @@ GATEWAY_BOUNDS = {
         "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
         "turnkeeper.api.history.forgotten_sessions.RESTORE_SECONDS",
         "turnkeeper.api.history.session_lists.RESTORE_SECONDS",
-        "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
+        "turnkeeper.api.live.feed.RESTORE_SECONDS",
         "turnkeeper.api.prompts.fate_reader.RESTORE_SECONDS",
     )
 }

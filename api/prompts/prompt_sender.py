@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from turnkeeper.api import problems
-from turnkeeper.api.coalescer import Coalescer, SharedCall
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
@@ -113,17 +113,19 @@ class PromptSender:
         """
         estimate, message_id = self._estimates.of(workflow_id), prompt.id or ""
         reservations = estimate.reservations
-        question = SharedCall(self._reader.queue_in_time(workflow_id, message_id, seconds=seconds, is_shared=False))
+        question = asyncio.create_task(
+            self._reader.queue_in_time(workflow_id, message_id, seconds=seconds, is_shared=False)
+        )
         try:
             for _ in range(STEPS_TO_SEND):
                 await asyncio.sleep(0)
             await self._signal(workflow_id, prompt, None, contents)
         except BaseException:
             estimate.release(message_id)  # unless it was sent
-            await question.cancel()
+            question.cancel()
             raise
         try:
-            result = await question.result()
+            result = await question
         except ProblemError:  # no such session: it was started only just before the signal
             result = None
         if result is None or estimate.reservations != reservations:  # another prompt may have overtaken this one

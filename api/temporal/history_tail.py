@@ -17,9 +17,9 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 
+from turnkeeper.api.temporal.commits import CLOSING_EVENTS
 from turnkeeper.api.temporal.queue_estimates import HistoryTail
 from turnkeeper.api.temporal.temporal_calls import call_temporal
-from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import id_in

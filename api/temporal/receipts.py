@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
@@ -88,7 +88,7 @@ class ReceiptReader(Generic[Answer]):
         self._query = query
         self._pending: dict[str, _Batch] = {}
         """The next query to each session, while ids can be added to it."""
-        self._questions = SerialCoalescer[_Batch, Answer]()
+        self._questions = Coalescer[_Batch, Answer]()
 
     async def answer(self, workflow_id: WorkflowId, message_id: str) -> Answer:
         """Return the session's answer about this prompt, and maybe others. Raises what `query` raises."""
@@ -97,7 +97,7 @@ class ReceiptReader(Generic[Answer]):
             batch = self._pending[workflow_id] = _Batch()
         batch.callers[message_id] += 1
         try:
-            return await self._questions.run(workflow_id, batch, partial(self._ask_for, workflow_id, batch))
+            return await self._questions.run(batch, partial(self._ask_for, workflow_id, batch), lane=workflow_id)
         finally:
             batch.callers[message_id] -= 1
             if not batch.callers.total():

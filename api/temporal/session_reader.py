@@ -1,16 +1,24 @@
 """Reading sessions: shared queries to their workflows, whose results are returned only once they are committed.
 
-Temporal has few places for the queries of one workflow, so a session gets one query at a time, and callers with the
-same question share the result (`SessionQueries`). `commits.py` waits until Temporal has committed what a result
-depends on, and `query_backoff.py` delays queries to sessions that don't answer. `SessionReader` has a method for each
-query.
+`SessionReader` has a method for each query. `SessionQueries` sends them:
+
+- Temporal has few places for the queries of one workflow, so a session gets one query at a time, and callers with the
+  same question share the next one.
+- A result is returned once Temporal has committed what it depends on (`commits.py`).
+- A session that doesn't answer is not asked again and again: each query takes a place, and may make a worker replay
+  the whole history, which keeps overloaded workers overloaded. The next query waits for a completed workflow task, or
+  for a pause that grows with each query without an answer. Callers wait as long as they would for an answer.
+- Temporal sends queries to the worker that completed the session's last workflow task. Once that worker is gone, each
+  query goes to another one with the whole history, until there is a next task: in an idle session that may take months.
+  So if a worker says that it had to replay an idle session that is watched, it gets an update that it rejects. That is
+  a workflow task too, which leaves no trace in the history (measured at 448 events: 30 ms per query before, 4 after).
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -21,24 +29,31 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api import problems
-from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.history_tail import HistoryTailReader
-from turnkeeper.api.temporal.query_backoff import QueryBackoff
-from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
 from turnkeeper.api.temporal.receipt_limit import ReceiptLimit
 from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, are_accepted, receipt_of
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import (
+    call_temporal,
+    call_worker,
+    keeps_failing,
+    rpc_timeout,
+    without_retries,
+)
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX
@@ -57,8 +72,14 @@ from turnkeeper.models.session.messages import (
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import (
+    FINAL_STATUSES,
+    ConversationState,
+    ConversationUpdate,
+    SessionStatus,
+)
 from turnkeeper.stores.bounded_dict import BoundedDict
+from turnkeeper.stores.cancellation import cancel_until_done
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +92,18 @@ MAX_SESSIONS = 10_000
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
 """After a query that Temporal could not accept, or whose result was not committed."""
+
+FIRST_SILENCE_SECONDS = 0.5
+MAX_SILENCE_SECONDS = 1.0
+MAX_FAILING_SECONDS = 5.0
+"""After queries without an answer: where workers are just absent, fewer queries don't help; where tasks fail, they do.
+"""
+
+IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+"""Statuses in which there may be no workflow task for months."""
+
+REJECTED_UPDATE = "cancel_turn"
+"""Without a turn's id its validator always rejects it (SES-8)."""
 
 _TEMPORARY = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
@@ -360,16 +393,28 @@ class SessionReader:
         await self.watches.close()
 
 
+@dataclass(frozen=True)
+class _Silence:
+    """A pause after a query without an answer."""
+
+    seconds: float
+    until: float
+    """On the loop's clock."""
+    version: int
+    """Of the session's watch, when the pause began."""
+
+
 class SessionQueries:
     """Sends queries to sessions, one at a time to each."""
 
     def __init__(self, client: Client, watches: WatchRegistry) -> None:
         self._client = client
         self._watches = watches
-        self._query_client = query_client(client)
-        self._commits = CommitChecker(self._query_client, watches)
-        self._backoff = QueryBackoff(watches)
-        self._calls = SerialCoalescer[QueryKey, QueryResult[Any]]()
+        self._query_client = without_retries(client)
+        self._commits = CommitChecker(self._query_client, watches.live_tasks)
+        self._calls = Coalescer[Hashable, Any]()
+        self._silences = BoundedDict[WorkflowId, _Silence](max_entries=MAX_SESSIONS)
+        self._waking: set[asyncio.Task[None]] = set()
 
     async def ask(
         self,
@@ -385,12 +430,14 @@ class SessionQueries:
         `for_receipts`: it is not necessarily committed, if all it says is that the prompts were accepted.
         """
         key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type, for_receipts)
-        query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
-        result = await call_worker(self._client, query_call, workflow_id)
+        query_call = self._calls.run(key, partial(self._answer, workflow_id, key), lane=workflow_id)
+        result: QueryResult[View] = await call_worker(self._client, query_call, workflow_id)
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
         return result
 
     async def close(self) -> None:
+        await cancel_until_done(self._waking)
+        await self._calls.close()
         await self._commits.close()
 
     async def _answer(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
@@ -399,66 +446,48 @@ class SessionQueries:
         try:
             # Bounded here too: a query that continues after its callers have given up would block the next one.
             async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await self._backoff.wait(workflow_id)
+                await self._wait_for_silence(workflow_id)
                 was_sent = True
                 result = await self._ask_until_committed(workflow_id, key)
         except (TimeoutError, RPCError) as error:
             if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):
-                self._backoff.note_silence(workflow_id)
+                self._note_silence(workflow_id)
             raise
         except WorkflowQueryFailedError:
-            self._backoff.note_answer(workflow_id)
+            self._silences.pop(workflow_id, None)
             raise
-        self._backoff.note_answer(workflow_id)
+        self._silences.pop(workflow_id, None)
         return result
 
     async def _ask_until_committed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
-        """Query until the result is committed: a worker that dies may have shown an uncommitted state (SES-12)."""
-        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        while True:
-            result = await self._ask_open_or_closed(workflow_id, key)
-            as_of = result.view.as_of
-            if as_of is None:  # from a worker of an earlier release
-                return result
-            # An accepted prompt is safe by its signal, and its position is that of a moment (decision 22).
-            is_receipt = key.for_receipts and result.closed is None and _accepts(result.view, key.argument)
-            if (
-                is_receipt
-                or result.closed in _CLOSED_WITHOUT_TASK
-                or await self._commits.is_committed(workflow_id, as_of)
-            ):
-                view = result.view.model_copy(update={"as_of": None})
-                return replace(result, view=view, first_run_id=as_of.first_run_id)
-            await asyncio.sleep(next(pauses))
+        """Query until there is a committed result. The caller bounds the time.
 
-    async def _ask_open_or_closed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
-        """Query the workflow; if it is closed, query it once more as such, unless it is being deleted."""
-        while True:
-            try:
-                return QueryResult(
-                    await self._query_with_retries(workflow_id, key, QueryRejectCondition.NOT_OPEN), closed=None
-                )
-            except WorkflowQueryRejectedError as error:
-                if error.status != Status.CONTINUED_AS_NEW:
-                    await raise_if_deleted(self._client, workflow_id)
-                    view = await self._query_with_retries(workflow_id, key, QueryRejectCondition.NONE)
-                    return QueryResult(view, closed=error.status)
-            # The session continued as new between Temporal's two lookups of its run.
-            await asyncio.sleep(FIRST_PAUSE_SECONDS)
-
-    async def _query_with_retries(self, workflow_id: WorkflowId, key: QueryKey, condition: QueryRejectCondition) -> Any:
-        """Retry the query after temporary errors. The caller bounds the time."""
+        A worker that dies may have shown an uncommitted state (SES-12). A closed workflow is asked as such.
+        """
         handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id)
+        closed: Status | None = None
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             try:
-                return await handle.query(
+                view = await handle.query(
                     key.query,
                     json.loads(key.argument),
                     result_type=key.view_type,
-                    reject_condition=condition,
+                    reject_condition=QueryRejectCondition.NONE if closed else QueryRejectCondition.NOT_OPEN,
                     rpc_timeout=rpc_timeout(),
                 )
+                as_of: AsOf = view.as_of
+                # An accepted prompt is safe by its signal, and its position is that of a moment (decision 22).
+                is_receipt = key.for_receipts and closed is None and _accepts(view, key.argument)
+                if is_receipt or closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
+                    if as_of.is_replayed and closed is None and getattr(view, "status", None) in IDLE_STATUSES:
+                        self._wake(workflow_id)
+                    return QueryResult(view.model_copy(update={"as_of": None}), closed, as_of.first_run_id)
+            except WorkflowQueryRejectedError as error:
+                if error.status != Status.CONTINUED_AS_NEW:  # else it did so between Temporal's two lookups of its run
+                    await raise_if_deleted(self._client, workflow_id)
+                    closed = error.status
+                    continue
             except RPCError as error:
                 if error.status not in _TEMPORARY:
                     raise
@@ -468,6 +497,40 @@ class SessionQueries:
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
                 log.warning("a worker could not answer the query %s", key.query)
             await asyncio.sleep(next(pauses))
+
+    async def _wait_for_silence(self, workflow_id: WorkflowId) -> None:
+        """Wait until the session may be queried: its pause is over, or a workflow task has completed meanwhile."""
+        silence, watch = self._silences.get(workflow_id), self._watches.get(workflow_id)
+        if silence and watch:
+            await watch.wait_for(lambda: watch.version != silence.version, until=silence.until)
+        elif silence:
+            await asyncio.sleep(silence.until - asyncio.get_running_loop().time())
+
+    def _note_silence(self, workflow_id: WorkflowId) -> None:
+        """Begin a pause, twice as long as the last one."""
+        previous, watch = self._silences.get(workflow_id), self._watches.get(workflow_id)
+        longest = MAX_FAILING_SECONDS if watch and watch.tasks.failures else MAX_SILENCE_SECONDS
+        seconds = min(2 * previous.seconds, longest) if previous else FIRST_SILENCE_SECONDS
+        until = asyncio.get_running_loop().time() + seconds
+        self._silences[workflow_id] = _Silence(seconds, until, watch.version if watch else 0)
+
+    def _wake(self, workflow_id: WorkflowId) -> None:
+        """Begin to make a worker load a watched session, before its next query."""
+        if self._watches.get(workflow_id):
+            send = partial(self._send_rejected_update, workflow_id)
+            waking = asyncio.create_task(self._calls.run(REJECTED_UPDATE, send, lane=workflow_id))
+            self._waking.add(waking)
+            waking.add_done_callback(self._waking.discard)
+
+    async def _send_rejected_update(self, workflow_id: WorkflowId) -> None:
+        handle = self._client.get_workflow_handle(workflow_id)
+        try:
+            async with asyncio.timeout(rpc_timeout().total_seconds()):
+                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
+        except WorkflowUpdateFailedError:
+            pass  # expected: the update is rejected
+        except (RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            log.debug("session %s could not be woken", workflow_id, exc_info=error)
 
 
 def _page_of(session: Session, *, request: StateRequest) -> ConversationState:

@@ -17,8 +17,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
-from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout, without_retries
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.texts.one_line import searchable
@@ -102,7 +101,7 @@ class _Pages:
     def __init__(self, client: Client, condition: str, *, page_size: int, cursor: str | None) -> None:
         self._client = client
         self._token = _token(cursor)
-        self._pages = (query_client(client) if self._token else client).list_workflows(
+        self._pages = (without_retries(client) if self._token else client).list_workflows(
             condition, page_size=page_size, next_page_token=self._token, rpc_timeout=rpc_timeout()
         )
 
@@ -127,7 +126,7 @@ async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> b
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
-    first_page = query_client(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
+    first_page = without_retries(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
     try:
         await first_page.fetch_next_page()
     except RPCError:

@@ -451,7 +451,7 @@ async def test_api_1_who_waits_for_a_turn_is_told_though_nobody_could_answer_whe
         watch = http._transport.app.state.services.reader.watches.get(session)
         events = (await handle.fetch_history()).events
         completed = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
-        return watch is not None and watch.tasks._completed_ids[-1:] == completed[-1:]
+        return watch is not None and completed[-1] in watch.tasks._completed.values()
 
     async def silent_until_then(session_id: str, question: Any) -> Any:
         await until(has_ended_and_is_counted)

@@ -36,10 +36,9 @@ from tests.conftest import QUICK, be_patient, server_with
 from tests.harness import BOUND, FAILING_TASK_SECONDS, DrivenSession, Environment, environment, fail_workflow_tasks
 from tests.waiting import until
 from turnkeeper.api.temporal import commits
-from turnkeeper.api.temporal.commits import CommitChecker
+from turnkeeper.api.temporal.commits import CommitChecker, WorkflowTasks, newest_tasks
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
-from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -195,7 +194,7 @@ async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(te
         committed = await stamp(session)
         for is_watched in (False, True):
             async with watches.watching(handle.id) if is_watched else nullcontext():
-                checker = CommitChecker(temporal, watches)
+                checker = CommitChecker(temporal, watches.live_tasks)
                 for started in lost:
                     as_of = committed.model_copy(
                         update={"task": WorkflowTaskStart(started_at=started.ToDatetime(tzinfo=UTC))}
@@ -322,7 +321,7 @@ async def test_api_3_a_session_whose_workflow_task_fails_is_asked_ever_less_and_
                         polls = (http.get(f"/workflow/{watcher.session}/conversation") for _ in range(5))
                         answers += [answer.status_code for answer in await asyncio.gather(*polls)]
             assert set(answers) == {504}
-            # Pauses of 0.5, 1, 2 and 4 s, a fifth shorter at times, each after one query.
+            # Pauses of 0.5, 1, 2 and 4 s, each after one query.
             assert len(session_requests.queries) <= 6
         await watcher.until_in(events, idle_after(2))
 
