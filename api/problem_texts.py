@@ -204,6 +204,8 @@ NO_LONGER_RETAINED = "Session {session_id!r} has ended, and its turns are no lon
 SESSION_ENDED = "Session {session_id!r} has ended. It can still be read."
 SESSION_ENDING = "The session is ending and takes no more prompts."
 SESSION_FULL = "The session accepts no prompts now."
+QUEUE_FULL = "{length} prompts are waiting already. Send this one when some of them have run."
+HISTORY_FULL = "No worker has processed the last prompts of this session. They are safe; send this one later."
 SESSION_STUCK = (
     "Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it continues after a fix."
 )

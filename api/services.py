@@ -57,7 +57,6 @@ class Services:
     sessions: SessionCommands
 
     # Sending prompts
-    fates: FateReader
     attachments: AttachmentKeeper
     sender: PromptSender
 
@@ -66,6 +65,7 @@ class Services:
     lists: SessionLists
     texts: TextRestorer
     transcripts: TranscriptReader
+    fates: FateReader
     replays: ReplayTextReader
     deleter: SessionDeleter
 
@@ -90,14 +90,13 @@ class Services:
         forgotten = ForgottenSessions(client, stores)
         reader = SessionReader(client, forgotten)
         sessions = SessionCommands(client, settings, reader, stores)
-        fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = TranscriptReader(reader, stores, texts, closing)
+        transcripts = TranscriptReader(reader, stores, texts)
         copies = SessionCopies(reader, sessions, transcripts, stores)
         attachments = AttachmentKeeper(
             reader, stores, sweep=copies.sweep, inline_bytes=settings.limits.attachments_bytes
         )
-        sender = PromptSender(sessions, reader, fates, attachments)
+        sender = PromptSender(sessions, reader, attachments, stores)
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
@@ -112,13 +111,13 @@ class Services:
             audit=AuditRecorder(stores.audit),
             reader=reader,
             sessions=sessions,
-            fates=fates,
             attachments=attachments,
             sender=sender,
             repair=repair,
             lists=SessionLists(client, stores, repair),
             texts=texts,
             transcripts=transcripts,
+            fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,

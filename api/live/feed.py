@@ -180,8 +180,7 @@ class SharedReads:
         async def read() -> UpdateEvent:
             try:
                 update = await self._reader.updates(workflow_id, cursor)
-                # The first run of the answer: the query has noted it.
-                first_run_id = await self._reader.first_run_id_in_temporal(workflow_id)
+                first_run_id = await self._reader.first_run_id(workflow_id)  # of the answer: the query has noted it
             except ProblemError:
                 if watch:
                     watch.note_failure()  # without a worker nothing else would make the other watchers read
@@ -383,15 +382,18 @@ class UpdateFeed:
         while not (watcher.is_at_end or self._closing.has_begun):
             async with self._watches.watching(workflow_id) as watch:
                 with self._outputs.watching(workflow_id, watch) as output:
+                    watcher.task_count = -1
                     async with aclosing(self._events_in(watch, watcher, output)) as events:
                         async for event in events:
                             yield event
+            # Either another session has started with the same id, or an excerpt is still to be restored.
+            if not watcher.is_at_end:
+                await self._pause(until=watcher.retry_at)
         if watcher.last is None:
             raise problems.stopping()  # yielding nothing would mean that the session has ended
 
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
-        watcher.task_count = -1
         while not (watcher.is_at_end or self._closing.has_begun):
             try:
                 event = await self._next(watcher, watch, output)
@@ -406,8 +408,6 @@ class UpdateFeed:
             if event:
                 yield event
             if watch.is_over and not watcher.is_due(watch, output):
-                # Either another session has started with the same id, or an excerpt is still to be restored.
-                await self._pause(until=watcher.retry_at)
                 return
             await self._closing.wait_for(
                 watch, lambda: watcher.is_due(watch, output) or watch.is_over, until=watcher.retry_at

@@ -32,7 +32,6 @@ from turnkeeper.models.http_responses import (
     AuditAction,
     AuditPage,
     Cancelling,
-    ChatAccepted,
     ConversationResponse,
     DeletionReceipt,
     FullConversation,
@@ -216,7 +215,7 @@ class GatewayClient:
         user_name: str | None = None,
         message_id: str | None = None,
         attachments: Sequence[Attachment] = (),
-    ) -> ChatAccepted:
+    ) -> PromptAccepted:
         """Send a prompt to a session, or to a new one, by default with a random id.
 
         The same id again is the same prompt in the same session, even if the first call started that session.
@@ -224,7 +223,7 @@ class GatewayClient:
         message_id = message_id or str(uuid4())
         names = {"id": message_id, "workflow_id": session_id, "user_name": user_name}
         body = {"message": message, **without_none(names), **_attached(attachments)}
-        return await self._sender.ask(ChatAccepted, "POST", "/chat", body=body)
+        return await self._sender.ask(PromptAccepted, "POST", "/chat", body=body)
 
     async def upload(
         self, session_id: str, content: bytes, *, media_type: str, name: str | None = None

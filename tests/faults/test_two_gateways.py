@@ -105,10 +105,9 @@ async def write(
         session = sessions[(number + index) % len(sessions)]
         message_id, length = f"w{number}-{index}", LENGTHS[(number + index // 2) % len(LENGTHS)]
         body = {"message": "x" * length, "id": message_id}
-        headers = {"Prefer": "respond-async"} if index % 3 else {}
         for http in (gateways[index % 2], gateways[0]):
             try:
-                send = partial(traffic.request, http, "POST", f"/workflow/{session}/prompt", json=body, headers=headers)
+                send = partial(traffic.request, http, "POST", f"/workflow/{session}/prompt", json=body)
                 answer = await until_not(503, send)
             except TransportError:
                 continue  # it was stopped: whether Temporal has the prompt is unknown, so the same id is sent again

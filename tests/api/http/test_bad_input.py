@@ -420,7 +420,7 @@ async def test_api_2_without_a_worker_a_prompt_is_accepted_and_reading_is_504_wi
     assert (await http_alone.post("/workflow", json={"id": session})).status_code == 201
     began = time.monotonic()
     answer = await http_alone.post(f"/workflow/{session}/prompt", json={"message": "are you there?"})
-    assert (answer.status_code, answer.json()["position"]) == (202, None)
+    assert answer.status_code == 202
     assert time.monotonic() - began < 3 + SLACK
     requests = [
         ("GET", "/conversation", None),

@@ -1,0 +1,117 @@
+"""Whether a gateway signals one more prompt to a session (SES-6).
+
+The session never refuses a prompt for want of room, so nothing is asked before one. A prompt gets 429 in two cases:
+
+- The gateway has just read, for whatever reason, that the queue is full. This is a courtesy.
+- The history grows while no worker processes it. Temporal terminates a workflow whose history is too large, so a
+  gateway counts what it has signalled to a session that has not answered since. If that is much, it asks Temporal,
+  which needs no worker, how large the history is.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from temporalio.client import Client
+
+from turnkeeper.api import problem_texts as texts
+from turnkeeper.api import problems
+from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
+from turnkeeper.stores.bounded_dict import BoundedDict
+
+FRESH_SECONDS = 2.0
+"""How long a read of a queue counts."""
+
+MAX_UNANSWERED_PROMPTS = 500
+MAX_UNANSWERED_BYTES = 4_000_000
+"""What a session is signalled without an answer before Temporal is asked."""
+
+DESCRIBE_SECONDS = 1.0
+"""How often Temporal is asked at most, and how long that may take."""
+
+MAX_EVENTS = 8_000
+MAX_BYTES = 16_000_000
+"""Of a history. Temporal allows 10,000 signals and 50 MB."""
+
+MAX_SESSIONS = 10_000
+
+
+@dataclass
+class _Unanswered:
+    """What a session has been signalled since it last answered, and its history with that.
+
+    `task_count`: the workflow tasks that its watch had seen.
+    """
+
+    task_count: int
+    prompts: int = 0
+    bytes: int = 0
+    history_events: int = 0
+    history_bytes: int = 0
+    described_at: float = float("-inf")
+
+
+class Admission:
+    """What a gateway knows of its sessions' queues and histories without asking."""
+
+    def __init__(self, client: Client, watches: WatchRegistry) -> None:
+        self._client = client
+        self._watches = watches
+        self._reads = BoundedDict[str, tuple[QueueView, float]](max_entries=MAX_SESSIONS)
+        self._unanswered = BoundedDict[str, _Unanswered](max_entries=MAX_SESSIONS)
+
+    def note_answer(self, workflow_id: WorkflowId, answer: BaseModel) -> None:
+        """Note a committed answer of the session's worker."""
+        self._unanswered.pop(workflow_id, None)
+        if isinstance(answer, QueueView):
+            self._reads[workflow_id] = (answer, asyncio.get_running_loop().time())
+
+    async def admit(self, workflow_id: WorkflowId, prompt: PromptSignal) -> None:
+        """Count a prompt that is about to be signalled. Raises 429, and 409 if the session was ending just now."""
+        self._check_queue(workflow_id, prompt.id or "")
+        unanswered, size = self._unanswered_by(workflow_id), len(prompt.model_dump_json())
+        if unanswered.prompts >= MAX_UNANSWERED_PROMPTS or unanswered.bytes + size > MAX_UNANSWERED_BYTES:
+            await self._describe(workflow_id, unanswered)
+            if unanswered.history_events >= MAX_EVENTS or unanswered.history_bytes + size > MAX_BYTES:
+                raise problems.rejected("queue_full", texts.HISTORY_FULL)
+        unanswered.prompts += 1
+        unanswered.bytes += size
+        unanswered.history_events += 1
+        unanswered.history_bytes += size
+
+    def _check_queue(self, workflow_id: WorkflowId, message_id: str) -> None:
+        queue, read_at = self._reads.get(workflow_id, (None, float("-inf")))
+        if queue is None or read_at < asyncio.get_running_loop().time() - FRESH_SECONDS:
+            return
+        if message_id in {prompt.id for prompt in queue.waiting} | {fate.id for fate in queue.fates}:
+            return  # the session has it, so this is a repetition
+        if queue.refusing is not None:
+            raise problems.rejected(queue.refusing, queue.refusing_because or texts.SESSION_FULL)
+        if queue.length >= queue.max_prompts or queue.bytes >= queue.max_bytes:
+            raise problems.rejected("queue_full", texts.QUEUE_FULL.format(length=queue.length))
+
+    def _unanswered_by(self, workflow_id: WorkflowId) -> _Unanswered:
+        watch = self._watches.get(workflow_id)
+        task_count = watch.version if watch is not None else 0
+        unanswered = self._unanswered.get(workflow_id)
+        if unanswered is None or task_count > unanswered.task_count:
+            unanswered = self._unanswered[workflow_id] = _Unanswered(task_count)
+        return unanswered
+
+    async def _describe(self, workflow_id: WorkflowId, unanswered: _Unanswered) -> None:
+        """Ask Temporal for the size of the history, unless that was a moment ago. Prompts meanwhile count as well."""
+        now = asyncio.get_running_loop().time()
+        if now < unanswered.described_at + DESCRIBE_SECONDS:
+            return
+        unanswered.described_at, prompts, size = now, unanswered.prompts, unanswered.bytes
+        describing = self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=rpc_timeout())
+        with suppress(ProblemError):  # the signal will fail for the same reason
+            description = await call_temporal(describing, workflow_id, seconds=DESCRIBE_SECONDS)
+            info = description.raw_description.workflow_execution_info
+            unanswered.history_events = info.history_length + unanswered.prompts - prompts
+            unanswered.history_bytes = info.history_size_bytes + unanswered.bytes - size
