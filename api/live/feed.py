@@ -1,7 +1,7 @@
 """What is new in a session, for clients that poll and for clients that watch (API-1, API-3, SES-12).
 
-All clients at the same cursor share one read (`SharedReads`): the first one after a change causes a query, and the
-others use its result and its JSON. So a change costs one query and one encoding for any number of clients, and an idle
+All clients at the same cursor share one read: the first one after a change causes a query, and the others use its
+result and its JSON. So a change costs one query and one encoding for any number of clients, and an idle
 session costs nothing.
 
 A watcher reads what is new since its cursor, sends it, and waits until the session changes (`watch.py`). A slow one
@@ -20,8 +20,8 @@ follows from the turn alone, so no gateway remembers its clients.
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
@@ -35,12 +35,11 @@ from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
+from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
-from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
@@ -83,12 +82,6 @@ class UpdateEvent:
         """The resume cursor, which clients send as `Last-Event-ID`; held back while they have an excerpt."""
         resume_revision = self.update.revision if self.resume_revision is None else self.resume_revision
         return f"{min(self.update.revision, resume_revision)}.{self.update.last_seen_message_id or ''}"
-
-    @property
-    def next_cursor(self) -> UpdatesRequest:
-        return UpdatesRequest(
-            last_seen_message_id=self.update.last_seen_message_id, since_revision=self.update.revision
-        )
 
     @property
     def revision(self) -> int:
@@ -161,58 +154,6 @@ def cursor_of(event_id: str) -> UpdatesRequest:
 Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 
-class SharedReads:
-    """Reads that all clients of a watched session share. Methods raise `ProblemError`.
-
-    A result is current as long as four things hold: the watch has seen no workflow task since it was requested, this
-    gateway has written nothing to the session since, Temporal has been answering, so that a change would have been
-    seen, and no client was shown anything newer. So a caller that has just written never gets an older result.
-    """
-
-    def __init__(self, reader: SessionReader, texts: TextRestorer) -> None:
-        self._reader = reader
-        self._texts = texts
-        self._calls = Coalescer[Hashable, Any]()
-
-    async def update(self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch | None) -> UpdateEvent:
-        """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
-
-        async def read() -> UpdateEvent:
-            try:
-                update = await self._reader.updates(workflow_id, cursor)
-                first_run_id = await self._reader.first_run_id(workflow_id)  # of the answer: the query has noted it
-            except ProblemError:
-                if watch:
-                    watch.note_failure()  # without a worker nothing else would make the other watchers read
-                raise
-            until = seconds_from_now(RESTORE_SECONDS)
-            return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
-
-        return await self._shared(cursor, watch, read) if watch else await read()
-
-    async def queue(self, workflow_id: WorkflowId, watch: Watch) -> QueueEvent:
-        """Return the queue, at least as new as the last change that `watch` has counted."""
-
-        async def read() -> QueueEvent:
-            queue = await self._reader.queue(workflow_id)
-            return QueueEvent(queue.waiting, queue.revision)
-
-        return await self._shared("queue", watch, read)
-
-    async def _shared(
-        self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Result]]
-    ) -> Result:
-        version = (watch.task_count, watch.writes)
-        cached: Result
-        if question in watch.results and watch.is_live:
-            cached_version, cached = watch.results[question]
-            if cached_version == version and cached.is_whole and cached.revision >= watch.revision:
-                return cached
-        result: Result = await self._calls.run((watch, version, question), read)
-        watch.results[question] = (version, result)
-        return result
-
-
 @dataclass
 class _Watcher:
     """One watcher: its cursor, and what it was sent last."""
@@ -231,7 +172,8 @@ class _Watcher:
     """Turns whose answers it has as excerpts, by id, each with the revision before it."""
     retry_at: float | None = None
     """When to read them again, on the loop's clock."""
-    retry_pauses: Iterator[float] = field(default_factory=lambda: _retry_pauses())
+    retry_seconds: float = 0.0
+    """How long the pause before is."""
     problem_types: set[str] = field(default_factory=set)
     """The problems that it was sent since the session could last be read."""
     is_deleted: bool = False
@@ -266,7 +208,8 @@ class _Watcher:
         """Move to the cursor after `event`; return the event to send, if it has anything new."""
         cursor, last, update = self.cursor, self.last, event.update
         had_problem, is_restored = self._clear_problems(), self._note_excerpts(event, is_retry=is_retry)
-        self.cursor, self.last = event.next_cursor, update
+        self.last = update
+        self.cursor = UpdatesRequest(last_seen_message_id=update.last_seen_message_id, since_revision=update.revision)
         self.steps.learn(update)
         self.queue_is_stale = not update.has_more and bool(self.waiting or update.queue_length)
         has_updated = is_restored if is_retry else bool(update.updated_messages)
@@ -286,8 +229,11 @@ class _Watcher:
         self.excerpts |= {turn.id: turn.revision - 1 for turn in turns.values() if turn.agent_message_blob}
         is_restored = not self.excerpts.keys() >= before.keys()
         if is_retry or not before:
-            self.retry_pauses = self.retry_pauses if is_retry and not is_restored else _retry_pauses()
-            self.retry_at = asyncio.get_running_loop().time() + next(self.retry_pauses)
+            has_failed = is_retry and not is_restored
+            self.retry_seconds = (
+                min(2 * self.retry_seconds, MAX_EXCERPT_SECONDS) if has_failed else FIRST_EXCERPT_SECONDS
+            )
+            self.retry_at = asyncio.get_running_loop().time() + self.retry_seconds
         self.retry_at = self.retry_at if self.excerpts else None
         return is_restored
 
@@ -326,9 +272,12 @@ class UpdateFeed:
     """Polls and live feeds of all sessions."""
 
     def __init__(self, reader: SessionReader, texts: TextRestorer, partials: PartialCarrier, closing: Closing) -> None:
-        self._reads = SharedReads(reader, texts)
+        self._reader = reader
         self._watches = reader.watches
-        self._outputs = LiveOutputRegistry(partials)
+        self._texts = texts
+        self._reads = Coalescer[Hashable, Any]()
+        self._partials = partials
+        self._outputs: dict[Watch, LiveOutput] = {}
         self._closing = closing
 
     async def poll(
@@ -348,13 +297,13 @@ class UpdateFeed:
         """
         comes_back = cursor.last_seen_message_id or cursor.since_revision is not None or is_known or seconds
         if not comes_back and self._watches.get(workflow_id) is None:
-            return await self._reads.update(workflow_id, cursor, None)  # starting a watch costs more than one read
+            return await self._read_update(workflow_id, cursor, None)  # starting a watch costs more than one read
         clock = asyncio.get_running_loop().time
         asked_at, first_revision = clock(), -1
         while True:
             async with self._watches.watching(workflow_id) as watch:
                 version = watch.version
-                event = await self._reads.update(workflow_id, cursor, watch)
+                event = await self._read_update(workflow_id, cursor, watch)
                 event = _without_old_repeats(event, cursor, now=datetime.now(UTC))
                 first_revision = event.revision if first_revision < 0 else first_revision
                 hold = seconds if is_known and is_known(event) else _hold_seconds(event, cursor, first_revision)
@@ -380,17 +329,30 @@ class UpdateFeed:
         """
         watcher = _Watcher(workflow_id, cursor)
         while not (watcher.is_at_end or self._closing.has_begun):
-            async with self._watches.watching(workflow_id) as watch:
-                with self._outputs.watching(workflow_id, watch) as output:
-                    watcher.task_count = -1
-                    async with aclosing(self._events_in(watch, watcher, output)) as events:
-                        async for event in events:
-                            yield event
+            async with self._watching(workflow_id) as (watch, output):
+                watcher.task_count = -1
+                async with aclosing(self._events_in(watch, watcher, output)) as events:
+                    async for event in events:
+                        yield event
             # Either another session has started with the same id, or an excerpt is still to be restored.
             if not watcher.is_at_end:
                 await self._pause(until=watcher.retry_at)
         if watcher.last is None:
             raise problems.stopping()  # yielding nothing would mean that the session has ended
+
+    @asynccontextmanager
+    async def _watching(self, workflow_id: WorkflowId) -> AsyncIterator[tuple[Watch, LiveOutput]]:
+        """Yield the session's watch, and its live output, which is followed while anyone watches it."""
+        async with self._watches.watching(workflow_id) as watch:
+            output = self._outputs.setdefault(watch, LiveOutput(self._partials, workflow_id, watch))
+            output.watchers += 1
+            try:
+                yield watch, output
+            finally:
+                output.watchers -= 1
+                if not output.watchers:
+                    output.stop_following()
+                    del self._outputs[watch]
 
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
@@ -418,24 +380,62 @@ class UpdateFeed:
         if watch.is_unreachable:
             raise problems.temporal_unreachable()
         if watcher.queue_is_stale:
-            return watcher.next_queue(await self._reads.queue(watcher.workflow_id, watch))
+            return watcher.next_queue(await self._read_queue(watcher.workflow_id, watch))
         if watcher.has_changed(watch) or watcher.is_retry_due:
             if watcher.last is not None:
                 await output.wait_for_watchers()
             task_count, is_retry = watch.task_count, not watcher.has_changed(watch)
-            event = await self._reads.update(watcher.workflow_id, watcher.next_cursor(watch), watch)
+            event = await self._read_update(watcher.workflow_id, watcher.next_cursor(watch), watch)
             watcher.task_count = task_count
             output.learn(event.update, since=watcher.cursor.since_revision)
             return watcher.next_update(event, is_retry=is_retry)
         return watcher.next_output(output)
 
+    async def _read_update(self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch | None) -> UpdateEvent:
+        """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
+
+        async def read() -> UpdateEvent:
+            try:
+                update = await self._reader.updates(workflow_id, cursor)
+                first_run_id = await self._reader.first_run_id(workflow_id)  # of the answer: the query has noted it
+            except ProblemError:
+                if watch:
+                    watch.note_failure()  # without a worker nothing else would make the other watchers read
+                raise
+            until = seconds_from_now(RESTORE_SECONDS)
+            return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
+
+        return await self._shared(cursor, watch, read) if watch else await read()
+
+    async def _read_queue(self, workflow_id: WorkflowId, watch: Watch) -> QueueEvent:
+        async def read() -> QueueEvent:
+            queue = await self._reader.queue(workflow_id)
+            return QueueEvent(queue.waiting, queue.revision)
+
+        return await self._shared("queue", watch, read)
+
+    async def _shared(
+        self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Return a result that all clients of the session share.
+
+        It is current as long as four things hold: the watch has seen no workflow task since it was requested, this
+        gateway has written nothing to the session since, Temporal has been answering, so that a change would have been
+        seen, and no client was shown anything newer. So a caller that has just written never gets an older result.
+        """
+        version = (watch.task_count, watch.writes)
+        cached: Result
+        if question in watch.results and watch.is_live:
+            cached_version, cached = watch.results[question]
+            if cached_version == version and cached.is_whole and cached.revision >= watch.revision:
+                return cached
+        result: Result = await self._reads.run((watch, version, question), read)
+        watch.results[question] = (version, result)
+        return result
+
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
         await self._closing.sleep(until=until or asyncio.get_running_loop().time() + RETRY_SECONDS)
-
-
-def _retry_pauses() -> Iterator[float]:
-    return growing_pauses(FIRST_EXCERPT_SECONDS, MAX_EXCERPT_SECONDS)
 
 
 def _hold_seconds(event: UpdateEvent, cursor: UpdatesRequest, first_revision: int) -> float:

@@ -110,9 +110,7 @@ _TEMPORARY = {
 _NO_ANSWER = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 """No answer in time, or none because the session's workflow task is failing."""
 
-FinalStatus = Literal["ended", "cancelled", "terminated"]
-
-FINAL_STATUS_OF: dict[Status, FinalStatus] = {
+FINAL_STATUS_OF: dict[Status, Literal["ended", "cancelled", "terminated"]] = {
     Status.COMPLETED: "ended",
     Status.CANCELED: "cancelled",
     Status.FAILED: "terminated",
@@ -125,16 +123,7 @@ _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 
 _CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
 
-View = TypeVar(
-    "View",
-    ConversationState,
-    ConversationUpdate,
-    ContextView,
-    PendingApprovals,
-    QueueView,
-    ReplayTurns,
-    SessionSnapshot,
-)
+View = TypeVar("View", bound=BaseModel)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
 
 
@@ -164,11 +153,9 @@ class ForgottenSource(Protocol):
 
     async def find(self, workflow_id: WorkflowId) -> Session | None:
         """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
-        ...
 
     async def exists(self, workflow_id: WorkflowId) -> bool:
         """Return whether there is one. Raises `ProblemError`."""
-        ...
 
 
 class SessionReader:
@@ -287,9 +274,6 @@ class SessionReader:
             first_run_id = self._first_run_ids[workflow_id] = first_run_of(description)
         return first_run_id
 
-    async def raise_if_deleted(self, workflow_id: WorkflowId) -> None:
-        await raise_if_deleted(self.client, workflow_id)
-
     # ----
 
     async def _ask(
@@ -377,7 +361,7 @@ class SessionQueries:
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             try:
-                view = await handle.query(
+                view: Any = await handle.query(
                     _QUERIES[view_type],
                     json.loads(argument),
                     result_type=view_type,

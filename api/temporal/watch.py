@@ -88,10 +88,6 @@ class ConnectionMonitor:
             self._task.cancel()
             self._task, self._missed = None, 0
 
-    async def close(self) -> None:
-        if self._task is not None:
-            await cancel_until_done([self._task])
-
     def note_answer(self) -> None:
         """Note that Temporal has answered a call."""
         was_unreachable, self._missed = self.is_unreachable, 0
@@ -221,8 +217,7 @@ class WatchRegistry:
                 watch.writes += 1
 
     async def close(self) -> None:
-        await cancel_until_done(self._followers)
-        await self._connection.close()
+        await cancel_until_done(self._followers)  # and the monitor with the last of them
 
     def _notify_all(self) -> None:
         for watch in self._watches.values():

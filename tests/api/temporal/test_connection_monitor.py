@@ -43,7 +43,7 @@ async def monitored() -> AsyncIterator[tuple[Server, ConnectionMonitor]]:
     monitor = ConnectionMonitor(server, lambda: server.changes.append(monitor.is_unreachable))  # type: ignore[arg-type]
     monitor.start()
     yield server, monitor
-    await monitor.close()
+    monitor.stop()
 
 
 @pytest.fixture
