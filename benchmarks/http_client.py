@@ -32,9 +32,9 @@ class HttpClient:
             raise RuntimeError(f"GET {path}: {status} {body!r}")
         return json.loads(body)
 
-    async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
         """Return the status and the JSON of an answer."""
-        status, answer = await self._send("POST", path, json.dumps(body).encode(), headers or {})
+        status, answer = await self._send("POST", path, json.dumps(body).encode(), {})
         return status, json.loads(answer)
 
     async def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:

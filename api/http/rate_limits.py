@@ -15,10 +15,10 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnkeeper.api import problems
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
-from turnkeeper.api.problems import LimitName, ProblemError
+from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.problems import LimitName, ProblemError, problem
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -106,9 +106,8 @@ class RequestRates:
         key = caller.id if caller else f"address:{address}"
         seconds = self._buckets.seconds_to_wait(key, rate=rate, burst=max(1, BURST_SECONDS * rate))
         if seconds:
-            problem = problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
-            problem.caller = caller
-            raise problem
+            detail = f"The limit rate_limit is {rate:,g} requests a second. Try again in {math.ceil(seconds)} s."
+            raise problem("rate-limited", detail, limit="rate_limit", retry_after=math.ceil(seconds), caller=caller)
 
 
 class RateLimitMiddleware:
@@ -124,15 +123,15 @@ class RateLimitMiddleware:
         if scope["type"] != "http" or scope["path"] in EXEMPT_PATHS:
             await self._app(scope, receive, send)
             return
-        caller, is_stream = caller_of(scope), holds_connection(scope["path"], scope["query_string"])
+        caller, is_stream = caller_of(scope), holds_connection(scope)
         if caller is None:  # an open route; those that ask for a credential count by themselves
             await self._app(scope, receive, send)
             return
         try:
             self._check(caller, is_stream=is_stream)
-        except ProblemError as problem:
+        except ProblemError as error:
             note_refusal(scope, caller, 429)
-            await problems.response(problem.problem, problem.headers)(scope, receive, send)
+            await problem_response(error)(scope, receive, send)
             return
         self._streams[caller.id] += is_stream
         try:
@@ -147,15 +146,24 @@ class RateLimitMiddleware:
         self._rates.check(caller)
         streams = limit_of(self._settings, "max_streams_per_key", caller)
         if is_stream and self._streams[caller.id] >= streams:
-            raise problems.over_limit("max_streams_per_key", streams, retry_after=STREAM_RETRY_SECONDS)
+            again = f"Close one, or try again in {STREAM_RETRY_SECONDS} s."
+            detail = f"The limit max_streams_per_key is {streams:,g} streams and waiting requests at once. {again}"
+            raise problem("rate-limited", detail, limit="max_streams_per_key", retry_after=STREAM_RETRY_SECONDS)
 
 
-def holds_connection(path: str, query: bytes) -> bool:
+def holds_connection(scope: Scope) -> bool:
     """Return whether the request may be answered for as long as its client likes: a stream, or one that waits.
 
-    >>> holds_connection("/workflow/a/events", b""), holds_connection("/tasks/a", b"wait_seconds=60")
-    (True, True)
-    >>> holds_connection("/workflow/a", b""), holds_connection("/api/chat/a/messages", b"")
-    (False, False)
+    >>> request = {"path": "/workflow/a/prompt", "query_string": b"", "headers": []}
+    >>> holds_connection(request), holds_connection({**request, "path": "/workflow/a/events"})
+    (False, True)
+    >>> holds_connection({**request, "query_string": b"wait=60"})
+    True
+    >>> holds_connection({**request, "headers": [(b"prefer", b"wait=60")]})
+    True
     """
-    return _STREAMS.fullmatch(path) is not None or not _WAITS.isdisjoint(parse_qs(query.decode("latin-1")))
+    is_stream = _STREAMS.fullmatch(scope["path"]) is not None
+    is_wait = not _WAITS.isdisjoint(parse_qs(scope["query_string"].decode("latin-1")))
+    return (
+        is_stream or is_wait or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"])
+    )

@@ -30,13 +30,11 @@ from typing import Any, TypeVar
 from fastapi.sse import format_sse_event
 from pydantic_core import to_json
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
-from turnkeeper.api.problems import Problem, ProblemError
+from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
@@ -146,7 +144,7 @@ def cursor_of(event_id: str) -> UpdatesRequest:
     (17, 'p-2')
     """
     if not re.fullmatch(EVENT_ID_PATTERN, event_id):
-        raise problems.invalid("Last-Event-ID", texts.NOT_AN_EVENT_ID)
+        raise invalid("Last-Event-ID", "is not an event id: <revision>.<last_seen_message_id>")
     revision, _, message_id = event_id.partition(".")
     return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
 
@@ -315,7 +313,7 @@ class UpdateFeed:
                 ):
                     return event
                 if watch.is_unreachable:
-                    raise problems.temporal_unreachable()
+                    raise problem("temporal-unreachable")
             if watch.version == version:  # it is over; another session may start with the same id
                 await self._pause(until=min(until, clock() + RETRY_SECONDS))
 
@@ -338,7 +336,7 @@ class UpdateFeed:
             if not watcher.is_at_end:
                 await self._pause(until=watcher.retry_at)
         if watcher.last is None:
-            raise problems.stopping()  # yielding nothing would mean that the session has ended
+            raise problem("stopping")  # yielding nothing would mean that the session has ended
 
     @asynccontextmanager
     async def _watching(self, workflow_id: WorkflowId) -> AsyncIterator[tuple[Watch, LiveOutput]]:
@@ -378,7 +376,7 @@ class UpdateFeed:
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
         if watch.is_unreachable:
-            raise problems.temporal_unreachable()
+            raise problem("temporal-unreachable")
         if watcher.queue_is_stale:
             return watcher.next_queue(await self._read_queue(watcher.workflow_id, watch))
         if watcher.has_changed(watch) or watcher.is_retry_due:

@@ -9,11 +9,9 @@ have been sent again, and become a turn that is not archived yet.
 import asyncio
 from functools import partial
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem, rejected
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import raise_if_deleted
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -24,6 +22,8 @@ from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
+
+QUEUE_CLOSED = "The session was closed before the prompt was processed."
 
 RETRY_SECONDS = 1.0
 """Pause while waiting for a turn, after a query that nobody could answer."""
@@ -48,10 +48,10 @@ class FateReader:
         try:
             if fate := await self._from_session(workflow_id, message_id):
                 return fate
-        except ProblemError as problem:
-            if problem.problem.status not in (404, 503, 504):
+        except ProblemError as error:
+            if error.problem.status not in (404, 503, 504):
                 raise
-            silence = problem
+            silence = error
         is_final = silence is None or silence.problem.status == 404
         if silence is not None and is_final:
             await raise_if_deleted(self._reader.client, workflow_id)
@@ -63,7 +63,7 @@ class FateReader:
                 raise silence from None
             raise
         if fate is None or not (is_final or fate.fate != "rejected"):
-            raise silence or problems.unknown_prompt(message_id)
+            raise silence or problem("unknown-prompt", message_id=message_id)
         return fate
 
     async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
@@ -75,9 +75,9 @@ class FateReader:
         if fate.fate == "waiting":
             return None
         if fate.fate == "rejected":
-            raise problems.rejected(fate.refusal or "invalid", fate.reason or texts.PROMPT_REJECTED, field="message")
+            raise rejected(fate.refusal or "invalid", fate.reason or "The prompt was rejected.", field="message")
         if fate.turn_id is None:
-            raise problems.prompt_not_waiting(message_id, fate.fate)
+            raise problem("not-waiting", message_id=message_id, fate=fate.fate)
         turn = await self._turn(workflow_id, fate.turn_id)
         return turn if turn and turn.is_complete else None
 
@@ -116,7 +116,7 @@ class FateReader:
         result = await self._reader.queue_result(workflow_id, [message_id])
         position = result.view.positions.get(message_id)
         if position is not None and result.closed is not None:
-            return _fate(workflow_id, message_id, fate="discarded", reason=texts.QUEUE_CLOSED)
+            return _fate(workflow_id, message_id, fate="discarded", reason=QUEUE_CLOSED)
         if position is not None:
             return _fate(workflow_id, message_id, fate="waiting", position=position)
         if result.view.fates:

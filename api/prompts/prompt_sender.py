@@ -59,9 +59,9 @@ class PromptSender:
         try:
             await self._attachments.store(workflow_id, contents)
             await self._sessions.prompt(workflow_id, prompt)
-        except ProblemError as problem:
-            if start is not None and problem.problem.status == 404:
-                raise await used_id_error(self._reader.client, workflow_id) from problem
+        except ProblemError as error:
+            if start is not None and error.problem.status == 404:
+                raise await used_id_error(self._reader.client, workflow_id) from error
             raise
         return prompt.id or ""
 

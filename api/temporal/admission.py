@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from temporalio.client import Client
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, rejected
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.ids import WorkflowId
@@ -39,6 +37,9 @@ MAX_BYTES = 16_000_000
 """Of a history. Temporal allows 10,000 signals and 50 MB."""
 
 MAX_SESSIONS = 10_000
+
+QUEUE_FULL = "{length} prompts are waiting already. Send this one when some of them have run."
+HISTORY_FULL = "No worker has processed the last prompts of this session. They are safe; send this one later."
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Admission:
         if unanswered.prompts >= MAX_UNANSWERED_PROMPTS or unanswered.bytes + size > MAX_UNANSWERED_BYTES:
             await self._describe(workflow_id, unanswered)
             if unanswered.history_events >= MAX_EVENTS or unanswered.history_bytes + size > MAX_BYTES:
-                raise problems.rejected("queue_full", texts.HISTORY_FULL)
+                raise rejected("queue_full", HISTORY_FULL)
         unanswered.prompts += 1
         unanswered.bytes += size
         unanswered.history_events += 1
@@ -91,9 +92,9 @@ class Admission:
         if message_id in {prompt.id for prompt in queue.waiting} | {fate.id for fate in queue.fates}:
             return  # the session has it, so this is a repetition
         if queue.refusing is not None:
-            raise problems.rejected(queue.refusing, queue.refusing_because or texts.SESSION_FULL)
+            raise rejected(queue.refusing, queue.refusing_because or "The session accepts no prompts now.")
         if queue.length >= queue.max_prompts or queue.bytes >= queue.max_bytes:
-            raise problems.rejected("queue_full", texts.QUEUE_FULL.format(length=queue.length))
+            raise rejected("queue_full", QUEUE_FULL.format(length=queue.length))
 
     def _unanswered_by(self, workflow_id: WorkflowId) -> _Unanswered:
         watch = self._watches.get(workflow_id)

@@ -36,9 +36,8 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
@@ -178,7 +177,7 @@ class SessionReader:
             try:
                 return state_of(session, request)
             except KeyError:
-                raise problems.invalid("before", f"this session has no turn {request.before!r}.") from None
+                raise invalid("before", f"this session has no turn {request.before!r}.") from None
 
         return _with_final_status(await self._ask(workflow_id, request, ConversationState, read))
 
@@ -255,7 +254,7 @@ class SessionReader:
     async def raise_if_forgotten(self, workflow_id: WorkflowId) -> None:
         """Raise 409 if Temporal has forgotten the session, which has ended then."""
         if await self._forgotten.find(workflow_id):
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
 
     async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""

@@ -20,8 +20,8 @@ from tests.api.conftest import gateway
 from tests.api.waits import until_not, until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from tests.speed import cpu_seconds
-from turnkeeper.api import problems
 from turnkeeper.api.bodies import StartSession
+from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.models.session.messages import Configure
 
 
@@ -258,17 +258,6 @@ async def test_api_2_a_terminated_session_says_so(http: AsyncClient, env: Enviro
     assert (update["status"], update["is_processing"]) == ("terminated", False)
 
 
-async def test_api_2_a_full_queue_is_429_with_retry_after(http: AsyncClient, env: Environment) -> None:
-    env.vendor.gate.close()
-    session = f"q-{uuid4()}"
-    await http.post("/workflow", json={"id": session, "prompt": "slow", "limits": {"max_queued_prompts": 1}})
-    await env.vendor.gate.until_arrived(1)
-    assert (await http.post(f"/workflow/{session}/prompt", json={"message": "fits"})).status_code == 202
-    full = await http.post(f"/workflow/{session}/prompt", json={"message": "too much"})
-    assert (full.status_code, problem_of(full)) == (429, "queue-full")
-    assert int(full.headers["retry-after"]) > 0
-
-
 async def test_api_2_a_body_over_a_mebibyte_is_413_announced_or_not(shared_http: AsyncClient) -> None:
     announced = await shared_http.post("/workflow/x/cancel", content=b"x" * 2_000_000)
     assert (announced.status_code, problem_of(announced)) == (413, "too-large")
@@ -329,7 +318,7 @@ async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url:
 
 async def test_api_2_a_client_that_hangs_up_within_its_body_is_no_error_of_the_gateway() -> None:
     app = FastAPI()
-    problems.install(app)
+    install_problem_handlers(app)
 
     @app.post("/")
     async def read(request: Request) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
 from tests.conftest import be_patient
-from tests.harness import SLACK, Environment, environment, says
+from tests.harness import BOUND, SLACK, Environment, environment, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
+from turnkeeper.models.session.queue.prompts import Fate
 
 TEXT_CHARS = 99_000
 """Of a long prompt, which a gateway accepts."""
@@ -228,7 +230,10 @@ async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: Asy
 # ---- what is refused
 
 
-async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(http: AsyncClient, env: Environment) -> None:
+async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
+    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
@@ -278,6 +283,19 @@ async def test_ses_6_a_prompt_to_an_ending_session_gets_409_or_is_discarded(
     assert (refused.status_code, problem_of(refused)) == (409, "session-ended")
     env.vendor.gate.open()
     await until_status(http, session, "ended")
+
+
+async def test_ses_5_a_text_over_the_sessions_own_limit_is_rejected_with_a_fate(http: AsyncClient) -> None:
+    session = fresh()
+    await http.post("/workflow", json={"id": session, "limits": {"max_prompt_chars": 5}})
+    answer = await send(http, session, "p1", "much too long")
+    assert answer.status_code == 202
+    fate = (await http.get(answer.headers["location"])).json()
+    assert (fate["fate"], fate["refusal"], "allows 5" in fate["reason"]) == ("rejected", "too_long", True)
+    waited = await send(http, session, "p2", "much too long", query="?wait=30")
+    assert (waited.status_code, problem_of(waited), "allows 5" in waited.text) == (422, "invalid", True)
+    again = await send(http, session, "p1", "short", query="?wait=50")
+    assert (again.status_code, again.json()["agent_message"]) == (200, "echo: short")
 
 
 # ---- the fate of any prompt
@@ -337,3 +355,21 @@ async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_w
             await until_status(http, session, "ended")
         answer = await http.get(f"/workflow/{session}/queue/p1")
         assert (answer.status_code, answer.json()["fate"], answer.json()["turn_id"]) == (200, "started", "p1")
+
+
+async def test_ses_6_an_archived_rejection_counts_only_after_the_session_has_answered(
+    temporal: Client, tmp_path: Path, product_bounds: None
+) -> None:
+    session, path = fresh(), "/workflow/{}/queue/{}"
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as http:
+        await http.post("/workflow", json={"id": session})
+        async with worker_of(temporal, tmp_path) as env:
+            rejections = [Fate(id=one, fate="rejected", at=datetime.now(UTC)) for one in ("p1", "other")]
+            await env.stores.prompts.put_fates(session, rejections)
+            assert (await http.get(path.format(session, "other"))).json()["fate"] == "rejected"
+            assert (await send(http, session, "p1", query="?wait=50")).status_code == 200
+        for message_id in ("p1", "other"):
+            answer = await http.get(path.format(session, message_id))
+            assert (answer.status_code, problem_of(answer)) == (504, "no-worker")
+        async with worker_of(temporal, tmp_path):
+            assert (await http.get(path.format(session, "p1"))).json()["fate"] == "started"
