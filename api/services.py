@@ -32,6 +32,7 @@ from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -42,6 +43,7 @@ class Services:
     """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
+    timeouts: Timeouts
     client: Client
     """To Temporal."""
     stores: Stores
@@ -85,10 +87,18 @@ class Services:
     markdown: MarkdownRenderer
 
     @classmethod
-    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
-        repair = IndexRepair(client, stores.index)
-        forgotten = ForgottenSessions(client, stores)
-        reader = SessionReader(client, forgotten)
+    def of(
+        cls,
+        client: Client,
+        settings: Settings,
+        stores: Stores,
+        partials: PartialCarrier,
+        closing: Closing,
+        timeouts: Timeouts,
+    ) -> Self:
+        repair = IndexRepair(client, stores.index, timeouts)
+        forgotten = ForgottenSessions(client, stores, timeouts)
+        reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores, texts)
@@ -100,10 +110,11 @@ class Services:
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index)
+        forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
         return cls(
             settings=settings,
+            timeouts=timeouts,
             client=client,
             stores=stores,
             closing=closing,
@@ -114,20 +125,20 @@ class Services:
             attachments=attachments,
             sender=sender,
             repair=repair,
-            lists=SessionLists(client, stores, repair),
+            lists=SessionLists(client, stores, repair, timeouts),
             texts=texts,
             transcripts=transcripts,
             fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
-            importer=SessionImporter(settings, copies, stores),
+            importer=SessionImporter(settings, copies, stores, timeouts),
             forker=SessionForker(settings, reader, exporter, copies, stores),
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             feed=UpdateFeed(reader, texts, partials, closing),
-            markdown=MarkdownRenderer(),
+            markdown=MarkdownRenderer(timeouts),
         )
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ session has ended or was deleted, or when the gateway stops; its cursor says whe
 
 A poll is the first event of a feed; with `wait`, the first one that the client has not seen. A client that sends only
 `last_seen_message_id` (decision 34) doesn't say in which form it has seen that turn: running or ended. So it gets the
-turn again while it runs and for `REPEAT_SECONDS` after its end, and a `wait` for it lasts `UNCLEAR_SECONDS`. That
+turn again while it runs and for `Timeouts.repeat` after its end, and a `wait` for it lasts `UNCLEAR_SECONDS`. That
 follows from the turn alone, so no gateway remembers its clients.
 """
 
@@ -35,7 +35,7 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
 from turnkeeper.models.ids import PublicId, WorkflowId
@@ -51,9 +51,6 @@ RETRY_SECONDS = 1.0
 FIRST_EXCERPT_SECONDS = 1.0
 MAX_EXCERPT_SECONDS = 30.0
 """Between two attempts to read whole answers in place of excerpts."""
-
-REPEAT_SECONDS = 5.0
-"""How long a turn is repeated after its end. The clocks of gateway and Temporal must differ by less."""
 
 UNCLEAR_SECONDS = 1.0
 """How long to hold a client that may or may not have seen the answer."""
@@ -302,7 +299,9 @@ class UpdateFeed:
             async with self._watches.watching(workflow_id) as watch:
                 version = watch.version
                 event = await self._read_update(workflow_id, cursor, watch)
-                event = _without_old_repeats(event, cursor, now=datetime.now(UTC))
+                event = _without_old_repeats(
+                    event, cursor, before=datetime.now(UTC) - timedelta(seconds=self._reader.timeouts.repeat)
+                )
                 first_revision = event.revision if first_revision < 0 else first_revision
                 hold = seconds if is_known and is_known(event) else _hold_seconds(event, cursor, first_revision)
                 until = asked_at + min(seconds, hold)
@@ -400,7 +399,7 @@ class UpdateFeed:
                 if watch:
                     watch.note_failure()  # without a worker nothing else would make the other watchers read
                 raise
-            until = seconds_from_now(RESTORE_SECONDS)
+            until = seconds_from_now(self._reader.timeouts.restore)
             return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
 
         return await self._shared(cursor, watch, read) if watch else await read()
@@ -450,15 +449,15 @@ def _hold_seconds(event: UpdateEvent, cursor: UpdatesRequest, first_revision: in
     return UNCLEAR_SECONDS if is_unclear else math.inf
 
 
-def _without_old_repeats(event: UpdateEvent, cursor: UpdatesRequest, *, now: datetime) -> UpdateEvent:
-    """Return the event without the last seen turn, if the client sends no revision and that ended long ago.
+def _without_old_repeats(event: UpdateEvent, cursor: UpdatesRequest, *, before: datetime) -> UpdateEvent:
+    """Return the event without the last seen turn, if the client sends no revision and that ended `before`.
 
     With new messages it is repeated once more, for a client that comes back after a pause.
     """
-    update, limit = event.update, now - timedelta(seconds=REPEAT_SECONDS)
+    update = event.update
     if cursor.since_revision is not None or update.new_messages or not update.updated_messages:
         return event
-    if not all(turn.is_complete and (turn.agent_timestamp or now) < limit for turn in update.updated_messages):
+    if not all(turn.is_complete and (turn.agent_timestamp or before) < before for turn in update.updated_messages):
         return event
     return replace(event, update=update.model_copy(update={"updated_messages": []}))
 

@@ -12,7 +12,7 @@ from functools import partial
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem, rejected
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import raise_if_deleted
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptFate
@@ -54,7 +54,7 @@ class FateReader:
             silence = error
         is_final = silence is None or silence.problem.status == 404
         if silence is not None and is_final:
-            await raise_if_deleted(self._reader.client, workflow_id)
+            await raise_if_deleted(self._reader.client, workflow_id, self._reader.timeouts)
         try:
             # The prompt may have been archived meanwhile, or Temporal may no longer have the session.
             fate = await self._from_archive(workflow_id, message_id)
@@ -126,7 +126,7 @@ class FateReader:
 
     async def _from_archive(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the archive. Raises `StoreUnavailableError`."""
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.restore)
         if await read_store(self._stores.archive.number_of(workflow_id, message_id), until=until) is not None:
             return _fate(workflow_id, message_id, fate="started", turn_id=message_id)
         fate = await read_store(self._stores.prompts.fate_of(workflow_id, message_id), until=until)
@@ -135,7 +135,7 @@ class FateReader:
     async def _turn(self, workflow_id: WorkflowId, turn_id: str) -> ConversationMessage | None:
         """Return a turn from the session or, with its texts, from the archive; `None` if it can't be read."""
         update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
-        until, turns = seconds_from_now(RESTORE_SECONDS), update.updated_messages
+        until, turns = seconds_from_now(self._reader.timeouts.restore), update.updated_messages
         if update.reset:
             try:
                 archived_turn = await read_store(self._stores.archive.find(workflow_id, turn_id), until=until)

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -61,14 +61,16 @@ class PromptSender:
             await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as error:
             if start is not None and error.problem.status == 404:
-                raise await used_id_error(self._reader.client, workflow_id) from error
+                raise await used_id_error(self._reader.client, workflow_id, self._reader.timeouts) from error
             raise
         return prompt.id or ""
 
     async def _was_used(self, workflow_id: WorkflowId) -> bool:
         """Return whether archive or index have a session with the id, which Temporal may no longer have."""
         try:
-            return await read_store(self._stores.has(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
+            return await read_store(
+                self._stores.has(workflow_id), until=seconds_from_now(self._reader.timeouts.restore)
+            )
         except StoreUnavailableError:
             return False  # if Temporal still has the session, it rejects the id itself
 

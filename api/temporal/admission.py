@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from temporalio.client import Client
 
 from turnkeeper.api.problems import ProblemError, rejected
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -60,9 +61,10 @@ class _Unanswered:
 class Admission:
     """What a gateway knows of its sessions' queues and histories without asking."""
 
-    def __init__(self, client: Client, watches: WatchRegistry) -> None:
+    def __init__(self, client: Client, watches: WatchRegistry, timeouts: Timeouts) -> None:
         self._client = client
         self._watches = watches
+        self._timeouts = timeouts
         self._reads = BoundedDict[str, tuple[QueueView, float]](max_entries=MAX_SESSIONS)
         self._unanswered = BoundedDict[str, _Unanswered](max_entries=MAX_SESSIONS)
 
@@ -110,7 +112,7 @@ class Admission:
         if now < unanswered.described_at + DESCRIBE_SECONDS:
             return
         unanswered.described_at, prompts, size = now, unanswered.prompts, unanswered.bytes
-        describing = self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=rpc_timeout())
+        describing = self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=self._timeouts.rpc)
         with suppress(ProblemError):  # the signal will fail for the same reason
             description = await call_temporal(describing, workflow_id, seconds=DESCRIBE_SECONDS)
             info = description.raw_description.workflow_execution_info

@@ -45,10 +45,10 @@ from turnkeeper.api.temporal.temporal_calls import (
     call_temporal,
     call_worker,
     keeps_failing,
-    rpc_timeout,
     without_retries,
 )
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
@@ -160,12 +160,13 @@ class ForgottenSource(Protocol):
 class SessionReader:
     """Reads sessions by their ids, also those that Temporal no longer has. Every method raises `ProblemError`."""
 
-    def __init__(self, client: Client, forgotten: ForgottenSource) -> None:
+    def __init__(self, client: Client, forgotten: ForgottenSource, timeouts: Timeouts) -> None:
         self.client = client
+        self.timeouts = timeouts
         self._forgotten = forgotten
-        self.watches = WatchRegistry(client)
-        self.admission = Admission(client, self.watches)
-        self._queries = SessionQueries(client, self.watches)
+        self.watches = WatchRegistry(client, timeouts)
+        self.admission = Admission(client, self.watches, timeouts)
+        self._queries = SessionQueries(client, self.watches, timeouts)
         self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
     # ---- answered by a worker
@@ -237,9 +238,11 @@ class SessionReader:
     async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
         """Return Temporal's description of the session, without a worker. Raises 404 while it is being deleted."""
         handle = self.client.get_workflow_handle(workflow_id)
-        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
+        description = await call_temporal(
+            handle.describe(rpc_timeout=self.timeouts.rpc), workflow_id, seconds=self.timeouts.call
+        )
         if description.status != Status.RUNNING:
-            await raise_if_deleted(self.client, workflow_id)
+            await raise_if_deleted(self.client, workflow_id, self.timeouts)
         return description
 
     async def describe_if_retained(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription | None:
@@ -258,7 +261,7 @@ class SessionReader:
 
     async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
-        return await call_temporal(keeps_failing(self.client, description), workflow_id)
+        return await call_temporal(keeps_failing(self.client, description), workflow_id, seconds=self.timeouts.call)
 
     async def first_run_id(self, workflow_id: WorkflowId) -> str:
         """Return the id of the session's first run, which distinguishes it from other sessions with the same id.
@@ -302,8 +305,9 @@ class SessionReader:
 class SessionQueries:
     """Sends queries to sessions, one at a time to each."""
 
-    def __init__(self, client: Client, watches: WatchRegistry) -> None:
+    def __init__(self, client: Client, watches: WatchRegistry, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._watches = watches
         self._query_client = without_retries(client)
         self._commits = CommitChecker(self._query_client, watches.live_tasks)
@@ -317,7 +321,9 @@ class SessionQueries:
         argument = request.model_dump_json(exclude_none=True)
         answer = partial(self._answer, workflow_id, argument, view_type)
         query_call = self._calls.run((view_type, argument), answer, lane=workflow_id)
-        result: QueryResult[View] = await call_worker(self._client, query_call, workflow_id)
+        result: QueryResult[View] = await call_worker(
+            self._client, query_call, workflow_id, seconds=self._timeouts.call
+        )
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
         return result
 
@@ -331,7 +337,7 @@ class SessionQueries:
         was_sent = False
         try:
             # Bounded here too: a query that continues after its callers have given up would block the next one.
-            async with asyncio.timeout(rpc_timeout().total_seconds()):
+            async with asyncio.timeout(self._timeouts.call):
                 await self._wait_until_due(workflow_id)
                 was_sent = True
                 result = await self._ask_until_committed(workflow_id, argument, view_type)
@@ -365,7 +371,7 @@ class SessionQueries:
                     json.loads(argument),
                     result_type=view_type,
                     reject_condition=QueryRejectCondition.NONE if closed else QueryRejectCondition.NOT_OPEN,
-                    rpc_timeout=rpc_timeout(),
+                    rpc_timeout=self._timeouts.rpc,
                 )
                 as_of: AsOf = view.as_of
                 if closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
@@ -374,7 +380,7 @@ class SessionQueries:
                     return QueryResult(view.model_copy(update={"as_of": None}), closed, as_of.first_run_id)
             except WorkflowQueryRejectedError as error:
                 if error.status != Status.CONTINUED_AS_NEW:  # else it did so between Temporal's two lookups of its run
-                    await raise_if_deleted(self._client, workflow_id)
+                    await raise_if_deleted(self._client, workflow_id, self._timeouts)
                     closed = error.status
                     continue
             except RPCError as error:
@@ -407,8 +413,8 @@ class SessionQueries:
     async def _send_rejected_update(self, workflow_id: WorkflowId) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         try:
-            async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
+            async with asyncio.timeout(self._timeouts.call):
+                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
         except WorkflowUpdateFailedError:
             pass  # expected: the update is rejected
         except (RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:

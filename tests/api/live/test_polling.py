@@ -19,8 +19,8 @@ from tests.api.waits import until_not
 from tests.harness import BOUND, Environment
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.live.feed import UNCLEAR_SECONDS, UpdateEvent, _hold_seconds, _without_old_repeats
-from turnkeeper.api.temporal import watch
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import (
     ConversationMessage,
@@ -96,16 +96,15 @@ async def test_ses_12_an_etag_names_the_cursor_and_the_limit_too(http: AsyncClie
             assert answer.status_code == (304 if other == etag else 200)
 
 
-def ended_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ended_long_ago(timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all turns that have ended count as ended long ago."""
-    monkeypatch.setattr("turnkeeper.api.live.feed.REPEAT_SECONDS", -60.0)
+    monkeypatch.setattr(timeouts, "repeat", -60.0)
 
 
-async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(
-    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("ended_long_ago")
+async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(http: AsyncClient) -> None:
     session = await answered(http, "one")
-    ended_long_ago(monkeypatch)
     first = update_of((await poll(http, session))[0])
     cursor = {"last_seen_message_id": first["last_seen_message_id"]}
     for wait in ({}, {"wait": SHORT}):
@@ -174,7 +173,7 @@ def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
     turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
 ) -> None:
     cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
-    event = _without_old_repeats(event_of(turn, **fields), cursor, now=NOW)
+    event = _without_old_repeats(event_of(turn, **fields), cursor, before=NOW - timedelta(seconds=Timeouts().repeat))
     assert event.update.updated_messages == ([turn] if is_repeated else [])
 
 
@@ -315,9 +314,8 @@ async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_k
     assert (update_of(answer)["status"], took >= SHORT) == ("ended", True)
 
 
-async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one() -> None:
     """P12: a caller that came at that moment waited for changes that nobody noted."""
-    monkeypatch.setattr(watch, "LINGER_SECONDS", 0.0)
     polls = asyncio.Semaphore(0)
 
     class Service:
@@ -334,7 +332,7 @@ async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one(monkeypatch: p
         namespace = "n"
         workflow_service = Service()
 
-    watches = WatchRegistry(Silent())  # type: ignore[arg-type]
+    watches = WatchRegistry(Silent(), Timeouts(watch_linger=0))  # type: ignore[arg-type]
     async with watches.watching("s") as first:
         polls.release()
         await run_other_tasks(times=5)
