@@ -2,7 +2,7 @@
 
 The session has the queue and the last fates. What it has forgotten is in the archive: a turn as a turn, any other fate
 by the prompt's id. A fate is archived before the session forgets it, so the session is queried first. Without a worker
-the archive answers as far as it can. Only an archived rejection counts only after the session has answered: the id may
+the archive answers as far as it can. But an archived rejection counts only after the session has answered: the id may
 have been sent again, and become a turn that is not archived yet.
 """
 
@@ -59,9 +59,9 @@ class FateReader:
             # The prompt may have been archived meanwhile, or Temporal may no longer have the session.
             fate = await self._from_archive(workflow_id, message_id)
         except StoreUnavailableError:
-            if silence is not None:
-                raise silence from None
-            raise
+            if silence is None or is_final:
+                raise
+            raise silence from None
         if fate is None or not (is_final or fate.fate != "rejected"):
             raise silence or problem("unknown-prompt", message_id=message_id)
         return fate

@@ -19,6 +19,7 @@ from turnkeeper.api.problems import ProblemError, rejected
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -38,6 +39,7 @@ MAX_BYTES = 16_000_000
 """Of a history. Temporal allows 10,000 signals and 50 MB."""
 
 MAX_SESSIONS = 10_000
+MAX_FULL_QUEUES = 1_000
 
 QUEUE_FULL = "{length} prompts are waiting already. Send this one when some of them have run."
 HISTORY_FULL = "No worker has processed the last prompts of this session. They are safe; send this one later."
@@ -58,6 +60,15 @@ class _Unanswered:
     described_at: float = float("-inf")
 
 
+@dataclass(frozen=True)
+class _FullQueue:
+    """A queue that has no room, or whose session ends. A prompt with one of `ids` is only a repetition."""
+
+    rejection: RejectedError
+    ids: frozenset[str]
+    read_at: float
+
+
 class Admission:
     """What a gateway knows of its sessions' queues and histories without asking."""
 
@@ -65,14 +76,18 @@ class Admission:
         self._client = client
         self._watches = watches
         self._timeouts = timeouts
-        self._reads = BoundedDict[str, tuple[QueueView, float]](max_entries=MAX_SESSIONS)
+        self._full_queues = BoundedDict[str, _FullQueue](max_entries=MAX_FULL_QUEUES)
         self._unanswered = BoundedDict[str, _Unanswered](max_entries=MAX_SESSIONS)
 
     def note_answer(self, workflow_id: WorkflowId, answer: BaseModel) -> None:
         """Note a committed answer of the session's worker."""
         self._unanswered.pop(workflow_id, None)
-        if isinstance(answer, QueueView):
-            self._reads[workflow_id] = (answer, asyncio.get_running_loop().time())
+        if not isinstance(answer, QueueView):
+            return
+        self._full_queues.pop(workflow_id, None)
+        if rejection := _rejection_by(answer):
+            ids = frozenset(prompt.id for prompt in answer.waiting) | {fate.id for fate in answer.fates}
+            self._full_queues[workflow_id] = _FullQueue(rejection, ids, asyncio.get_running_loop().time())
 
     async def admit(self, workflow_id: WorkflowId, prompt: PromptSignal) -> None:
         """Count a prompt that is about to be signalled. Raises 429, and 409 if the session was ending just now."""
@@ -88,15 +103,9 @@ class Admission:
         unanswered.history_bytes += size
 
     def _check_queue(self, workflow_id: WorkflowId, message_id: str) -> None:
-        queue, read_at = self._reads.get(workflow_id, (None, float("-inf")))
-        if queue is None or read_at < asyncio.get_running_loop().time() - FRESH_SECONDS:
-            return
-        if message_id in {prompt.id for prompt in queue.waiting} | {fate.id for fate in queue.fates}:
-            return  # the session has it, so this is a repetition
-        if queue.refusing is not None:
-            raise rejected(queue.refusing, queue.refusing_because or "The session accepts no prompts now.")
-        if queue.length >= queue.max_prompts or queue.bytes >= queue.max_bytes:
-            raise rejected("queue_full", QUEUE_FULL.format(length=queue.length))
+        queue, now = self._full_queues.get(workflow_id), asyncio.get_running_loop().time()
+        if queue and queue.read_at >= now - FRESH_SECONDS and message_id not in queue.ids:
+            raise rejected(queue.rejection.reason, queue.rejection.message)
 
     def _unanswered_by(self, workflow_id: WorkflowId) -> _Unanswered:
         watch = self._watches.get(workflow_id)
@@ -118,3 +127,10 @@ class Admission:
             info = description.raw_description.workflow_execution_info
             unanswered.history_events = info.history_length + unanswered.prompts - prompts
             unanswered.history_bytes = info.history_size_bytes + unanswered.bytes - size
+
+
+def _rejection_by(queue: QueueView) -> RejectedError | None:
+    if queue.refusing is not None:
+        return RejectedError(queue.refusing, queue.refusing_because or "The session accepts no prompts now.")
+    is_full = queue.length >= queue.max_prompts or queue.bytes >= queue.max_bytes
+    return RejectedError("queue_full", QUEUE_FULL.format(length=queue.length)) if is_full else None

@@ -20,8 +20,7 @@ from temporalio.service import _BridgeServiceClient
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
-from tests.conftest import be_patient
-from tests.harness import BOUND, SLACK, Environment, environment, says
+from tests.harness import BOUND, SLACK, Environment, environment, patient, product, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
 from turnkeeper.models.session.queue.prompts import Fate
 
@@ -50,11 +49,23 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+TIMES = product()
+"""Of the gateways of this file: those of production while no worker runs."""
+
+
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker but those of the test."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
+        yield client
+
+
 @asynccontextmanager
 async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
     """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        be_patient(monkeypatch)
+        for name, seconds in vars(patient()).items():
+            monkeypatch.setattr(TIMES, name, seconds)
         async with environment(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as env:
             yield env
 
@@ -343,10 +354,10 @@ async def test_ses_6_without_a_worker_the_fate_of_a_waiting_prompt_is_504(http_a
 
 
 async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_worker(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     session, queue = fresh(), f"nobody-{tmp_path.name}"
-    async with gateway(temporal, queue, tmp_path) as http:
+    async with gateway(temporal, queue, tmp_path, timeouts=TIMES) as http:
         async with worker_of(temporal, tmp_path):
             await http.post("/workflow", json={"id": session})
             await send(http, session, "p1", query="?wait=20")
@@ -357,10 +368,10 @@ async def test_ses_6_an_archived_turn_says_what_became_of_its_prompt_without_a_w
 
 
 async def test_ses_6_an_archived_rejection_counts_only_after_the_session_has_answered(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     session, path = fresh(), "/workflow/{}/queue/{}"
-    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as http:
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as http:
         await http.post("/workflow", json={"id": session})
         async with worker_of(temporal, tmp_path) as env:
             rejections = [Fate(id=one, fate="rejected", at=datetime.now(UTC)) for one in ("p1", "other")]
