@@ -7,9 +7,9 @@ session costs nothing.
 A watcher reads what is new since its cursor, sends it, and waits until the session changes (`watch.py`). A slow one
 just comes back later and reads from its own cursor: it gets what it missed as one update, and nobody else waits for it.
 While the store of large texts is down, a watcher gets excerpts of answers. It resumes before the first of them when it
-reconnects, and meanwhile they are read again, with growing pauses, until it has the whole answers. A feed
-never fails once it has begun: while Temporal or the workers are away it says so and tries again. It ends when the
-session has ended or was deleted, or when the gateway stops; its cursor says where to resume.
+reconnects, and meanwhile they are read again, with growing pauses, until it has the whole answers. A feed never fails
+once it has begun: while Temporal or the workers are away it says so and tries again. It ends when the session has ended
+or was deleted, or when the gateway stops; its cursor says where to resume.
 
 A poll is the first event of a feed; with `wait`, the first one that the client has not seen. A client that sends only
 `last_seen_message_id` (decision 34) doesn't say in which form it has seen that turn: running or ended. So it gets the
@@ -129,6 +129,7 @@ class ProblemEvent:
 
 
 Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
+Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
 """`<revision>.<last_seen_message_id>`"""
@@ -144,9 +145,6 @@ def cursor_of(event_id: str) -> UpdatesRequest:
         raise invalid("Last-Event-ID", "is not an event id: <revision>.<last_seen_message_id>")
     revision, _, message_id = event_id.partition(".")
     return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
-
-
-Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 
 @dataclass
@@ -183,7 +181,6 @@ class _Watcher:
         is_closed = self.last is not None and self.last.status in FINAL_STATUSES
         return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.excerpts))
 
-    @property
     def is_retry_due(self) -> bool:
         return self.retry_at is not None and asyncio.get_running_loop().time() >= self.retry_at
 
@@ -191,7 +188,7 @@ class _Watcher:
         return self.has_more or watch.task_count > self.task_count
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
-        is_behind = self.queue_is_stale or self.has_changed(watch) or self.is_retry_due
+        is_behind = self.queue_is_stale or self.has_changed(watch) or self.is_retry_due()
         return is_behind or watch.is_unreachable or self._growth_in(output) is not None
 
     def next_cursor(self, watch: Watch) -> UpdatesRequest:
@@ -378,7 +375,7 @@ class UpdateFeed:
             raise problem("temporal-unreachable")
         if watcher.queue_is_stale:
             return watcher.next_queue(await self._read_queue(watcher.workflow_id, watch))
-        if watcher.has_changed(watch) or watcher.is_retry_due:
+        if watcher.has_changed(watch) or watcher.is_retry_due():
             if watcher.last is not None:
                 await output.wait_for_watchers()
             task_count, is_retry = watch.task_count, not watcher.has_changed(watch)

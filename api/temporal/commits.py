@@ -35,9 +35,8 @@ FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
 """Between two reads of the history while a task is open."""
 
-FORGET_SECONDS = 2.0
-
 MAX_SESSIONS = 10_000
+"""Of which the gateway remembers what it has read."""
 
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 FAILURE_EVENTS = {EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT}
@@ -168,7 +167,7 @@ class CommitChecker:
         else:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
             with suppress(WorkflowQueryFailedError, RPCError):  # expected: this query always fails
-                await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=FORGET_SECONDS))
+                await handle.query(FORGET_QUERY, rpc_timeout=timedelta(seconds=2))
         return verdict
 
     async def _verdict(

@@ -18,6 +18,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -30,16 +31,16 @@ from temporalio.client import (
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
     WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateTimeoutError
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
-from turnkeeper.api.temporal.commits import CommitChecker
+from turnkeeper.api.temporal.commits import MAX_SESSIONS, CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.temporal_calls import (
     call_temporal,
@@ -75,12 +76,8 @@ from turnkeeper.models.transcript.conversation import (
     SessionStatus,
 )
 from turnkeeper.stores.bounded_dict import BoundedDict
-from turnkeeper.stores.cancellation import cancel_until_done
 
 log = logging.getLogger(__name__)
-
-MAX_SESSIONS = 10_000
-"""Sessions whose first run id is cached."""
 
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
@@ -124,7 +121,6 @@ _CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
 
 View = TypeVar("View", bound=BaseModel)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
-
 
 _QUERIES: dict[type[BaseModel], str] = {
     ConversationState: "get_conversation_state",
@@ -328,7 +324,6 @@ class SessionQueries:
         return result
 
     async def close(self) -> None:
-        await cancel_until_done(self._waking)
         await self._calls.close()
         await self._commits.close()
 
@@ -404,21 +399,17 @@ class SessionQueries:
 
     def _wake(self, workflow_id: WorkflowId) -> None:
         """Begin to make a worker load a watched session, before its next query."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
+
+        async def send_rejected_update() -> None:
+            with suppress(WorkflowUpdateFailedError, RPCError, TimeoutError, UpdateTimeoutError):
+                async with asyncio.timeout(self._timeouts.call):
+                    await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
+
         if self._watches.get(workflow_id):
-            send = partial(self._send_rejected_update, workflow_id)
-            waking = asyncio.create_task(self._calls.run(REJECTED_UPDATE, send, lane=workflow_id))
+            waking = asyncio.create_task(self._calls.run(REJECTED_UPDATE, send_rejected_update, lane=workflow_id))
             self._waking.add(waking)
             waking.add_done_callback(self._waking.discard)
-
-    async def _send_rejected_update(self, workflow_id: WorkflowId) -> None:
-        handle = self._client.get_workflow_handle(workflow_id)
-        try:
-            async with asyncio.timeout(self._timeouts.call):
-                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
-        except WorkflowUpdateFailedError:
-            pass  # expected: the update is rejected
-        except (RPCError, TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
-            log.debug("session %s could not be woken", workflow_id, exc_info=error)
 
 
 def _with_final_status(result: QueryResult[Conversation]) -> Conversation:

@@ -200,8 +200,7 @@ class WatchRegistry:
         return watch.tasks if watch and watch.is_live else None
 
     def note_revision(self, workflow_id: WorkflowId, revision: int) -> None:
-        watch = self._watches.get(workflow_id)
-        if watch is not None:
+        if watch := self._watches.get(workflow_id):
             watch.revision = max(watch.revision, revision)
 
     @contextmanager
@@ -210,8 +209,7 @@ class WatchRegistry:
         try:
             yield
         finally:
-            watch = self._watches.get(workflow_id)
-            if watch is not None:
+            if watch := self._watches.get(workflow_id):
                 watch.writes += 1
 
     async def close(self) -> None:

@@ -45,7 +45,7 @@ def resumes_at(event: UpdateEvent | None) -> int:
 
 async def test_ses_15_a_watcher_with_whole_answers_reads_nothing_again(watcher: _Watcher) -> None:
     assert resumes_at(watcher.next_update(event_of(turn(1)), is_retry=False)) == 100
-    assert (watcher.excerpts, watcher.retry_at, watcher.is_retry_due) == ({}, None, False)
+    assert (watcher.excerpts, watcher.retry_at, watcher.is_retry_due()) == ({}, None, False)
 
 
 async def test_ses_15_a_client_resumes_before_its_first_excerpt(watcher: _Watcher) -> None:
