@@ -30,9 +30,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def locked_tab(browser: Browser, temporal: Client, settings: Settings) -> AsyncIterator[Tab]:
+async def locked_tab(browser: Browser, temporal: Client, settings: Settings, timeouts: Timeouts) -> AsyncIterator[Tab]:
     """A tab at a gateway that needs a key, behind which no worker is."""
-    async with served(temporal, settings) as url:
+    async with served(temporal, settings, timeouts=timeouts) as url:
         context = await browser.new_context()
         tab = await Tab.opened(context, url)
         tab.may_be_cut_off = True  # the browser logs each 401
