@@ -33,7 +33,7 @@ CHECK_SECONDS = 60.0
 
 FIRST_PAUSE_SECONDS = 0.05
 MAX_PAUSE_SECONDS = 0.4
-"""Between two reads of the history while a task is open."""
+"""Between two reads of the history while a task is open, or two queries."""
 
 MAX_SESSIONS = 10_000
 """Of which the gateway remembers what it has read."""
@@ -52,7 +52,7 @@ CLOSING_EVENTS = {
 
 
 class WorkflowTasks(VersionCounter):
-    """The outcomes of the workflow tasks in a part of a run's history. Whoever waits for one is notified."""
+    """The outcomes of the workflow tasks in a part of a run's history. Those who wait for one are notified."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class WorkflowTasks(VersionCounter):
     def learn(self, events: Iterable[HistoryEvent]) -> None:
         """Add the next events. The first event of a run ends what is known of the run before."""
         for event in events:
-            happened_at = _time_of(event)
+            happened_at = event.event_time.ToDatetime(tzinfo=UTC)
             if self._since is None or event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 self._since, self._settled_until = happened_at, None
                 self._completed.clear()
@@ -111,7 +111,7 @@ async def newest_tasks(
     async with aclosing(newest_pages(client, workflow_id, run_id=run_id)) as pages:
         async for page in pages:
             events += page
-            if since is None or (events and _time_of(events[-1]) < since):
+            if since is None or (events and events[-1].event_time.ToDatetime(tzinfo=UTC) < since):
                 break
     tasks = WorkflowTasks()
     tasks.learn(reversed(events))
@@ -183,8 +183,3 @@ class CommitChecker:
         if not live and history.verdict(tasks) is None:
             await asyncio.sleep(patience)
         return history.verdict(tasks)
-
-
-def _time_of(event: HistoryEvent) -> datetime:
-    """Return the time of the event, in microseconds."""
-    return event.event_time.ToDatetime(tzinfo=UTC)

@@ -40,7 +40,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
-from turnkeeper.api.temporal.commits import MAX_SESSIONS, CommitChecker
+from turnkeeper.api.temporal.commits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_SESSIONS, CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.temporal_calls import (
     call_temporal,
@@ -79,10 +79,6 @@ from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS = 0.05
-MAX_PAUSE_SECONDS = 0.4
-"""After a query that Temporal could not accept, or whose result was not committed."""
-
 SILENCE_SECONDS = 0.5
 FAILING_SECONDS = 3.0
 """After a query without an answer: where workers are just absent, fewer queries don't help; where tasks fail, they do.
@@ -90,6 +86,9 @@ FAILING_SECONDS = 3.0
 
 IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """Statuses in which there may be no workflow task for months."""
+
+WAKE_SECONDS = 60.0
+"""Between two wakes of a session: a worker that evicts it after each query can't be helped."""
 
 REJECTED_UPDATE = "cancel_turn"
 """Without a turn's id its validator always rejects it (SES-8)."""
@@ -406,7 +405,9 @@ class SessionQueries:
                 async with asyncio.timeout(self._timeouts.call):
                     await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
 
-        if self._watches.get(workflow_id):
+        watch, now = self._watches.get(workflow_id), asyncio.get_running_loop().time()
+        if watch and now >= watch.woken_at + WAKE_SECONDS:
+            watch.woken_at = now
             waking = asyncio.create_task(self._calls.run(REJECTED_UPDATE, send_rejected_update, lane=workflow_id))
             self._waking.add(waking)
             waking.add_done_callback(self._waking.discard)

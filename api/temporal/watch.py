@@ -51,9 +51,6 @@ MIN_MISSED_OF_OUTAGE = 4
 CALL_TIMEOUT = timedelta(seconds=30)
 """Of one call, which may wait longer than an outage takes to be noticed: its late answer ends the outage."""
 
-MAX_RESULTS = 4
-"""Cached results of reads per watch, each at most about 1 MB: watchers that are up to date need the same ones."""
-
 
 class ConnectionMonitor:
     """Calls Temporal again and again while it runs. `on_change` is called when an outage begins and when it ends."""
@@ -134,8 +131,10 @@ class Watch(VersionCounter):
         """The newest revision that any caller has read: no other gets an older one."""
         self.tasks = WorkflowTasks()
         """The outcomes of the workflow tasks of the run that is followed."""
-        self.results = BoundedDict[Hashable, tuple[Any, Any]](max_entries=MAX_RESULTS)
-        """The results of reads, each with the session's version when it was requested."""
+        self.results = BoundedDict[Hashable, tuple[Any, Any]](max_entries=4)
+        """The newest results of reads, about 1 MB each at most, with the session's version when they were requested."""
+        self.woken_at = float("-inf")
+        """When a worker was last made to load the session, on the loop's clock."""
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
@@ -249,7 +248,7 @@ class WatchRegistry:
         except RPCError:  # the session doesn't exist, or no longer
             watch.advance()
         finally:
-            # Forgotten without a pause after the last check: whoever comes now starts a new watch.
+            # Forgotten without a pause after the last check: a watcher that comes now starts a new watch.
             watch.was_answered, watch.is_over = False, True
             del self._watches[workflow_id]
             if not self._watches:
