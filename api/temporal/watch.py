@@ -212,7 +212,8 @@ class WatchRegistry:
                 watch.writes += 1
 
     async def close(self) -> None:
-        await cancel_until_done(self._followers)  # and the monitor with the last of them
+        await cancel_until_done(self._followers)
+        self._connection.stop()
 
     def _notify_all(self) -> None:
         for watch in self._watches.values():
