@@ -32,6 +32,8 @@ class Timeouts:
     """One step of a deletion in the stores."""
 
     # ---- prompts and updates
+    queue_read: float = 2.0
+    """How long a queue that was read as full gets no further prompts (SES-6)."""
     repeat: float = 5.0
     """How long a poll repeats a turn after its end. The clocks of gateway and Temporal must differ by less."""
 

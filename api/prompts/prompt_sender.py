@@ -68,9 +68,8 @@ class PromptSender:
     async def _was_used(self, workflow_id: WorkflowId) -> bool:
         """Return whether archive or index have a session with the id, which Temporal may no longer have."""
         try:
-            return await read_store(
-                self._stores.has(workflow_id), until=seconds_from_now(self._reader.timeouts.restore)
-            )
+            until = seconds_from_now(self._reader.timeouts.restore)
+            return await read_store(self._stores.has(workflow_id), until=until)
         except StoreUnavailableError:
             return False  # if Temporal still has the session, it rejects the id itself
 

@@ -24,9 +24,6 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
 from turnkeeper.stores.bounded_dict import BoundedDict
 
-FRESH_SECONDS = 2.0
-"""How long a read of a queue counts."""
-
 MAX_UNANSWERED_PROMPTS = 500
 MAX_UNANSWERED_BYTES = 4_000_000
 """What a session is signalled without an answer before Temporal is asked."""
@@ -104,7 +101,7 @@ class Admission:
 
     def _check_queue(self, workflow_id: WorkflowId, message_id: str) -> None:
         queue, now = self._full_queues.get(workflow_id), asyncio.get_running_loop().time()
-        if queue and queue.read_at >= now - FRESH_SECONDS and message_id not in queue.ids:
+        if queue and queue.read_at >= now - self._timeouts.queue_read and message_id not in queue.ids:
             raise rejected(queue.rejection.reason, queue.rejection.message)
 
     def _unanswered_by(self, workflow_id: WorkflowId) -> _Unanswered:

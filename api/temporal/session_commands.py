@@ -61,8 +61,8 @@ class SessionCommands:
         self._settings = settings
         self._reader = reader
         self._stores = stores
-        self._timeouts = reader.timeouts
         self._watches = reader.watches
+        self._timeouts = reader.timeouts
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     # ---- starting

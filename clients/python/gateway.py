@@ -11,6 +11,7 @@
 Every prompt is sent with an id, so that it can be sent again after a lost response and still becomes one turn.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
@@ -23,6 +24,7 @@ import httpx2
 from pydantic import RootModel
 
 from turnkeeper.clients.python.conversation import Cursor
+from turnkeeper.clients.python.errors import GatewayProblemError, Problem
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
@@ -60,6 +62,12 @@ PATIENCE_SECONDS = 10.0
 
 EXPORT_SECONDS = 30.0
 """Without a part of an export; then the connection counts as lost."""
+
+CONFIRM_SECONDS = 1.0
+"""How long a worker has to say that it refuses a prompt."""
+
+_REFUSALS = {"rejected": (422, "invalid"), "discarded": (409, "session-ended"), "withdrawn": (409, "not-waiting")}
+"""The status and name of the problem, by fates of prompts that never run."""
 
 IMPORT_SECONDS = 300.0
 FORK_SECONDS = 30.0
@@ -245,6 +253,27 @@ class GatewayClient:
     async def fate(self, session_id: str, message_id: str) -> PromptFate:
         """Return a prompt's fate, or that it is queued. The status is 404 if the session never had it."""
         return await self._sender.ask(PromptFate, "GET", _path(session_id, "queue", message_id))
+
+    async def raise_if_refused(self, session_id: str, message_id: str) -> None:
+        """Raise `GatewayProblemError` if a prompt that was sent will not run, with the reason.
+
+        It returns after a second if no worker has said so: the prompt is safe.
+        """
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS):
+                fate = await self.fate(session_id, message_id)
+        except TimeoutError:
+            return
+        except GatewayProblemError as error:
+            if error.is_temporary:
+                return
+            raise
+        if refusal := _REFUSALS.get(fate.fate):
+            status, name = refusal
+            detail = fate.reason or f"The prompt was {fate.fate}."
+            raise GatewayProblemError(
+                Problem(type=f"urn:turnkeeper:problem:{name}", title="Prompt refused", status=status, detail=detail)
+            )
 
     async def withdraw(self, session_id: str, message_id: str) -> None:
         """Remove a queued prompt. The status is 409 if it has started."""

@@ -299,9 +299,9 @@ async def test_agt_8_the_stream_of_a_queued_message_names_the_decision(url: str,
 
 
 async def test_ses_6_a_queue_read_as_full_gets_429_before_the_stream_begins(
-    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     env.vendor.gate.close()
     body = posted(user())
     await http.post("/workflow", json={"id": body["id"], "limits": {"max_queued_prompts": 1}})

@@ -22,6 +22,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
 from tests.harness import BOUND, SLACK, Environment, environment, patient, product, says
 from turnkeeper.api.temporal.admission import MAX_BYTES, MAX_UNANSWERED_PROMPTS
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.queue.prompts import Fate
 
 TEXT_CHARS = 99_000
@@ -29,6 +30,10 @@ TEXT_CHARS = 99_000
 
 FLOODED_TURNS = 5
 """Turns to wait for after a flood."""
+
+
+TIMES = product()
+"""Of the gateways of this file: those of production while no worker runs."""
 
 
 def fresh() -> str:
@@ -47,10 +52,6 @@ def rpcs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(_BridgeServiceClient, "_rpc_call", recorded)
     return names
-
-
-TIMES = product()
-"""Of the gateways of this file: those of production while no worker runs."""
 
 
 @pytest.fixture
@@ -240,9 +241,9 @@ async def test_ses_6_64_clients_of_64_sessions_are_each_answered(http_alone: Asy
 
 
 async def test_ses_6_a_queue_that_was_just_read_as_full_gets_429(
-    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "limits": {"max_queued_prompts": 2}, "prompt": "slow"})
@@ -278,9 +279,9 @@ async def test_ses_6_a_session_that_has_ended_answers_409(http: AsyncClient, env
 
 
 async def test_ses_6_a_prompt_to_an_ending_session_gets_409_or_is_discarded(
-    http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.temporal.admission.FRESH_SECONDS", BOUND)
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     session = fresh()
     env.vendor.gate.close()
     await http.post("/workflow", json={"id": session, "prompt": "slow"})
