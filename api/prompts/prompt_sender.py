@@ -51,14 +51,13 @@ class PromptSender:
         session knows its id. Raises 404, 409 if the session has ended, 429 and 503.
         """
         await self._reader.admission.admit(workflow_id, prompt)
-        if start is not None and not await self._was_used(workflow_id):
-            await self._attachments.store_before_start(workflow_id, contents)
-            await self._sessions.start_or_prompt(workflow_id, start, prompt)
-            await self._attachments.note_started(workflow_id, contents)
-            return prompt.id or ""
+        new_session = start if start is not None and not await self._was_used(workflow_id) else None
         try:
-            await self._attachments.store(workflow_id, contents)
-            await self._sessions.prompt(workflow_id, prompt)
+            await self._attachments.store(workflow_id, contents, is_started_next=new_session is not None)
+            if new_session is not None:
+                await self._sessions.start_or_prompt(workflow_id, new_session, prompt)
+            else:
+                await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as error:
             if start is not None and error.problem.status == 404:
                 raise await used_id_error(self._reader.client, workflow_id, self._reader.timeouts) from error
