@@ -12,6 +12,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cachetools import LRUCache
 from pydantic import BaseModel
 from temporalio.client import Client
 
@@ -22,7 +23,6 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 MAX_UNANSWERED_PROMPTS = 500
 MAX_UNANSWERED_BYTES = 4_000_000
@@ -73,8 +73,8 @@ class Admission:
         self._client = client
         self._watches = watches
         self._timeouts = timeouts
-        self._full_queues = BoundedDict[str, _FullQueue](max_entries=MAX_FULL_QUEUES)
-        self._unanswered = BoundedDict[str, _Unanswered](max_entries=MAX_SESSIONS)
+        self._full_queues = LRUCache[str, _FullQueue](maxsize=MAX_FULL_QUEUES)
+        self._unanswered = LRUCache[str, _Unanswered](maxsize=MAX_SESSIONS)
 
     def note_answer(self, workflow_id: WorkflowId, answer: BaseModel) -> None:
         """Note a committed answer of the session's worker."""

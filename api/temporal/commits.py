@@ -5,7 +5,7 @@ A query result names the workflow tasks that it depends on, each by the time of 
 worker that completed it answers anything else, so it is nearly always there already: the session's watch has seen it,
 or one page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or
 took too long. Then the result is dropped, since the task runs again with other times. The worker that gave it would
-continue from the wrong state, so it is made to evict the session (`workflows/hosting/evicting_runner.py`).
+continue from the wrong state, so it is made to evict the session (`workflows/hosting/sdk_internals.py`).
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from cachetools import LRUCache
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
@@ -24,7 +25,6 @@ from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.models.as_of import FORGET_QUERY, AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.stores.version_counter import VersionCounter
 from turnkeeper.workflows.hosting.history_pages import newest_pages
 
@@ -133,7 +133,7 @@ class CommitChecker:
         self._client = client
         self._live_tasks = live_tasks
         self._checks = Coalescer[tuple[WorkflowId, _State], bool]()
-        self._committed = BoundedDict[WorkflowId, _State](max_entries=MAX_SESSIONS)
+        self._committed = LRUCache[WorkflowId, _State](maxsize=MAX_SESSIONS)
         """The newest committed state of each session, so that an idle session is checked once."""
 
     async def is_committed(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:

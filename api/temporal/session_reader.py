@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from cachetools import LRUCache
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
@@ -75,7 +76,6 @@ from turnkeeper.models.transcript.conversation import (
     ConversationUpdate,
     SessionStatus,
 )
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class SessionReader:
         self.watches = WatchRegistry(client, timeouts)
         self.admission = Admission(client, self.watches, timeouts)
         self._queries = SessionQueries(client, self.watches, timeouts)
-        self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
+        self._first_run_ids = LRUCache[str, str](maxsize=MAX_SESSIONS)
 
     # ---- answered by a worker
 
@@ -307,7 +307,7 @@ class SessionQueries:
         self._query_client = without_retries(client)
         self._commits = CommitChecker(self._query_client, watches.live_tasks)
         self._calls = Coalescer[Hashable, Any]()
-        self._silences = BoundedDict[WorkflowId, tuple[float, int]](max_entries=MAX_SESSIONS)
+        self._silences = LRUCache[WorkflowId, tuple[float, int]](maxsize=MAX_SESSIONS)
         """Until when sessions that didn't answer are not queried, and the version of their watch when that began."""
         self._waking: set[asyncio.Task[None]] = set()
 

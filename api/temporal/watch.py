@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
 
+from cachetools import LRUCache
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
@@ -38,7 +39,6 @@ from turnkeeper.api.temporal.commits import CLOSING_EVENTS, COMPLETED, FAILURE_E
 from turnkeeper.api.temporal.temporal_calls import DOWN
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
@@ -131,7 +131,7 @@ class Watch(VersionCounter):
         """The newest revision that any caller has read: no other gets an older one."""
         self.tasks = WorkflowTasks()
         """The outcomes of the workflow tasks of the run that is followed."""
-        self.results = BoundedDict[Hashable, tuple[Any, Any]](max_entries=4)
+        self.results = LRUCache[Hashable, tuple[Any, Any]](maxsize=4)
         """The newest results of reads, about 1 MB each at most, with the session's version when they were requested."""
         self.woken_at = float("-inf")
         """When a worker was last made to load the session, on the loop's clock."""

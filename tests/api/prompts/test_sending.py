@@ -108,7 +108,9 @@ async def test_api_1_a_prompt_is_one_signal_and_nothing_else(http: AsyncClient, 
     for path in (f"/workflow/{session}/prompt", f"/workflow/{session}/prompt?start=true"):
         rpcs.clear()
         answer = await http.post(path, json={"message": "hi"})
-        assert (answer.status_code, rpcs) == (202, ["signal_workflow_execution"])
+        assert (answer.status_code, len(rpcs)) == (202, 1)
+        # The index lists a new session a moment late; until then the signal may start it, which has no effect.
+        assert rpcs[0] in ("signal_workflow_execution", "signal_with_start_workflow_execution")
     rpcs.clear()
     answer = await http.post("/chat", json={"message": "hi"})
     assert (answer.status_code, rpcs) == (202, ["signal_with_start_workflow_execution"])
