@@ -17,8 +17,6 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
-from turnkeeper.api.live.poller import Poller
-from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
@@ -29,7 +27,6 @@ from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
-from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
@@ -80,8 +77,6 @@ class Services:
     tasks: Tasks
 
     # Updates for watching and polling clients
-    cache_warmer: CacheWarmer
-    poller: Poller
     feed: UpdateFeed
 
     markdown: MarkdownRenderer
@@ -109,8 +104,6 @@ class Services:
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
         forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
-        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
-        shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -134,9 +127,7 @@ class Services:
             copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
-            cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing, timeouts),
-            feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
+            feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(timeouts),
         )
 
@@ -144,6 +135,5 @@ class Services:
         """End all waits, streams and background tasks."""
         self.closing.begin()
         await self.repair.close()
-        await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

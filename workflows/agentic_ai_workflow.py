@@ -314,6 +314,7 @@ class AgenticAIWorkflow:
 
     @cancel_turn.validator
     def _check_cancel(self, request: Any = None, *rest: Any) -> None:
+        self._last_change.note_live_task()  # validators run in live tasks only, and this one is the gateway's wake
         with report_rejections():
             parse(CancelTurn, request)
 

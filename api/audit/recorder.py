@@ -25,7 +25,7 @@ from cachetools import LRUCache
 
 from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.callers import LOCAL, Caller
-from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import is_id
 from turnkeeper.stores.audit import Audit, AuditFilter, AuditRow, OutcomeRow, Position, RecordedChange
@@ -54,7 +54,7 @@ class AuditRecorder:
         self._audit = audit
         self._rows: list[AuditRow] = []
         self._outcomes: list[OutcomeRow] = []
-        self._writes = SerialCoalescer[str, None]()
+        self._writes = Coalescer[str, None]()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
@@ -159,7 +159,7 @@ class AuditRecorder:
 
     async def _write(self) -> None:
         # Also if nothing is pending: a write that runs may not be complete yet.
-        await self._writes.run("audit", "write", self._write_pending)
+        await self._writes.run("write", self._write_pending, lane="audit")
 
     async def _write_pending(self) -> None:
         rows, outcomes = self._rows, self._outcomes

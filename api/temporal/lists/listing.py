@@ -16,8 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.api.problems import ProblemError, invalid
 from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
-from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, without_retries
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
@@ -115,7 +114,7 @@ class _Pages:
         self._client = client
         self._timeouts = timeouts
         self._token = _token(cursor)
-        self._pages = (query_client(client) if self._token else client).list_workflows(
+        self._pages = (without_retries(client) if self._token else client).list_workflows(
             condition, page_size=page_size, next_page_token=self._token, rpc_timeout=timeouts.rpc
         )
 
@@ -140,7 +139,7 @@ async def _is_token_invalid(problem: ProblemError, client: Client, timeouts: Tim
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
-    first_page = query_client(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=timeouts.rpc)
+    first_page = without_retries(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=timeouts.rpc)
     try:
         await first_page.fetch_next_page()
     except RPCError:
