@@ -5,7 +5,7 @@ from typing import Self
 
 from temporalio.client import Client
 
-from turnkeeper.api.audit.recorder import AuditRecorder
+from turnkeeper.api.audit import AuditRecorder
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.forking import SessionForker

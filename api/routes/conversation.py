@@ -11,7 +11,7 @@ from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
 from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
-from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
@@ -20,6 +20,7 @@ from turnkeeper.api.live.shared_reader import UpdateEvent
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ChatAccepted,
@@ -70,7 +71,7 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
 async def send_prompt(
     request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     body: SendPrompt,
     prefers_async: PrefersAsync,
@@ -85,17 +86,21 @@ async def send_prompt(
     429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
     fate.
     """
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    if start:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
-    receipt = await services.sender.send(
-        workflow_id,
-        prompt,
-        start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
-        is_new=not (body.id or idempotency_key),
-        wants_receipt=not (wait or prefers_async),
-        contents=contents,
-    )
+    message_id = _prompt_id(body, idempotency_key)
+    starts: Starts = "unless it exists" if start else "nothing"
+    async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
+        entry.message_id = prompt.id
+        if start:
+            await services.transcripts.raise_if_id_was_used(workflow_id)
+        receipt = await services.sender.send(
+            workflow_id,
+            prompt,
+            start=default_input(services.settings, workflow_id, user=audit.caller.user) if start else None,
+            is_new=message_id is None,
+            wants_receipt=not (wait or prefers_async),
+            contents=contents,
+        )
     if wait and not prefers_async:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
@@ -115,6 +120,7 @@ async def send_prompt(
 )
 async def retry_turn(
     services: ServicesDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     prefers_async: PrefersAsync,
     body: Retry | None = None,
@@ -125,8 +131,11 @@ async def retry_turn(
     an earlier retry. The conversation has both turns; for the model the new one takes the place of the failed one,
     unless another turn ran in between.
     """
-    turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
-    receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, turn), wants_receipt=not prefers_async)
+    turn_id = body.message_id if body else None
+    async with audit.change("retry", workflow_id, message_id=turn_id) as entry:
+        prompt = retry_prompt(workflow_id, await services.transcripts.failed_turn(workflow_id, turn_id))
+        entry.message_id = prompt.id
+        receipt = await services.sender.send(workflow_id, prompt, wants_receipt=not prefers_async)
     return PromptAccepted(
         workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
     )
@@ -141,7 +150,7 @@ async def retry_turn(
 )
 async def chat(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     body: Chat,
     prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
@@ -152,22 +161,24 @@ async def chat(
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    is_repeatable = prompt_id is not None
-    workflow_id = caller.workflow_id(
+    may_exist = bool(body.workflow_id or prompt_id)
+    workflow_id = audit.caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    if body.workflow_id or is_repeatable:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
-    start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
-    receipt = await services.sender.send(
-        workflow_id,
-        prompt,
-        start=start,
-        is_new=not is_repeatable,
-        wants_receipt=not prefers_async,
-        contents=contents,
-    )
+    starts: Starts = "unless it exists" if may_exist else "new"
+    async with audit.change("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
+        entry.message_id = prompt.id
+        if may_exist:
+            await services.transcripts.raise_if_id_was_used(workflow_id)
+        receipt = await services.sender.send(
+            workflow_id,
+            prompt,
+            start=default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user),
+            is_new=prompt_id is None,
+            wants_receipt=not prefers_async,
+            contents=contents,
+        )
     return ChatAccepted(workflow_id=session_id_of(workflow_id), message_id=receipt.message_id)
 
 
@@ -263,9 +274,12 @@ async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
-async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> None:
+async def withdraw_prompt(
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, message_id: MessageId
+) -> None:
     """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
-    await services.sessions.withdraw(workflow_id, message_id)
+    async with audit.change("withdraw", workflow_id, message_id=message_id):
+        await services.sessions.withdraw(workflow_id, message_id)
 
 
 def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | None:
@@ -276,10 +290,9 @@ def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | No
 
 
 async def _prompt_of(
-    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, idempotency_key: str | None
+    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, message_id: str | None
 ) -> tuple[PromptSignal, Mapping[str, bytes]]:
     """Return the signal, and the contents of its attachments to store before it."""
-    message_id = _prompt_id(body, idempotency_key)
     check_text(body.message, limits=Limits(), field="message", may_be_blank=bool(body.attachments))
     prepared = await services.attachments.prepare(workflow_id, attachments_of(body.attachments))
     mode = body.mode if isinstance(body, SendPrompt) else "enqueue"

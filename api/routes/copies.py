@@ -8,11 +8,10 @@ from fastapi.responses import StreamingResponse
 
 from turnkeeper.api import problem_texts as texts
 from turnkeeper.api import problems
-from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.bodies import Fork
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
-from turnkeeper.api.request_audit import recorded
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import session_path
 from turnkeeper.models.http_responses import SessionForked, SessionImported
 from turnkeeper.models.ids import ID_PATTERN, session_id_of
@@ -57,9 +56,8 @@ _DOCUMENT: dict[str, Any] = {
     },
 )
 async def export_session(
-    request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     export_format: Annotated[
         Literal["json", "markdown"], Query(alias="format", description="`json` can be imported.")
@@ -69,8 +67,7 @@ async def export_session(
 
     Waiting prompts and the vendors' opaque state are not in it.
     """
-    export = Change("export", session_id_of(workflow_id))
-    async with recorded(services, caller, [export], operation="export_session", scope=request.scope):
+    async with audit.change("export", workflow_id):
         if export_format == "markdown":
             parts, media_type, suffix = await services.exporter.markdown(workflow_id), "text/markdown", "md"
         else:
@@ -90,7 +87,7 @@ async def export_session(
 async def import_session(
     request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     session_id: Annotated[
         str | None, Query(alias="id", pattern=ID_PATTERN, description="The new session's id; by default a random one.")
@@ -103,8 +100,9 @@ async def import_session(
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise problems.invalid("body", texts.NOT_SENT_AS_JSON)
-    workflow_id = caller.workflow_id(session_id or str(uuid4()))
-    count = await services.importer.run(caller, workflow_id, request.stream())
+    workflow_id = audit.caller.workflow_id(session_id or str(uuid4()))
+    async with audit.change("import", workflow_id, starts="unless it exists" if session_id else "new"):
+        count = await services.importer.run(audit.caller, workflow_id, request.stream())
     response.headers["Location"] = session_path(workflow_id)
     return SessionImported(workflow_id=session_id_of(workflow_id), turn_count=count)
 
@@ -117,7 +115,7 @@ async def import_session(
 )
 async def fork_session(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     response: Response,
     workflow_id: SessionId,
     body: Fork | None = None,
@@ -128,8 +126,13 @@ async def fork_session(
     be sent again.
     """
     options = body or Fork()
-    target = caller.workflow_id(options.id or str(uuid4()))
-    number, turn_id = await services.forker.run(caller, workflow_id, target, turn=options.turn, title=options.title)
+    target = audit.caller.workflow_id(options.id or str(uuid4()))
+    turn_id = options.turn if isinstance(options.turn, str) else None
+    starts: Starts = "unless it exists" if options.id else "new"
+    async with audit.change("fork", workflow_id, message_id=turn_id), audit.change("start", target, starts=starts):
+        number, turn_id = await services.forker.run(
+            audit.caller, workflow_id, target, turn=options.turn, title=options.title
+        )
     response.headers["Location"] = session_path(target)
     return SessionForked(
         workflow_id=session_id_of(target), forked_from=session_id_of(workflow_id), turn=number, message_id=turn_id

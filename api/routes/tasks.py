@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
-from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
+from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
@@ -47,14 +47,14 @@ async def preview_task(services: ServicesDep, caller: CallerDep, body: CreateTas
     operation_id="create_task",
     responses=errors(*WORKER, "too-large", "archive-unavailable", "session-exists", "idempotency-key-reused"),
 )
-async def create_task(services: ServicesDep, caller: CallerDep, body: CreateTask, response: Response) -> TaskReceipt:
+async def create_task(services: ServicesDep, audit: AuditDep, body: CreateTask, response: Response) -> TaskReceipt:
     """Start a task: a session whose first prompt is the description and what led to it.
 
     Warnings say what was changed of the history, and never fail a task. The same `idempotency_key` with the same
     request is the same task, also after it has ended; a key belongs to its `parent`.
     """
-    require_for_fields(caller, body)
-    receipt = await services.tasks.create(body, tenant=caller.tenant, user=caller.user)
+    require_for_fields(audit.caller, body)
+    receipt = await services.tasks.create(body, audit)
     response.headers["Location"] = f"/tasks/{receipt.task_id}"
     return receipt
 
@@ -90,12 +90,17 @@ async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: Wai
     operation_id="message_task",
     responses=errors(*TASK, "too-large", "queue-full", "session-ended", "state-full", "not-waiting"),
 )
-async def message_task(services: ServicesDep, workflow_id: TaskId, body: TaskMessage) -> PromptAccepted:
+async def message_task(
+    services: ServicesDep, audit: AuditDep, workflow_id: TaskId, body: TaskMessage
+) -> PromptAccepted:
     """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
-    return await services.tasks.message(workflow_id, body)
+    return await services.tasks.message(workflow_id, body, audit)
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))
-async def cancel_task(services: ServicesDep, workflow_id: TaskId, body: CancelTask | None = None) -> Task:
+async def cancel_task(
+    services: ServicesDep, audit: AuditDep, workflow_id: TaskId, body: CancelTask | None = None
+) -> Task:
     """Cancel a task and all tasks below it, and end its session; one that has ended stays as it is."""
-    return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)
+    async with audit.change("cancel_task", workflow_id):
+        return await services.tasks.cancel(workflow_id, reason=body.reason if body else None)

@@ -8,12 +8,15 @@ from functools import partial
 from temporalio.client import WorkflowExecution
 
 from turnkeeper.api import problems
+from turnkeeper.api.audit import RequestAudit, field_names
 from turnkeeper.api.bodies import TaskMessage
+from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.index_cursors import BEGINNING, index_cursor, index_position
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
@@ -84,20 +87,26 @@ class Tasks:
         """Return the first prompt of a task and what was changed; nothing is started."""
         return await self._preparer.prepare(task, tenant=tenant)
 
-    async def create(self, task: CreateTask, *, tenant: str, user: str | None) -> TaskReceipt:
-        """Start a task of `user`. The same `idempotency_key` returns the same task; for another request it is a 409."""
-        workflow_id = new_task_id(task, tenant=tenant)
+    async def create(self, task: CreateTask, audit: RequestAudit) -> TaskReceipt:
+        """Start a task. The same `idempotency_key` returns the same task; for another request it is a 409."""
+        workflow_id = new_task_id(task, tenant=audit.caller.tenant)
+        fields = field_names(task, without=("description", "idempotency_key"))
+        starts: Starts = "unless it exists" if task.idempotency_key else "new"
+        async with audit.change("create_task", workflow_id, fields=fields, starts=starts):
+            return await self._create(workflow_id, task, audit.caller)
+
+    async def _create(self, workflow_id: WorkflowId, task: CreateTask, caller: Caller) -> TaskReceipt:
         if task.idempotency_key:
             receipt = await self._created_before(workflow_id, task)
             if receipt:
                 return receipt
             await self._transcripts.raise_if_id_was_used(workflow_id)
-        prepared = await self.prepare(task, tenant=tenant)
+        prepared = await self.prepare(task, tenant=caller.tenant)
         parent = sibling_id(task.parent, of=workflow_id) if task.parent else None
         prepared, to_condense = await self._preparer.store(prepared, workflow_id=workflow_id, parent=parent)
         note = note_of(task, prepared)
         start = task_input(
-            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=user, settings=self._settings
+            task, prepared, to_condense=to_condense, workflow_id=workflow_id, user=caller.user, settings=self._settings
         )
         try:
             await self._sessions.start(
@@ -238,12 +247,13 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage) -> PromptAccepted:
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> PromptAccepted:
         """Send a task a further prompt; a completed task starts working again."""
-        check_text(message.text, limits=Limits(), field="text")
-        await self._tasks.describe(workflow_id)
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        receipt = await self._sender.send(workflow_id, prompt, is_new=message.id is None)
+        async with audit.change("message_task", workflow_id, message_id=prompt.id):
+            check_text(message.text, limits=Limits(), field="text")
+            await self._tasks.describe(workflow_id)
+            receipt = await self._sender.send(workflow_id, prompt, is_new=message.id is None)
         return PromptAccepted(
             workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
         )

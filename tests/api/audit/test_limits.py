@@ -27,6 +27,8 @@ from turnkeeper.api.problems import LimitName
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.models.settings.settings import Settings
 
+MESSAGE = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "two"}]}
+
 
 def assert_over(answer: Response, limit: str) -> None:
     problem = answer.json()
@@ -132,7 +134,7 @@ async def test_api_4_a_session_takes_a_number_of_prompts_a_minute_whoever_sends_
             ("/chat", {"message": "two", "workflow_id": "limited-1"}),
             ("/workflow/limited-1/retry", {}),
             ("/tasks/limited-1/messages", {"text": "two"}),
-            ("/api/chat", {"id": "limited-1", "message": {"id": "m", "role": "user", "parts": []}}),
+            ("/api/chat", {"id": "limited-1", "message": MESSAGE}),
         ):
             assert_over(await bob.post(path, json=body), "prompt_rate_limit")
         audited = (await local.get("/audit", params={"session": "limited-1"})).json()["entries"]
@@ -160,7 +162,7 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
             ("/workflow/open-3/prompt?start=true", {"message": "hi"}),
             ("/chat", {"message": "hi"}),
             ("/tasks", {"description": "Count."}),
-            ("/api/chat", {"id": "open-3", "message": {"id": "m", "role": "user", "parts": []}}),
+            ("/api/chat", {"id": "open-3", "message": MESSAGE}),
         ):
             assert_over(await bob.post(path, json=body), "max_open_sessions")
         assert (await bob.get("/workflow/open-3")).status_code == 404

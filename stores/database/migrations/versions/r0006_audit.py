@@ -12,8 +12,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "audit",
-        sa.Column("request_id", sa.String(64), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
+        sa.Column("id", sa.String(64), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("tenant", sa.String(255), nullable=False),
         sa.Column("caller", sa.String(255), nullable=False),
@@ -26,17 +25,8 @@ def upgrade() -> None:
         sa.Column("call_id", sa.String(64)),
         sa.Column("key_id", sa.String(64)),
         sa.Column("fields", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("request_id", "number", name="pk_audit"),
+        sa.Column("status", sa.Integer()),
+        sa.PrimaryKeyConstraint("id", name="pk_audit"),
     )
     op.create_index("ix_audit_tenant_at", "audit", ["tenant", "at"])
-    op.create_index("ix_audit_session_id_action", "audit", ["session_id", "action"])
-    op.create_table(
-        "audit_outcomes",
-        sa.Column("request_id", sa.String(64), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False, autoincrement=False),
-        sa.Column("status", sa.Integer(), nullable=False),
-        sa.Column("session_id", sa.String(255)),
-        sa.Column("message_id", sa.String(255)),
-        sa.PrimaryKeyConstraint("request_id", "number", name="pk_audit_outcomes"),
-    )
-    op.create_index("ix_audit_outcomes_session_id", "audit_outcomes", ["session_id"])
+    op.create_index("ix_audit_session_id_at", "audit", ["session_id", "at"])
