@@ -27,9 +27,7 @@ from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
-from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
-from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
@@ -91,7 +89,6 @@ class Services:
 
     @classmethod
     def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
-        repair = IndexRepair(client, stores.index)
         forgotten = ForgottenSessions(client, stores)
         reader = SessionReader(client, forgotten)
         sessions = SessionCommands(client, settings, reader, stores)
@@ -106,8 +103,6 @@ class Services:
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index)
-        preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
@@ -122,8 +117,8 @@ class Services:
             fates=fates,
             attachments=attachments,
             sender=sender,
-            repair=repair,
-            lists=SessionLists(client, stores, repair),
+            repair=IndexRepair(client, stores.index),
+            lists=SessionLists(settings, stores, namespace=client.namespace),
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
@@ -133,7 +128,7 @@ class Services:
             forker=SessionForker(settings, reader, exporter, copies, stores),
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, task_reader),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches, closing),
             feed=UpdateFeed(shared_reader, reader.watches, partials, closing),

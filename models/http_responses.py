@@ -154,7 +154,7 @@ class SessionDescription(Frozen):
 
 
 class ListedSession(Frozen):
-    """A session in a list: a moment behind, with a coarser status. While the archive can't be read, fewer fields."""
+    """A session in a list: a moment behind, with a coarser status."""
 
     workflow_id: PublicId
     title: str | None = None
@@ -272,7 +272,10 @@ class Task(Frozen):
 
 
 class TaskPage(Frozen):
-    """A page of tasks, newest first. `next_cursor` is null on the last page."""
+    """A page of tasks, the latest activity first. `next_cursor` is null on the last page.
+
+    The tasks have no description, approvals, result or error here: `GET /tasks/{id}` has them.
+    """
 
     tasks: list[Task]
     next_cursor: str | None = None

@@ -65,6 +65,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows import activity_options
     from turnkeeper.workflows.archiving import Archiving
     from turnkeeper.workflows.last_change import LastChange
+    from turnkeeper.workflows.listing import Listing
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
@@ -95,12 +96,11 @@ class AgenticAIWorkflow:
         growth = HistoryGrowth(session)
         self._archiving = Archiving(session, refresh_ui=self._web_ui.update)
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
+        self._listing = Listing(session, self._archiving)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
         self._allowance_mail = AllowanceMail(session)
-        self._new_run = NewRun(
-            session, growth, self._archiving, self._parking, is_signalling=lambda: self._is_signalling()
-        )
+        self._new_run = NewRun(session, growth, self._archiving, self._parking, is_sending=lambda: self._is_sending())
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
@@ -133,6 +133,7 @@ class AgenticAIWorkflow:
         session = self._session
         self._web_ui.begin_run()
         self._parking.begin()
+        self._listing.begin()
         self._reporter.begin()
         self._allowance_mail.begin()
         if self._turn:
@@ -179,14 +180,15 @@ class AgenticAIWorkflow:
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
+        self._listing.expect_model_call()
         self._web_ui.publish("open")
         self._turn = self._new_turn()
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
-    def _is_signalling(self) -> bool:
-        """Return whether a signal to another session is pending."""
-        return self._reporter.is_sending or self._allowance_mail.is_sending
+    def _is_sending(self) -> bool:
+        """Return whether a signal to another session, or the status in lists, is pending."""
+        return self._reporter.is_sending or self._allowance_mail.is_sending or self._listing.is_due
 
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(

@@ -78,7 +78,7 @@ class Archiving:
             while not await self.store(move):
                 if workflow.now() >= until:
                     return
-                await self._pause()
+                await self.pause()
         self._session.archive.record_success(now=workflow.now())
 
     def _is_at_rest(self) -> bool:
@@ -86,12 +86,12 @@ class Archiving:
 
     async def _move_while_due(self) -> None:
         while move := next_move(self._session):
-            await self._pause()
+            await self.pause()
             if await self.store(move):
                 self._session.remove_moved(move, now=workflow.now())
                 self._refresh_ui()
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         """Wait until the next attempt is due, or another task has used the archive successfully."""
         archive = self._session.archive
         if archive.again_at and archive.again_at > workflow.now():

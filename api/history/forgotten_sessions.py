@@ -116,7 +116,7 @@ def _session(
         queue=QueueState(fates=_last_fates(turns, fates)),
     )
     session = Session(session_id_of(workflow_id), _input(row, carried), now=began_at)
-    session.closed = row.status if row and row.status != "open" else "ended"
+    session.closed = row.status if row and row.status in ("cancelled", "terminated") else "ended"
     return session
 
 

@@ -31,6 +31,7 @@ from turnkeeper.models.transcript.attachments import with_names
 from turnkeeper.models.transcript.conversation import ConversationMessage, SessionStatus, TurnStatus
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.models.wire import Frozen, Reason, Strict, UtcDatetime
+from turnkeeper.stores.session_index import IndexQuery
 
 MAX_TURNS = 50
 """Maximum of turns in one result."""
@@ -186,7 +187,8 @@ async def get_task(services: Services, audit: RequestAudit, arguments: GetTaskAr
 
 
 async def list_tasks(services: Services, audit: RequestAudit, arguments: ListTasksArguments) -> TaskPage:
-    return await services.tasks.list(tenant=audit.caller.tenant, **arguments.model_dump())
+    query = IndexQuery(tenant=audit.caller.tenant, task_status=arguments.status, parent=arguments.parent)
+    return await services.lists.tasks(query, limit=arguments.limit, cursor=arguments.cursor)
 
 
 async def message_task(services: Services, audit: RequestAudit, arguments: MessageTaskArguments) -> Task:
@@ -287,7 +289,8 @@ _ALL: list[Tool[Any]] = [
         "list_tasks",
         "reader",
         "List tasks",
-        "List tasks, newest first: all of them, or those with a status or of a parent task.",
+        "List tasks, the latest activity first: all of them, or those with a status or of a parent task. get_task has "
+        "what came of each.",
         ListTasksArguments,
         TaskPage,
         list_tasks,

@@ -12,13 +12,12 @@ from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
 from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.http.openapi import ANY, SERVER, SESSION, WORKER, errors
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import requested_input, session_links, session_path
-from turnkeeper.api.temporal.lists.listing import ListedStatus
-from turnkeeper.api.temporal.lists.visibility import visible_session
+from turnkeeper.api.temporal.visible_sessions import visible_session
 from turnkeeper.models.http_responses import (
     Cancelling,
     DeletionReceipt,
@@ -37,7 +36,9 @@ from turnkeeper.models.session.messages import (
 )
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.transcript.conversation import ConversationState
+from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.models.wire import NO_NUL_PATTERN, StorableText
+from turnkeeper.stores.session_index import IndexQuery
 
 router = APIRouter(tags=["sessions"])
 
@@ -79,11 +80,11 @@ async def start_session(
     return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=entry.message_id)
 
 
-@router.get("/workflow", operation_id="list_sessions", responses=errors(*SERVER))
+@router.get("/workflow", operation_id="list_sessions", responses=errors(*ANY, "archive-unavailable"))
 async def get_sessions_list(
     services: ServicesDep,
     caller: CallerDep,
-    status: Annotated[ListedStatus | None, Query(description="Only sessions with this status.")] = None,
+    status: Annotated[IndexStatus | None, Query(description="Only sessions with this status.")] = None,
     user: Annotated[str | None, Query(pattern=USER_PATTERN, description="Only this user's sessions.")] = None,
     q: Annotated[
         StorableText | None,
@@ -97,7 +98,8 @@ async def get_sessions_list(
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the previous page.")] = None,
 ) -> SessionList:
     """List sessions, those with the latest activity first."""
-    return await services.lists.page(tenant=caller.tenant, status=status, user=user, text=q, cursor=cursor)
+    query = IndexQuery(tenant=caller.tenant, user=user, text=q)
+    return await services.lists.sessions(query, status=status, cursor=cursor)
 
 
 @router.get("/workflow/{id}", operation_id="describe_session", responses=errors(*WORKER))

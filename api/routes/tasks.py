@@ -8,11 +8,12 @@ from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import AuditDep, CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
-from turnkeeper.api.http.openapi import TASK, WORKER, errors
+from turnkeeper.api.http.openapi import ANY, TASK, WORKER, errors
 from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.task_view import TaskStatus
+from turnkeeper.stores.session_index import IndexQuery
 
 router = APIRouter(tags=["tasks"], max_body_size=MAX_HISTORY_BYTES)
 
@@ -59,7 +60,7 @@ async def create_task(services: ServicesDep, audit: AuditDep, body: CreateTask, 
     return receipt
 
 
-@router.get("/tasks", operation_id="list_tasks", responses=errors(*TASK))
+@router.get("/tasks", operation_id="list_tasks", responses=errors(*ANY, "archive-unavailable"))
 async def list_tasks(
     services: ServicesDep,
     caller: CallerDep,
@@ -70,12 +71,9 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=100, description="Most tasks a page.")] = 20,
     cursor: Annotated[str | None, Query(max_length=4_000, description="`next_cursor` of the page before.")] = None,
 ) -> TaskPage:
-    """List tasks, those that sessions have started included, newest first, without their answers.
-
-    A page may have fewer than `limit` tasks, or none, and still a `next_cursor`. Temporal lists a new task a moment
-    late.
-    """
-    return await services.tasks.list(tenant=caller.tenant, status=status, parent=parent, limit=limit, cursor=cursor)
+    """List tasks, those that sessions have started included, the latest activity first, without what came of them."""
+    query = IndexQuery(tenant=caller.tenant, task_status=status, parent=parent)
+    return await services.lists.tasks(query, limit=limit, cursor=cursor)
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))

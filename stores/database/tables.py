@@ -130,7 +130,10 @@ SESSIONS = Table(
     Column("cost", Float),
     Column("preview", Text),
     Column("parent", String(MAX_ID_CHARS)),
-    # Of a task: `HandOffReport` as JSON.
+    # Of a task: its status, what its agent reported, and `HandOffReport` as JSON.
+    Column("task_status", String(16)),
+    Column("percent", Integer),
+    Column("message", Text),
     Column("hand_off", Text),
     # Microseconds since 1970.
     Column("started_at", BigInteger, nullable=False),

@@ -24,7 +24,7 @@ from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
-from turnkeeper.api.temporal.lists.listing import count_open_sessions
+from turnkeeper.api.temporal.visible_sessions import count_open_sessions
 from turnkeeper.models.settings.settings import Settings
 
 MESSAGE = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "two"}]}
