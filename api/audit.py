@@ -22,10 +22,10 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.open_requests import let_change_finish
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.problems import problem, problem_of
 from turnkeeper.api.session_limits import SessionLimits, Starts
 from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.http_responses import AuditAction
@@ -213,14 +213,15 @@ class RequestAudit:
         try:
             await self._recorder.begin(entry)
         except StoreUnavailableError as error:
-            raise problems.audit_unavailable(str(error)) from error
+            detail = f"{error} The audit can't record the change, so nothing was done. Try again."
+            raise problem("archive-unavailable", detail) from error
         let_change_finish(self._scope)
         status = 500
         try:
             yield entry
             status = 200
         except Exception as error:
-            status = problems.problem_of(error, is_of_task=True).problem.status
+            status = problem_of(error, is_of_task=True).problem.status
             raise
         finally:
             self._recorder.finish(entry, status)
@@ -237,7 +238,7 @@ class RequestAudit:
             yield self
         except Exception as error:
             if not self._has_entry:
-                status = problems.problem_of(error, is_of_task=True).problem.status
+                status = problem_of(error, is_of_task=True).problem.status
                 self._recorder.note_refusal(
                     self.caller, operation=self._operation, status=status, session_id=self._session_id
                 )

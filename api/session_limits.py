@@ -7,11 +7,10 @@ from typing import Literal
 
 from temporalio.client import Client
 
-from turnkeeper.api import problems
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.visible_sessions import count_open_sessions
 from turnkeeper.models.http_responses import AuditAction
@@ -53,12 +52,17 @@ class SessionLimits:
             return
         seconds = self._prompts.seconds_to_wait(workflow_id, rate=limit / 60, burst=max(1, limit))
         if seconds:
-            raise problems.over_limit("prompt_rate_limit", limit, retry_after=math.ceil(seconds))
+            retry_after = math.ceil(seconds)
+            rate = f"{limit:,g} prompts a minute in one session"
+            detail = f"The limit prompt_rate_limit is {rate}. Try again in {retry_after} s."
+            raise problem("rate-limited", detail, limit="prompt_rate_limit", retry_after=retry_after)
 
     async def _check_start(self, caller: Caller) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
         if limit != math.inf and not await self._open.reserve(caller.tenant, limit=limit):
-            raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
+            again = f"End one, or try again in {SESSIONS_RETRY_SECONDS} s."
+            detail = f"The limit max_open_sessions is {limit:,g} open sessions. {again}"
+            raise problem("rate-limited", detail, limit="max_open_sessions", retry_after=SESSIONS_RETRY_SECONDS)
 
     async def _is_there(self, caller: Caller, workflow_id: WorkflowId) -> bool:
         """Return whether the session is open or has ended, so that nothing can start it again.

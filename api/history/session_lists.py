@@ -12,8 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
+from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.models.http_responses import ListedSession, SessionList, Task, TaskPage
@@ -73,7 +72,7 @@ class SessionLists:
             await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
             rows = await read_store(self._stores.index.page(query, limit=limit + 1, after=after), until=until)
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+            raise problem("archive-unavailable", reason=error) from error
         return rows[:limit], cursor_at(position_of(rows[limit - 1])) if len(rows) > limit else None
 
     def _task(self, row: IndexedSession) -> Task:
@@ -128,9 +127,9 @@ def position_in(cursor: str) -> IndexPosition:
         checksum, token = decoded[:_CHECKSUM_BYTES], decoded[_CHECKSUM_BYTES:]
         moment, workflow_id = _POSITION.validate_json(token)
     except (binascii.Error, ValidationError, ValueError) as error:
-        raise problems.invalid("cursor", texts.NOT_A_CURSOR) from error
+        raise invalid("cursor", "is not a cursor of this list") from error
     if checksum != _checksum(token):
-        raise problems.invalid("cursor", texts.NOT_A_CURSOR)
+        raise invalid("cursor", "is not a cursor of this list")
     return IndexPosition(moment, WorkflowId(workflow_id))
 
 

@@ -6,11 +6,10 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.bodies import Fork
 from turnkeeper.api.dependencies import AuditDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
+from turnkeeper.api.problems import invalid
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import session_path
 from turnkeeper.models.http_responses import SessionForked, SessionImported
@@ -99,7 +98,7 @@ async def import_session(
     ignored. 409 if the id was used before. After an answer that was lost, the same request can be sent again.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise problems.invalid("body", texts.NOT_SENT_AS_JSON)
+        raise invalid("body", "must be sent with the Content-Type application/json")
     workflow_id = audit.caller.workflow_id(session_id or str(uuid4()))
     async with audit.change("import", workflow_id, starts="unless it exists" if session_id else "new"):
         count = await services.importer.run(audit.caller, workflow_id, request.stream())
