@@ -18,7 +18,7 @@ from temporalio.worker import Interceptor, Worker
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
 from turnkeeper.activities.deletion import DeletionActivities
-from turnkeeper.activities.hand_off import HandOffActivities
+from turnkeeper.activities.hand_off import HandOffActivities, TaskTextActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
 from turnkeeper.activities.model_request.list_prices import ListPrices
@@ -33,7 +33,6 @@ from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.summarisation import SummaryActivities
-from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.settings.settings import Settings, load_settings

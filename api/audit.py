@@ -1,8 +1,8 @@
 """The audit: who changed what, when, and with what outcome; never content (API-4, docs/decisions/0066).
 
-Theory of operation. Whoever changes something says so: a handler opens `RequestAudit.change` around what it does. The
-entry is written before the change, and gets its outcome afterwards. An entry without one is of a gateway that stopped
-in between.
+Theory of operation. A handler opens `RequestAudit.change` around what it does, and so says what is changed. The entry is
+written before the change, and gets its outcome afterwards. An entry without one is of a gateway that stopped in
+between.
 
 A caller with a credential waits for the entry, and is refused if it can't be written. Without authentication nobody
 waits, and entries are written at most a second later. Nobody waits for an outcome. One transaction writes all that is

@@ -11,6 +11,7 @@ from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.forking import SessionForker
 from turnkeeper.api.copies.importing import SessionImporter
 from turnkeeper.api.copies.sweeping import CopySweeper
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -27,7 +28,6 @@ from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
@@ -77,7 +77,7 @@ class Services:
     sweeper: CopySweeper
 
     # Tasks
-    approvals: TaskApprovals
+    approvals: ApprovalReader
     tasks: Tasks
 
     # Updates for watching and polling clients
@@ -101,7 +101,8 @@ class Services:
         )
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
-        approvals = TaskApprovals(reader, texts)
+        approvals = ApprovalReader(reader, texts)
+        lists = SessionLists(stores)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
         cache_warmer = CacheWarmer(client, settings.task_queue)
         shared_reader = SharedReader(reader, texts, cache_warmer)
@@ -118,7 +119,7 @@ class Services:
             attachments=attachments,
             sender=sender,
             repair=IndexRepair(client, stores.index),
-            lists=SessionLists(settings, stores, namespace=client.namespace),
+            lists=lists,
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
@@ -128,7 +129,7 @@ class Services:
             forker=SessionForker(settings, reader, exporter, copies, stores),
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, task_reader),
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
             cache_warmer=cache_warmer,
             poller=Poller(shared_reader, reader.watches, closing),
             feed=UpdateFeed(shared_reader, reader.watches, partials, closing),

@@ -9,10 +9,10 @@ from temporalio.client import Client
 
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.visible_sessions import count_open_sessions
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings

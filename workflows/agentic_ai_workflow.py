@@ -50,7 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.models.session.tasks.outcome import result_prompt
-    from turnkeeper.models.session.tasks.task_prompt import task_prompt
+    from turnkeeper.models.session.tasks.task_input import task_prompt
     from turnkeeper.models.session.tasks.task_state import TaskChange
     from turnkeeper.models.session.views import (
         approvals_of,
@@ -71,8 +71,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.workflows.rejections import report_rejections
     from turnkeeper.workflows.tasks.allowance_mail import AllowanceMail
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.tasks.task_activities import with_whole_answer
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
-    from turnkeeper.workflows.tasks.task_texts import with_whole_answer
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
 

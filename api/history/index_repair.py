@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
 
+from turnkeeper.api.history.visible_sessions import VisibleSession, changed_since, retained
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
-from turnkeeper.api.temporal.visible_sessions import VisibleSession, changed_since, retained
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -128,9 +128,11 @@ class IndexRepair:
         """Close the rows of sessions that are listed as open, and that Temporal no longer has."""
         after, idle_since = WorkflowId(""), datetime.now(UTC) - FORGOTTEN_AFTER
         while rows := await self._index.open_rows(after=after, limit=BATCH, idle_since=idle_since):
-            kept = await retained(self._client, [row.session_id for row in rows])
-            gone = [row for row in rows if row.session_id not in kept]
-            await self._index.close([SessionClosure(row.session_id, "ended", row.last_activity_at) for row in gone])
+            listed = await retained(self._client, [row.session_id for row in rows])
+            forgotten = [row for row in rows if row.session_id not in listed]
+            await self._index.close(
+                [SessionClosure(row.session_id, "ended", row.last_activity_at) for row in forgotten]
+            )
             after = rows[-1].session_id
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
 

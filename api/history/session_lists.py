@@ -1,4 +1,4 @@
-"""Lists of sessions and tasks, from our own index (API-1, TSK-4, docs/decisions/0049).
+"""Lists of sessions, from our own index (API-1, docs/decisions/0049).
 
 A cursor is the place in the index where its page ended, with a checksum that finds what is no cursor of ours. Anybody
 can compute it, so the place can still be anything.
@@ -13,12 +13,10 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from turnkeeper.api.problems import invalid, problem
-from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
-from turnkeeper.models.http_responses import ListedSession, SessionList, Task, TaskPage
+from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
-from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.index_entry import IndexStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, IndexPosition, IndexQuery, position_of
@@ -41,12 +39,10 @@ _POSITION = TypeAdapter(
 
 
 class SessionLists:
-    """Lists the sessions and tasks of a tenant. Methods raise `ProblemError`."""
+    """Lists the sessions of a tenant. Methods raise `ProblemError`."""
 
-    def __init__(self, settings: Settings, stores: Stores, *, namespace: str) -> None:
-        self._settings = settings
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._namespace = namespace
 
     async def sessions(
         self, query: IndexQuery, *, status: IndexStatus | None = None, cursor: str | None = None
@@ -55,17 +51,13 @@ class SessionLists:
         statuses: list[IndexStatus] = [status] if status else []
         if status == "open":
             statuses.append("awaiting_approval")
-        rows, next_cursor = await self._page(replace(query, statuses=statuses), limit=PAGE, cursor=cursor)
+        rows, next_cursor = await self.rows(replace(query, statuses=statuses), limit=PAGE, cursor=cursor)
         return SessionList(sessions=[_listed(row) for row in rows], next_cursor=next_cursor)
 
-    async def tasks(self, query: IndexQuery, *, limit: int, cursor: str | None = None) -> TaskPage:
-        """Return a page of tasks, those with the latest activity first, without what came of them."""
-        rows, next_cursor = await self._page(replace(query, is_task=True), limit=limit, cursor=cursor)
-        return TaskPage(tasks=[self._task(row) for row in rows], next_cursor=next_cursor)
-
-    async def _page(
+    async def rows(
         self, query: IndexQuery, *, limit: int, cursor: str | None
     ) -> tuple[list[IndexedSession], str | None]:
+        """Return a page of at most `limit` rows, and the cursor of the next one."""
         after = position_in(cursor) if cursor is not None else None
         until = seconds_from_now(RESTORE_SECONDS)
         try:
@@ -74,23 +66,6 @@ class SessionLists:
         except StoreUnavailableError as error:
             raise problem("archive-unavailable", reason=error) from error
         return rows[:limit], cursor_at(position_of(rows[limit - 1])) if len(rows) > limit else None
-
-    def _task(self, row: IndexedSession) -> Task:
-        session_id = session_id_of(row.session_id)
-        return Task(
-            task_id=session_id,
-            workflow_id=session_id,
-            title=row.title,
-            status=row.task_status or "working",
-            status_message=row.message,
-            percent=row.percent,
-            parent=_parent(row),
-            created_at=row.started_at,
-            updated_at=row.last_activity_at,
-            url=chat_url(self._settings, row.session_id),
-            temporal_url=session_links(self._settings, row.session_id, namespace=self._namespace).temporal,
-            context=row.hand_off,
-        )
 
 
 def _listed(row: IndexedSession) -> ListedSession:
@@ -103,14 +78,15 @@ def _listed(row: IndexedSession) -> ListedSession:
         turn_count=row.turn_count,
         cost=row.cost,
         preview=row.preview,
-        parent=_parent(row),
+        parent=parent_of(row),
         started_at=row.started_at,
         last_activity_at=row.last_activity_at,
         closed_at=row.closed_at,
     )
 
 
-def _parent(row: IndexedSession) -> str | None:
+def parent_of(row: IndexedSession) -> str | None:
+    """Return the session that a task was started for, if there is one."""
     return None if row.parent == NO_PARENT else row.parent
 
 

@@ -188,7 +188,7 @@ async def get_task(services: Services, audit: RequestAudit, arguments: GetTaskAr
 
 async def list_tasks(services: Services, audit: RequestAudit, arguments: ListTasksArguments) -> TaskPage:
     query = IndexQuery(tenant=audit.caller.tenant, task_status=arguments.status, parent=arguments.parent)
-    return await services.lists.tasks(query, limit=arguments.limit, cursor=arguments.cursor)
+    return await services.tasks.list(query, limit=arguments.limit, cursor=arguments.cursor)
 
 
 async def message_task(services: Services, audit: RequestAudit, arguments: MessageTaskArguments) -> Task:

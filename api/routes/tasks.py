@@ -73,7 +73,7 @@ async def list_tasks(
 ) -> TaskPage:
     """List tasks, those that sessions have started included, the latest activity first, without what came of them."""
     query = IndexQuery(tenant=caller.tenant, task_status=status, parent=parent)
-    return await services.lists.tasks(query, limit=limit, cursor=cursor)
+    return await services.tasks.list(query, limit=limit, cursor=cursor)
 
 
 @router.get("/tasks/{id}", operation_id="get_task", responses=errors(*TASK))

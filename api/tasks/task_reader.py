@@ -12,16 +12,16 @@ from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.history.visible_sessions import visible_session
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import read_note
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.api.temporal.visible_sessions import visible_session
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
@@ -46,7 +46,12 @@ class TaskReader:
     """Reads all tasks, by their ids. Methods raise `ProblemError`."""
 
     def __init__(
-        self, settings: Settings, reader: SessionReader, texts: TextRestorer, approvals: TaskApprovals, closing: Closing
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        texts: TextRestorer,
+        approvals: ApprovalReader,
+        closing: Closing,
     ) -> None:
         self._settings = settings
         self._reader = reader

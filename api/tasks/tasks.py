@@ -1,12 +1,14 @@
 """Creating, reading and cancelling tasks (TSK-1 to TSK-4). The rules are in `models`."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from turnkeeper.api.audit import RequestAudit, field_names
 from turnkeeper.api.bodies import TaskMessage
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.history.session_lists import SessionLists, parent_of
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.new_prompt import new_prompt
@@ -24,19 +26,20 @@ from turnkeeper.api.tasks.new_task import (
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.models.http_responses import PromptAccepted, Task, TaskReceipt
+from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
 from turnkeeper.models.session.task import CreateTask, PreparedTask, policy_of, prepare_task
-from turnkeeper.models.session.tasks.task_note import MEMO_KEY, TaskNote
+from turnkeeper.models.session.tasks.task_input import MEMO_KEY, TaskNote
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.tasks.history_policy import HistoryPolicy
 from turnkeeper.models.tasks.inheritance import MAX_PAGES, Inheritance
 from turnkeeper.models.transcript.task_view import TaskStatus
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.session_index import IndexedSession, IndexQuery
 from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.tasks.bm25 import rank
 from turnkeeper.stores.tasks.hand_off import store_hand_off
 
 CANCEL_SECONDS = 1.5
@@ -57,6 +60,7 @@ class Tasks:
         sender: PromptSender,
         transcripts: TranscriptReader,
         stores: Stores,
+        lists: SessionLists,
         task_reader: TaskReader,
     ) -> None:
         self._settings = settings
@@ -65,6 +69,7 @@ class Tasks:
         self._sender = sender
         self._transcripts = transcripts
         self._stores = stores
+        self._lists = lists
         self._tasks = task_reader
 
     # ---- creating
@@ -175,6 +180,29 @@ class Tasks:
                 workflow_id, seconds=wait_seconds, is_due=lambda task: task.status != "working"
             )
         return await self._tasks.task(workflow_id)
+
+    async def list(self, query: IndexQuery, *, limit: int, cursor: str | None = None) -> TaskPage:
+        """Return a page of tasks, those with the latest activity first, as the index has them."""
+        rows, next_cursor = await self._lists.rows(replace(query, is_task=True), limit=limit, cursor=cursor)
+        return TaskPage(tasks=[self._listed(row) for row in rows], next_cursor=next_cursor)
+
+    def _listed(self, row: IndexedSession) -> Task:
+        session_id = session_id_of(row.session_id)
+        links = session_links(self._settings, row.session_id, namespace=self._reader.client.namespace)
+        return Task(
+            task_id=session_id,
+            workflow_id=session_id,
+            title=row.title,
+            status=row.task_status or "working",
+            status_message=row.message,
+            percent=row.percent,
+            parent=parent_of(row),
+            created_at=row.started_at,
+            updated_at=row.last_activity_at,
+            url=chat_url(self._settings, row.session_id),
+            temporal_url=links.temporal,
+            context=row.hand_off,
+        )
 
     # ---- changing
 

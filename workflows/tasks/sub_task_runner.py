@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.session.messages import SessionEnd
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.new_sub_task import NewSubTask
-    from turnkeeper.models.session.tasks.task_note import MEMO_KEY
+    from turnkeeper.models.session.tasks.task_input import MEMO_KEY
     from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.new_session import initial_attributes, initial_memo, initial_summary
 

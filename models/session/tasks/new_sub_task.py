@@ -10,8 +10,7 @@ from turnkeeper.models.session.task import prepare_task
 from turnkeeper.models.session.tasks.allowance import Amount, Caps, TaskAllowance
 from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask
 from turnkeeper.models.session.tasks.task_arguments import RunTask
-from turnkeeper.models.session.tasks.task_input import TaskInput
-from turnkeeper.models.session.tasks.task_note import DESCRIPTION_BYTES, TaskNote
+from turnkeeper.models.session.tasks.task_input import DESCRIPTION_BYTES, TaskInput, TaskNote
 from turnkeeper.models.tasks.history_attachments import has_attachments
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.tasks.inheritance import Inheritance

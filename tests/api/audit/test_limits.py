@@ -22,9 +22,9 @@ from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
 from tests.harness import TASK_SECONDS, Environment
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
+from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
-from turnkeeper.api.temporal.visible_sessions import count_open_sessions
 from turnkeeper.models.settings.settings import Settings
 
 MESSAGE = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "two"}]}

@@ -26,8 +26,8 @@ from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history import index_repair
 from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.history.visible_sessions import VisibleSession, changed_since, retained
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.temporal.visible_sessions import VisibleSession, changed_since, retained
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
@@ -342,3 +342,24 @@ async def test_api_1_comparisons_go_on_after_any_error(
         await repair.close()
     (error,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert error.name == index_repair.__name__
+
+
+async def test_api_1_a_wait_for_approval_that_the_archive_missed_is_listed_later(
+    http: AsyncClient, env: Environment
+) -> None:
+    user = f"u-{uuid4().hex[:12]}"
+    session = await env.start(SessionInput(user=user, tool_policy={"pay": "ask"}))
+    env.vendor.script = [asks(("pay", {"amount": 7})), says("paid")]
+    env.vendor.gate.close()
+    await session.prompt("pay 7")
+    await env.vendor.gate.until_arrived(1)
+    file = broken(env)
+    env.vendor.gate.open()
+    await session.awaited_approvals()
+
+    async def is_missed() -> bool:
+        return (await session.state()).session.archive.failing_since is not None
+
+    await until(is_missed)
+    heal(file)
+    assert (await until_listed(http, user=user, status="awaiting_approval"))["workflow_id"] == session.handle.id

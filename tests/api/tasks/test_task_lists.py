@@ -125,7 +125,7 @@ async def test_api_2_without_temporal_tasks_are_out_of_reach(http_nowhere: Async
         assert (answer.status_code, problem_of(answer)) == (503, "temporal-unreachable")
 
 
-async def test_tsk_4_a_list_has_its_statuses_also_while_neither_worker_nor_temporal_answers(
+async def test_tsk_4_a_list_has_its_statuses_while_neither_worker_nor_temporal_answers(
     http: AsyncClient, http_nowhere: AsyncClient, env: Environment
 ) -> None:
     parent = (await env.start()).handle.id
