@@ -33,6 +33,7 @@ from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -43,6 +44,7 @@ class Services:
     """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
+    timeouts: Timeouts
     client: Client
     """To Temporal."""
     stores: Stores
@@ -88,9 +90,17 @@ class Services:
     markdown: MarkdownRenderer
 
     @classmethod
-    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
-        forgotten = ForgottenSessions(client, stores)
-        reader = SessionReader(client, forgotten)
+    def of(
+        cls,
+        client: Client,
+        settings: Settings,
+        stores: Stores,
+        partials: PartialCarrier,
+        closing: Closing,
+        timeouts: Timeouts,
+    ) -> Self:
+        forgotten = ForgottenSessions(client, stores, timeouts)
+        reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
@@ -102,12 +112,13 @@ class Services:
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
         approvals = ApprovalReader(reader, texts)
-        lists = SessionLists(stores)
+        lists = SessionLists(stores, timeouts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        cache_warmer = CacheWarmer(client, settings.task_queue)
+        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
+            timeouts=timeouts,
             client=client,
             stores=stores,
             closing=closing,
@@ -118,22 +129,22 @@ class Services:
             fates=fates,
             attachments=attachments,
             sender=sender,
-            repair=IndexRepair(client, stores.index),
+            repair=IndexRepair(client, stores.index, timeouts),
             lists=lists,
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
-            importer=SessionImporter(settings, copies, stores),
+            importer=SessionImporter(settings, copies, stores, timeouts),
             forker=SessionForker(settings, reader, exporter, copies, stores),
             sweeper=CopySweeper(copies.sweep),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
             cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing),
+            poller=Poller(shared_reader, reader.watches, closing, timeouts),
             feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
-            markdown=MarkdownRenderer(),
+            markdown=MarkdownRenderer(timeouts),
         )
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from turnkeeper.api.history.visible_sessions import count_open_sessions
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.settings.settings import Settings
@@ -37,7 +38,7 @@ class SessionLimits:
         self._settings = settings
         self._reader = reader
         self._prompts = TokenBuckets()
-        self._open = OpenSessions(reader.client)
+        self._open = OpenSessions(reader.client, reader.timeouts)
 
     async def check(self, caller: Caller, action: AuditAction, workflow_id: WorkflowId | None, starts: Starts) -> None:
         """Count a change. Raises 429 if it is one too many; then it may not be made."""
@@ -88,8 +89,9 @@ class _Count:
 class OpenSessions:
     """The numbers of open sessions by tenant: the last count, and what was started here since."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._counts: dict[str, _Count] = {}
         self._calls = Coalescer[str, _Count]()
 
@@ -112,5 +114,5 @@ class OpenSessions:
     async def _count(self, tenant: str) -> _Count:
         """Replace the tenant's count; all who wait for it then add to the same one. Raises `ProblemError`."""
         began = asyncio.get_running_loop().time()
-        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, tenant), began)
+        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, self._timeouts, tenant), began)
         return count

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_first_run, find_running_deletion, id_is_being_deleted
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.blobs import session_of
@@ -36,6 +36,7 @@ class SessionCopies:
         self, reader: SessionReader, sessions: SessionCommands, transcripts: TranscriptReader, stores: Stores
     ) -> None:
         self._client = reader.client
+        self._timeouts = reader.timeouts
         self._sessions = sessions
         self._transcripts = transcripts
         self._stores = stores
@@ -47,10 +48,10 @@ class SessionCopies:
         """
         await self.sweep()
         copies = self._stores.unfinished_copies
-        earlier = await read_store(copies.find(workflow_id), until=seconds_from_now(REQUEST_SECONDS))
-        if await find_running_deletion(self._client, workflow_id):
+        earlier = await read_store(copies.find(workflow_id), until=seconds_from_now(self._timeouts.request))
+        if await find_running_deletion(self._client, workflow_id, self._timeouts):
             raise id_is_being_deleted(workflow_id)
-        if await find_first_run(self._client, workflow_id) is not None:
+        if await find_first_run(self._client, workflow_id, self._timeouts) is not None:
             if earlier is not None:  # of the copy that the session began as
                 await copies.finish(workflow_id)
             if not await self._is_copy_of(workflow_id, source):
@@ -86,7 +87,7 @@ class SessionCopies:
 
     async def abandon(self, workflow_id: WorkflowId) -> None:
         """Remove the rows of a copy that must not start, unless the same copy has just started its session."""
-        if await find_first_run(self._client, workflow_id) is None:
+        if await find_first_run(self._client, workflow_id, self._timeouts) is None:
             await self._stores.delete(workflow_id)
 
     async def _raise_if_id_was_used(self, workflow_id: WorkflowId, source: str) -> None:
@@ -99,7 +100,9 @@ class SessionCopies:
     async def _is_copy_of(self, workflow_id: WorkflowId, source: str) -> bool:
         """Return whether the session began as a copy of `source`."""
         handle = self._client.get_workflow_handle(workflow_id)
-        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
+        description = await call_temporal(
+            handle.describe(rpc_timeout=self._timeouts.rpc), workflow_id, seconds=self._timeouts.call
+        )
         return (await description.memo()).get(COPIED_FROM) == source
 
     async def sweep(self) -> None:
@@ -107,7 +110,7 @@ class SessionCopies:
         copies, now = self._stores.unfinished_copies, datetime.now(UTC)
         for owner in await copies.claim(now - MAX_COPY_AGE, now=now, limit=SWEPT_AT_ONCE):
             workflow_id = session_of(owner)
-            is_needed = await find_first_run(self._client, workflow_id) is not None
+            is_needed = await find_first_run(self._client, workflow_id, self._timeouts) is not None
             # A session that Temporal has forgotten has its row of the index.
             is_needed = is_needed or await self._stores.index.find(workflow_id) is not None
             if owner == workflow_id and not is_needed:

@@ -15,7 +15,7 @@ from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.whole_turns import whole_turns
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.session_links import chat_url
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.bounds import head_within
 from turnkeeper.models.ids import WorkflowId
@@ -71,7 +71,7 @@ class SessionForker:
             }
         )
         copied, rows = CopiedTurns(config.history, max_bytes=max_session_bytes(config.limits)), _Rows()
-        async for page in whole_turns(self._stores.archive, source, snapshot, last=count):
+        async for page in whole_turns(self._stores.archive, source, snapshot, self._reader.timeouts, last=count):
             for exported in page:
                 copied.add(exported)
                 rows.add(exported, is_archived=exported.number <= snapshot.transcript.archived)
@@ -130,7 +130,7 @@ class SessionForker:
         for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
             if own.id == turn:
                 return number
-        until = seconds_from_now(REQUEST_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.request)
         archived = await read_store(self._stores.archive.number_of(source, turn), until=until)
         if archived is None or archived > transcript.archived:
             raise problem("unknown-turn", turn_id=turn)

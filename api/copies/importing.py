@@ -23,6 +23,7 @@ from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.session_links import requested_input
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId
@@ -53,9 +54,6 @@ BYTES_PER_VALUE = 64
 """A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than
 text. Those of real sessions have one for some hundred bytes."""
 
-PATIENCE_SECONDS = 10.0
-"""How long a request waits for earlier ones."""
-
 _IN_THE_DOCUMENT = (
     ("carried.transcript.turns", "turns"),
     ("carried.context", "context.state"),
@@ -68,8 +66,9 @@ _IN_THE_DOCUMENT = (
 class SessionImporter:
     """Starts sessions from documents."""
 
-    def __init__(self, settings: Settings, copies: SessionCopies, stores: Stores) -> None:
+    def __init__(self, settings: Settings, copies: SessionCopies, stores: Stores, timeouts: Timeouts) -> None:
         self._settings = settings
+        self._timeouts = timeouts
         self._copies = copies
         self._stores = stores
         self._slots = asyncio.Semaphore(MAX_IMPORTS)
@@ -94,7 +93,7 @@ class SessionImporter:
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._timeouts.import_queue):
                 await self._slots.acquire()
         except TimeoutError:
             detail = "Other documents are being imported. Try again in a moment."

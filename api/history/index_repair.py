@@ -16,17 +16,14 @@ from temporalio.client import Client
 
 from turnkeeper.api.history.visible_sessions import VisibleSession, changed_since, retained
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession, SessionClosure, SessionIndex
 
-FIRST_PAUSE_SECONDS = 2.0
-"""After the start of a gateway, which has more urgent things to do."""
-
-PAUSE_SECONDS = 60.0
 PAGE_PAUSE_SECONDS = 0.05
 """Between two pages of a comparison, so that it takes little of anything."""
 
@@ -47,8 +44,9 @@ _log = logging.getLogger(__name__)
 class IndexRepair:
     """Repairs the index in the background. Only `close` waits."""
 
-    def __init__(self, client: Client, index: SessionIndex) -> None:
+    def __init__(self, client: Client, index: SessionIndex, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._index = index
         self._task: asyncio.Task[None] | None = None
         self._comparisons = 0
@@ -67,7 +65,7 @@ class IndexRepair:
         """
         began, name = datetime.now(UTC), self._client.namespace
         before = await self._index.compared_until(name)
-        async for page in changed_since(self._client, before and before - OVERLAP):
+        async for page in changed_since(self._client, self._timeouts, before and before - OVERLAP):
             await self._correct(page)
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
         if self._comparisons % FORGOTTEN_EVERY == 0:
@@ -76,7 +74,7 @@ class IndexRepair:
         await self._index.note_compared(name, began)
 
     async def _compare_for_ever(self) -> None:
-        await asyncio.sleep(FIRST_PAUSE_SECONDS)
+        await asyncio.sleep(self._timeouts.repair_start)
         while True:
             try:
                 await self.compare()
@@ -84,7 +82,7 @@ class IndexRepair:
                 _log.info("The index of sessions can't be compared with Temporal's list now: %s", error)
             except Exception:  # noqa: BLE001  # the comparisons go on: nothing else would start them again
                 _log.exception("The comparison of the index of sessions with Temporal's list has failed")
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self._timeouts.repair_pause)
 
     async def _correct(self, page: Sequence[VisibleSession]) -> None:
         missing = await self._index.missing([session.session_id for session in page])
@@ -117,7 +115,9 @@ class IndexRepair:
     async def _is_deletion_begun(self, session: VisibleSession) -> bool:
         deletion = self._client.get_workflow_handle(deletion_id(session.session_id))
         try:
-            description = await call_temporal(deletion.describe(rpc_timeout=rpc_timeout()), NO_SESSION)
+            description = await call_temporal(
+                deletion.describe(rpc_timeout=self._timeouts.rpc), NO_SESSION, seconds=self._timeouts.call
+            )
         except ProblemError as problem:
             if problem.problem.status == 404:
                 return False
@@ -128,7 +128,7 @@ class IndexRepair:
         """Close the rows of sessions that are listed as open, and that Temporal no longer has."""
         after, idle_since = WorkflowId(""), datetime.now(UTC) - FORGOTTEN_AFTER
         while rows := await self._index.open_rows(after=after, limit=BATCH, idle_since=idle_since):
-            listed = await retained(self._client, [row.session_id for row in rows])
+            listed = await retained(self._client, self._timeouts, [row.session_id for row in rows])
             forgotten = [row for row in rows if row.session_id not in listed]
             await self._index.close(
                 [SessionClosure(row.session_id, "ended", row.last_activity_at) for row in forgotten]

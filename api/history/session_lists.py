@@ -13,7 +13,8 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from turnkeeper.api.problems import invalid, problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
@@ -41,7 +42,8 @@ _POSITION = TypeAdapter(
 class SessionLists:
     """Lists the sessions of a tenant. Methods raise `ProblemError`."""
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._stores = stores
 
     async def sessions(
@@ -59,7 +61,7 @@ class SessionLists:
     ) -> tuple[list[IndexedSession], str | None]:
         """Return a page of at most `limit` rows, and the cursor of the next one."""
         after = position_in(cursor) if cursor is not None else None
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._timeouts.restore)
         try:
             await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
             rows = await read_store(self._stores.index.page(query, limit=limit + 1, after=after), until=until)

@@ -13,7 +13,8 @@ from typing import Any
 from temporalio.client import Client, WorkflowExecution
 
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.ids import WorkflowId, is_tenant
 from turnkeeper.models.transcript.index_entry import IndexStatus
@@ -65,21 +66,23 @@ async def visible_session(execution: WorkflowExecution) -> VisibleSession:
     )
 
 
-async def changed_since(client: Client, since: datetime | None) -> AsyncIterator[list[VisibleSession]]:
+async def changed_since(
+    client: Client, timeouts: Timeouts, since: datetime | None
+) -> AsyncIterator[list[VisibleSession]]:
     """Yield pages of the sessions that have started or ended since then; `None`: of all. Raises `ProblemError`."""
     condition = SESSIONS
     if since is not None:
         moment = since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         condition += f" AND (StartTime > '{moment}' OR CloseTime > '{moment}')"
-    pages = client.list_workflows(condition, page_size=PAGE, rpc_timeout=rpc_timeout())
+    pages = client.list_workflows(condition, page_size=PAGE, rpc_timeout=timeouts.rpc)
     while True:
-        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        await call_temporal(pages.fetch_next_page(), NO_SESSION, seconds=timeouts.call)
         yield [await visible_session(execution) for execution in pages.current_page or []]
         if not pages.next_page_token:
             return
 
 
-async def retained(client: Client, session_ids: Sequence[WorkflowId]) -> set[WorkflowId]:
+async def retained(client: Client, timeouts: Timeouts, session_ids: Sequence[WorkflowId]) -> set[WorkflowId]:
     """Return those of at most some hundred sessions that Temporal has in its list. Raises `ProblemError`.
 
     One whose id can't stand in a filter counts as there.
@@ -88,14 +91,14 @@ async def retained(client: Client, session_ids: Sequence[WorkflowId]) -> set[Wor
     names = ", ".join(f"'{session_id}'" for session_id in plain)
     # One more than the ids, since a full page makes Temporal look for another one.
     pages = client.list_workflows(
-        f"{SESSIONS} AND WorkflowId IN ({names})", page_size=len(plain) + 1, rpc_timeout=rpc_timeout()
+        f"{SESSIONS} AND WorkflowId IN ({names})", page_size=len(plain) + 1, rpc_timeout=timeouts.rpc
     )
     if plain:
-        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        await call_temporal(pages.fetch_next_page(), NO_SESSION, seconds=timeouts.call)
     return {*session_ids} - plain | {WorkflowId(execution.id) for execution in pages.current_page or []}
 
 
-async def count_open_sessions(client: Client, tenant: str) -> int:
+async def count_open_sessions(client: Client, timeouts: Timeouts, tenant: str) -> int:
     """Return how many sessions of the tenant are open, its tasks' included.
 
     Raises `ProblemError`, and `ValueError` for a name that could end the filter's value.
@@ -104,7 +107,8 @@ async def count_open_sessions(client: Client, tenant: str) -> int:
         raise ValueError(f"{tenant!r} is not a valid tenant")
     of_tenant = f"AgentTenant = '{tenant}'" if tenant else "AgentTenant IS NULL"
     condition = f"{SESSIONS} AND {of_tenant} AND ExecutionStatus = 'Running'"
-    return (await call_temporal(client.count_workflows(condition, rpc_timeout=rpc_timeout()), NO_SESSION)).count
+    counting = client.count_workflows(condition, rpc_timeout=timeouts.rpc)
+    return (await call_temporal(counting, NO_SESSION, seconds=timeouts.call)).count
 
 
 async def _memo_of(execution: WorkflowExecution) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, Answer, read_store, seconds_from_now
+from turnkeeper.api.store_calls import Answer, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
@@ -106,7 +106,7 @@ class AttachmentKeeper:
         """Store contents of a session that is started next; `note_started` must follow. Raises 503."""
         if contents:
             with suppress(StoreUnavailableError):
-                await read_store(self._sweep(), until=seconds_from_now(REQUEST_SECONDS))
+                await read_store(self._sweep(), until=seconds_from_now(self._reader.timeouts.request))
             await self._call(self._note(workflow_id))
             await self._call(self._put(workflow_id, contents))
 
@@ -115,7 +115,7 @@ class AttachmentKeeper:
         if contents:
             with suppress(StoreUnavailableError):
                 finishing = self._notes.finish(attachments_owner(workflow_id))
-                await read_store(finishing, until=seconds_from_now(REQUEST_SECONDS))
+                await read_store(finishing, until=seconds_from_now(self._reader.timeouts.request))
 
     async def _put(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
         await self._blobs.put_data(attachments_owner(workflow_id), contents.values())
@@ -127,7 +127,7 @@ class AttachmentKeeper:
     async def _call(self, call: Awaitable[Answer]) -> Answer:
         """Return what a call of the store returns. Raises 503."""
         try:
-            return await read_store(call, until=seconds_from_now(REQUEST_SECONDS))
+            return await read_store(call, until=seconds_from_now(self._reader.timeouts.request))
         except StoreUnavailableError as error:
             detail = f"{error} The attachments can't be stored, so nothing was sent. Try again."
             raise problem("archive-unavailable", detail) from error

@@ -15,7 +15,7 @@ from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import chat_url, session_links
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.tasks.new_task import (
     new_task_id,
     note_of,
@@ -154,7 +154,7 @@ class Tasks:
         """Return a task's status in the index; without it, an open one counts as working."""
         try:
             finding = self._stores.index.find(workflow_id)
-            row = await read_store(finding, until=seconds_from_now(RESTORE_SECONDS))
+            row = await read_store(finding, until=seconds_from_now(self._reader.timeouts.restore))
         except StoreUnavailableError:
             return "working"
         return row.task_status or "working" if row else "working"

@@ -30,9 +30,6 @@ from turnkeeper.models.ids import WorkflowId
 
 Answer = TypeVar("Answer")
 
-CALL_SECONDS = 2.0
-"""Time for one call, with or without a worker; with a description after it, under 3 s (API-2)."""
-
 NO_SESSION = WorkflowId("")
 """For calls that are about no session: Temporal never says that it is unknown."""
 
@@ -57,14 +54,10 @@ DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCod
 """Statuses of a call that the server has not answered."""
 
 
-def rpc_timeout() -> timedelta:
-    return timedelta(seconds=CALL_SECONDS)
-
-
-async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float | None = None) -> Answer:
+async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float) -> Answer:
     """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
-        async with asyncio.timeout(CALL_SECONDS if seconds is None else seconds):
+        async with asyncio.timeout(seconds):
             return await call
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problem("temporal-unreachable") from error
@@ -72,10 +65,10 @@ async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, sec
         raise _problem_of(error, workflow_id) from error
 
 
-async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId) -> Answer:
+async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float) -> Answer:
     """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(seconds):
             return await call
     except WorkflowQueryFailedError as error:
         raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error

@@ -23,6 +23,7 @@ from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.importing import BYTES_PER_VALUE, MAX_IMPORTS, SessionImporter
 from turnkeeper.api.copies.sweeping import CopySweeper
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.ids import WorkflowId
@@ -249,7 +250,7 @@ async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
 
 
 async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
-    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
     waiting, write = asyncio.Barrier(MAX_IMPORTS + 1), SessionImporter._write
@@ -273,7 +274,7 @@ async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other
         await imported(http, document)
         with monkeypatch.context() as patch:
             patch.setattr(SessionImporter, "_write", slow_write)
-            patch.setattr("turnkeeper.api.copies.importing.PATIENCE_SECONDS", 0)
+            patch.setattr(timeouts, "import_queue", 0)
             upload_goes_on.set()
             await waiting.wait()
             refused = await http.post("/workflow/import", json=document)

@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from tests.api.conftest import gateway
 from tests.api.history.test_archive import deleted
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import Environment, asks, broken, heal, says
+from tests.harness import Environment, asks, broken, heal, patient, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history import index_repair
@@ -120,7 +120,7 @@ async def test_api_1_a_termination_that_nobody_has_written_down_is_listed(http: 
     await env.client.get_workflow_handle(session_id).terminate()
 
     async def is_terminated() -> bool:
-        await IndexRepair(env.client, env.stores.index).compare()
+        await IndexRepair(env.client, env.stores.index, patient()).compare()
         return [row["status"] for row in await listed(http, user=user)] == ["terminated"]
 
     await until(is_terminated)
@@ -137,7 +137,7 @@ async def test_api_1_a_session_with_the_id_of_one_that_has_ended_is_listed_as_op
     await ended.handle.terminate()
 
     async def is_terminated() -> bool:
-        await IndexRepair(env.client, env.stores.index).compare()
+        await IndexRepair(env.client, env.stores.index, patient()).compare()
         return bool(await listed(http, user=user, status="terminated"))
 
     await until(is_terminated)
@@ -206,7 +206,7 @@ async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go
 
     async def are_indexed() -> bool:
         await index.note_compared("nothing", open_one_started)
-        repair = IndexRepair(temporal, index)
+        repair = IndexRepair(temporal, index, patient())
         await repair.compare()
         rows = [await index.find(session.handle.id) for session in (open_one, ended)]
         return [row and row.status for row in rows] == ["open", "terminated"]
@@ -225,11 +225,11 @@ async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed
     http: AsyncClient, env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
     async def visible() -> VisibleSession | None:
-        pages = [page async for page in changed_since(temporal, None)]
+        pages = [page async for page in changed_since(temporal, patient(), None)]
         return next((one for page in pages for one in page if one.session_id == session_id), None)
 
     session_id = WorkflowId(f"reused-{uuid4()}")
-    repair = IndexRepair(temporal, index)
+    repair = IndexRepair(temporal, index, patient())
     assert (await http.post("/workflow", json={"id": session_id, "title": "A treasure"})).status_code == 201
     before = await until(visible)
     await deleted(http, session_id)
@@ -271,11 +271,11 @@ async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_en
     await session.handle.terminate()
 
     async def visible() -> bool:
-        return bool(await retained(temporal, [session.handle.id]))
+        return bool(await retained(temporal, patient(), [session.handle.id]))
 
     await until(visible)
     overload = Overloaded()
-    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index)
+    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index, patient())
     with pytest.raises(ProblemError):
         await repair.compare()
     # Nobody knows whether it was being deleted, so it has no row, and nothing counts as compared.
@@ -310,8 +310,8 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
         search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.USER, user)]),
     )
     try:
-        await until(lambda: retained(temporal, [handle.id]))
-        await IndexRepair(temporal, index).compare()
+        await until(lambda: retained(temporal, patient(), [handle.id]))
+        await IndexRepair(temporal, index, patient()).compare()
         (row,) = await index.page(IndexQuery(tenant="", user=user), limit=2)
         assert row.session_id == handle.id
         assert row.started_at == (await handle.describe()).start_time
@@ -323,8 +323,6 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
 async def test_api_1_comparisons_go_on_after_any_error(
     temporal: Client, index: SessionIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(index_repair, "FIRST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(index_repair, "PAUSE_SECONDS", 0.01)
     compare, fails = IndexRepair.compare, [True, False]
 
     async def compare_or_fail(repair: IndexRepair) -> None:
@@ -334,7 +332,7 @@ async def test_api_1_comparisons_go_on_after_any_error(
         fails.append(False)
 
     monkeypatch.setattr(IndexRepair, "compare", compare_or_fail)
-    repair = IndexRepair(temporal, index)
+    repair = IndexRepair(temporal, index, patient(repair_start=0, repair_pause=0.01))
     repair.start()
     try:
         await until(lambda: index.compared_until(temporal.namespace))

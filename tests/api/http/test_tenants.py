@@ -18,7 +18,7 @@ from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.mcp.client import mcp_client
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment
+from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment, patient
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import ROUTES
@@ -84,7 +84,7 @@ async def gateways(
         **UNLIMITED,
     )
     client = Client(**{**temporal.config(), "interceptors": [temporal_calls]})
-    app = create_app(settings, client=client, partials=shared_env.partials)
+    app = create_app(settings, client=client, partials=shared_env.partials, timeouts=patient())
     async with app.router.lifespan_context(app), AsyncExitStack() as stack:
         yield {
             tenant: await stack.enter_async_context(
