@@ -144,10 +144,11 @@ class AuditRecorder:
         try:
             await self._audit.put([*entries.values()])
         except BaseException as error:  # also a cancellation: nothing is lost
-            entries |= self._pending
-            if lost := [*entries][: max(0, len(entries) - MAX_PENDING)]:
+            self._pending = entries | self._pending
+            if lost := [*self._pending][: max(0, len(self._pending) - MAX_PENDING)]:
                 _log.error("the audit lost its oldest %d entries in memory", len(lost))
-            self._pending = {key: entry for key, entry in entries.items() if key not in lost}
+            for key in lost:
+                del self._pending[key]
             if isinstance(error, StoreUnavailableError) and not self._is_failing:
                 self._is_failing = True
                 _log.warning("the audit can't be written: %s", error)
@@ -228,17 +229,17 @@ class RequestAudit:
 
     @contextmanager
     def whole(self, *, must_record: bool, session_id: str | None = None) -> Iterator[Self]:
-        """Note a refusal that comes before any entry.
+        """Note a refusal that comes before any entry; of a request that only reads, only for its role.
 
-        Raises `RuntimeError` with `must_record` if the request succeeds without one. `session_id`: of the request, if
-        it is known.
+        Raises `RuntimeError` with `must_record`, for a request that changes something, if it succeeds without an entry.
+        `session_id`: of the request, if it is known.
         """
         self._session_id = session_id
         try:
             yield self
         except Exception as error:
-            if not self._has_entry:
-                status = problem_of(error, is_of_task=True).problem.status
+            status = problem_of(error, is_of_task=True).problem.status
+            if not self._has_entry and (must_record or status == 403):
                 self._recorder.note_refusal(
                     self.caller, operation=self._operation, status=status, session_id=self._session_id
                 )

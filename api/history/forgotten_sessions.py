@@ -72,11 +72,6 @@ class ForgottenSessions:
             return False
         return await self._is_forgotten(workflow_id)
 
-    async def has_row(self, workflow_id: WorkflowId) -> bool:
-        """Return whether the index has the session. Raises `StoreUnavailableError`."""
-        row = self._stores.index.find(workflow_id)
-        return await read_store(row, until=seconds_from_now(self._timeouts.restore)) is not None
-
     async def _stored(
         self, workflow_id: WorkflowId, *, limit: int | None = None
     ) -> tuple[IndexedSession | None, list[ArchivedTurn]]:
