@@ -91,16 +91,6 @@ def position_of(session: IndexedSession) -> IndexPosition:
     return IndexPosition(microseconds(session.last_activity_at), session.session_id)
 
 
-@dataclass(frozen=True)
-class SessionClosure:
-    """The end of a session, as Temporal has it."""
-
-    session_id: WorkflowId
-    status: IndexStatus
-    closed_at: datetime
-    turn_count: int = 0
-
-
 class SessionIndex:
     """The index of all sessions. Every method raises `StoreUnavailableError` and can be repeated."""
 
@@ -156,13 +146,13 @@ class SessionIndex:
             is_added = (SESSIONS.c.revision == 0) & (SESSIONS.c.started_at == microseconds(session.started_at))
             await delete_rows(self._database, SESSIONS, session.session_id, where=is_added)
 
-    async def close(self, closures: Sequence[SessionClosure]) -> None:
-        """Store the ends of sessions that are listed as open, unless a later session has the id.
+    async def close(self, closed: Sequence[IndexedSession]) -> None:
+        """Store the ends of these closed sessions that are listed as open, unless a later session has the id.
 
         A task that had no result then was cancelled.
         """
-        if closures:
-            await self._database.write(lambda connection: _close(connection, closures))
+        if closed:
+            await self._database.write(lambda connection: _close(connection, closed))
 
     async def configure(self, session_id: WorkflowId, *, title: str | None, model: str | None) -> None:
         """Store a new title or model; `None`: it stays."""
@@ -227,19 +217,18 @@ def _put_statement(dialect_name: str) -> Executable:
     return insert.on_conflict_do_update(index_elements=["session_id"], set_=values, where=is_later)
 
 
-def _close(connection: Connection, closures: Sequence[SessionClosure]) -> None:
+def _close(connection: Connection, closed: Sequence[IndexedSession]) -> None:
     is_unfinished = SESSIONS.c.task_status.in_(("working", "input_required"))
-    for closure in sorted(closures, key=lambda closure: closure.session_id):
-        closed_at = microseconds(closure.closed_at)
-        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.started_at <= closed_at)
+    for row in _rows(closed):
+        is_open = SESSIONS.c.closed_at.is_(None) & (SESSIONS.c.started_at <= row["closed_at"])
         values = {
-            "status": closure.status,
-            "closed_at": closed_at,
-            "last_activity_at": _greater(connection, SESSIONS.c.last_activity_at, closed_at),
-            "turn_count": _greater(connection, SESSIONS.c.turn_count, closure.turn_count),
+            "status": row["status"],
+            "closed_at": row["closed_at"],
+            "last_activity_at": _greater(connection, SESSIONS.c.last_activity_at, row["closed_at"]),
+            "turn_count": _greater(connection, SESSIONS.c.turn_count, row["turn_count"]),
             "task_status": case((is_unfinished, "cancelled"), else_=SESSIONS.c.task_status),
         }
-        connection.execute(update(SESSIONS).where(SESSIONS.c.session_id == closure.session_id, is_open).values(values))
+        connection.execute(update(SESSIONS).where(SESSIONS.c.session_id == row["session_id"], is_open).values(values))
 
 
 def _greater(connection: Connection, column: ColumnElement[int], value: int) -> ColumnElement[int]:
@@ -265,13 +254,13 @@ def _note_compared(connection: Connection, row: dict[str, object]) -> None:
     connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_=values, where=is_later), row)
 
 
-def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, object]]:
+def _rows(sessions: Sequence[IndexedSession]) -> list[dict[str, Any]]:
     # Sorted: two transactions that lock the same rows in different orders would deadlock.
     ordered = sorted(sessions, key=lambda session: session.session_id)
     return [_row(session) for session in ordered if len(session.session_id) <= MAX_ID_CHARS]
 
 
-def _row(session: IndexedSession) -> dict[str, object]:
+def _row(session: IndexedSession) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(session, name) for name in _FIELDS}
     for name in ("started_at", "last_activity_at", "closed_at"):
         row[name] = None if row[name] is None else microseconds(row[name])

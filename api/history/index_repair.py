@@ -10,11 +10,13 @@ and is repeated without harm; two gateways may do it at once.
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import compress
 
 from temporalio.client import Client
 
-from turnkeeper.api.history.visible_sessions import VisibleSession, changed_since, retained
+from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.api.timeouts import Timeouts
@@ -22,7 +24,7 @@ from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.session_index import IndexedSession, SessionClosure, SessionIndex
+from turnkeeper.stores.session_index import IndexedSession, SessionIndex
 
 PAGE_PAUSE_SECONDS = 0.05
 """Between two pages of a comparison, so that it takes little of anything."""
@@ -84,36 +86,27 @@ class IndexRepair:
                 _log.exception("The comparison of the index of sessions with Temporal's list has failed")
             await asyncio.sleep(self._timeouts.repair_pause)
 
-    async def _correct(self, page: Sequence[VisibleSession]) -> None:
-        missing = await self._index.missing([session.session_id for session in page])
-        await self._add_missing([session for session in page if session.session_id in missing])
-        closed = [(session, session.closed_at) for session in page]
-        await self._index.close(
-            [
-                SessionClosure(session.session_id, session.status, closed_at, turn_count=session.turn_count)
-                for session, closed_at in closed
-                if closed_at is not None
-            ]
-        )
+    async def _correct(self, page: Sequence[IndexedSession]) -> None:
+        missing = await self._index.missing([row.session_id for row in page])
+        await self._add_missing([row for row in page if row.session_id in missing])
+        await self._index.close([row for row in page if row.closed_at])
 
-    async def _add_missing(self, sessions: Sequence[VisibleSession]) -> None:
+    async def _add_missing(self, rows: Sequence[IndexedSession]) -> None:
         """Store rows, unless their sessions are deleted: one that is being deleted is listed until the end of that.
 
         Whether it is, is asked afterwards, since a deletion clears the index only once. Raises `ProblemError` if
         Temporal doesn't answer; then none of them has a row.
         """
-        rows = {session.session_id: _row(session) for session in sessions}
-        await self._index.add_missing(list(rows.values()))
+        await self._index.add_missing(rows)
         try:
-            are_deleted = [await self._is_deletion_begun(session) for session in sessions]
+            are_deleted = [await self._is_deletion_begun(row) for row in rows]
         except ProblemError:
-            await self._index.remove_added(list(rows.values()))
+            await self._index.remove_added(rows)
             raise
-        deleted = [rows[one.session_id] for one, is_one in zip(sessions, are_deleted, strict=True) if is_one]
-        await self._index.remove_added(deleted)
+        await self._index.remove_added(list(compress(rows, are_deleted)))
 
-    async def _is_deletion_begun(self, session: VisibleSession) -> bool:
-        deletion = self._client.get_workflow_handle(deletion_id(session.session_id))
+    async def _is_deletion_begun(self, row: IndexedSession) -> bool:
+        deletion = self._client.get_workflow_handle(deletion_id(row.session_id))
         try:
             description = await call_temporal(
                 deletion.describe(rpc_timeout=self._timeouts.rpc), NO_SESSION, seconds=self._timeouts.call
@@ -122,7 +115,7 @@ class IndexRepair:
             if problem.problem.status == 404:
                 return False
             raise
-        return description.start_time >= session.started_at
+        return description.start_time >= row.started_at
 
     async def _close_forgotten(self) -> None:
         """Close the rows of sessions that are listed as open, and that Temporal no longer has."""
@@ -130,24 +123,6 @@ class IndexRepair:
         while rows := await self._index.open_rows(after=after, limit=BATCH, idle_since=idle_since):
             listed = await retained(self._client, self._timeouts, [row.session_id for row in rows])
             forgotten = [row for row in rows if row.session_id not in listed]
-            await self._index.close(
-                [SessionClosure(row.session_id, "ended", row.last_activity_at) for row in forgotten]
-            )
+            await self._index.close([replace(row, status="ended", closed_at=row.last_activity_at) for row in forgotten])
             after = rows[-1].session_id
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
-
-
-def _row(session: VisibleSession) -> IndexedSession:
-    return IndexedSession(
-        session.session_id,
-        started_at=session.started_at,
-        last_activity_at=session.closed_at or max(session.started_at, session.run_started_at),
-        status=session.status,
-        title=session.title,
-        user=session.user,
-        model=session.model,
-        turn_count=session.turn_count,
-        parent=session.parent,
-        task_status=None if session.parent is None else "cancelled" if session.closed_at else "working",
-        closed_at=session.closed_at,
-    )

@@ -6,7 +6,6 @@ Values in a filter are first checked against a pattern, since quoting doesn't pr
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +16,7 @@ from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.ids import WorkflowId, is_tenant
-from turnkeeper.models.transcript.index_entry import IndexStatus
+from turnkeeper.stores.session_index import IndexedSession
 from turnkeeper.workflows import search_attributes
 
 SESSIONS = "WorkflowType = 'AgenticAIWorkflow' AND ExecutionStatus != 'ContinuedAsNew'"
@@ -31,44 +30,34 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9._~:-]{1,255}")
 """What can stand in a filter. No other id is valid in our routes."""
 
 
-@dataclass(frozen=True)
-class VisibleSession:
-    """A session in Temporal's list."""
+async def visible_session(execution: WorkflowExecution) -> IndexedSession:
+    """Return what Temporal has of a session, as the row of one that has none.
 
-    session_id: WorkflowId
-    status: IndexStatus
-    title: str | None
-    user: str | None
-    model: str | None
-    turn_count: int
-    parent: str | None
-    started_at: datetime
-    """When the session was started; of one that was started by hand, its newest run."""
-    run_started_at: datetime
-    closed_at: datetime | None
-
-
-async def visible_session(execution: WorkflowExecution) -> VisibleSession:
-    """Return a session of Temporal's list. Anybody can start a workflow with any memo, so only what is valid counts."""
+    Anybody can start a workflow with any memo, so only what is valid counts. A session that was started by hand began
+    with its newest run.
+    """
     attributes = execution.typed_search_attributes
     memo = await _memo_of(execution)
-    return VisibleSession(
-        session_id=WorkflowId(execution.id),
+    started_at = _moment(memo.get("created_at")) or execution.start_time
+    parent = _text(attributes.get(search_attributes.TASK_PARENT))
+    return IndexedSession(
+        WorkflowId(execution.id),
+        started_at=started_at,
+        last_activity_at=execution.close_time or max(started_at, execution.start_time),
         status=(FINAL_STATUS_OF.get(execution.status) if execution.status else None) or "open",
         title=_text(memo.get("title")),
         user=_text(search_attributes.decoded_user(attributes.get(search_attributes.USER))),
         model=_text(attributes.get(search_attributes.MODEL)),
         turn_count=attributes.get(search_attributes.TURNS) or 0,
-        parent=_text(attributes.get(search_attributes.TASK_PARENT)),
-        started_at=_moment(memo.get("created_at")) or execution.start_time,
-        run_started_at=execution.start_time,
+        parent=parent,
+        task_status=None if parent is None else "cancelled" if execution.close_time else "working",
         closed_at=execution.close_time,
     )
 
 
 async def changed_since(
     client: Client, timeouts: Timeouts, since: datetime | None
-) -> AsyncIterator[list[VisibleSession]]:
+) -> AsyncIterator[list[IndexedSession]]:
     """Yield pages of the sessions that have started or ended since then; `None`: of all. Raises `ProblemError`."""
     condition = SESSIONS
     if since is not None:

@@ -18,7 +18,6 @@ from turnkeeper.stores.session_index import (
     IndexedSession,
     IndexPosition,
     IndexQuery,
-    SessionClosure,
     SessionIndex,
     microseconds,
 )
@@ -98,11 +97,21 @@ async def test_api_1_what_is_not_from_the_session_itself_only_adds(index: Sessio
 async def test_api_1_an_end_is_added_once_and_not_to_a_later_session(index: SessionIndex) -> None:
     await index.put([row("old", turn_count=4), row("new", started_at=LATER)])
     end = NOW + timedelta(minutes=1)
-    await index.close([SessionClosure(name, "terminated", end, turn_count=3) for name in ("new", "old", "unknown")])
-    await index.close([SessionClosure("old", "ended", LATER)])
+    ends = [row(name, status="terminated", closed_at=end, turn_count=3) for name in ("new", "old", "unknown")]
+    await index.close(ends)
+    await index.close([row("old", status="ended", closed_at=LATER)])
     closed = row("old", turn_count=4, status="terminated", closed_at=end, last_activity_at=end)
     assert [await index.find("old"), await index.find("new")] == [closed, row("new", started_at=LATER)]
     assert await index.find("unknown") is None
+
+
+async def test_tsk_4_a_task_that_ends_without_a_result_is_listed_as_cancelled(index: SessionIndex) -> None:
+    statuses = {"working": "cancelled", "input_required": "cancelled", "completed": "completed", "failed": "failed"}
+    tasks = [row(status, parent="none", task_status=status) for status in statuses]
+    await index.put(tasks)
+    await index.close([replace(task, status="terminated", closed_at=LATER) for task in tasks])
+    listed = await index.page(replace(ALL, is_task=True), limit=9)
+    assert {task.session_id: task.task_status for task in listed} == statuses
 
 
 async def test_api_1_pages_go_on_where_the_last_one_ended_also_at_the_same_moment(index: SessionIndex) -> None:

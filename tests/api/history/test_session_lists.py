@@ -26,12 +26,12 @@ from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history import index_repair
 from turnkeeper.api.history.index_repair import IndexRepair
-from turnkeeper.api.history.visible_sessions import VisibleSession, changed_since, retained
+from turnkeeper.api.history.visible_sessions import changed_since, retained
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.database.database import Database
-from turnkeeper.stores.session_index import IndexQuery, SessionIndex
+from turnkeeper.stores.session_index import IndexedSession, IndexQuery, SessionIndex
 from turnkeeper.workflows import search_attributes
 
 
@@ -224,7 +224,7 @@ async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go
 async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed_again(
     http: AsyncClient, env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
-    async def visible() -> VisibleSession | None:
+    async def visible() -> IndexedSession | None:
         pages = [page async for page in changed_since(temporal, patient(), None)]
         return next((one for page in pages for one in page if one.session_id == session_id), None)
 
