@@ -61,7 +61,7 @@ class SessionLists:
     ) -> tuple[list[IndexedSession], str | None]:
         """Return a page of at most `limit` rows, and the cursor of the next one."""
         after = position_in(cursor) if cursor is not None else None
-        until = seconds_from_now(self._timeouts.restore)
+        until = seconds_from_now(self._timeouts.request)
         try:
             await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
             rows = await read_store(self._stores.index.page(query, limit=limit + 1, after=after), until=until)
