@@ -106,7 +106,6 @@ def create_app(
             services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts)
             app.state.services = services
             services.repair.start()
-            services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
             await web_ui.close()

@@ -6,11 +6,8 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.audit import AuditRecorder
-from turnkeeper.api.copies.copying import SessionCopies
+from turnkeeper.api.copies.copying import SessionCopier
 from turnkeeper.api.copies.exporting import SessionExporter
-from turnkeeper.api.copies.forking import SessionForker
-from turnkeeper.api.copies.importing import SessionImporter
-from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
@@ -74,9 +71,7 @@ class Services:
 
     # Copies of sessions
     exporter: SessionExporter
-    importer: SessionImporter
-    forker: SessionForker
-    sweeper: CopySweeper
+    copier: SessionCopier
 
     # Tasks
     approvals: ApprovalReader
@@ -105,10 +100,7 @@ class Services:
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores, texts, closing)
-        copies = SessionCopies(reader, sessions, transcripts, stores)
-        attachments = AttachmentKeeper(
-            reader, stores, sweep=copies.sweep, inline_bytes=settings.limits.attachments_bytes
-        )
+        attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
         approvals = ApprovalReader(reader, texts)
@@ -136,9 +128,7 @@ class Services:
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
-            importer=SessionImporter(settings, copies, stores, timeouts),
-            forker=SessionForker(settings, reader, exporter, copies, stores),
-            sweeper=CopySweeper(copies.sweep),
+            copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
             cache_warmer=cache_warmer,
@@ -151,7 +141,6 @@ class Services:
         """End all waits, streams and background tasks."""
         self.closing.begin()
         await self.repair.close()
-        await self.sweeper.close()
         await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

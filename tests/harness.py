@@ -109,6 +109,15 @@ def replayer() -> Replayer:
     )
 
 
+async def until_copied(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait until a copy is the session."""
+
+    async def is_session() -> bool:
+        return (await handle.describe()).workflow_type == "AgenticAIWorkflow"
+
+    await until(is_session)
+
+
 def product() -> Timeouts:
     """Return times of production, for gateways that nobody answers.
 

@@ -16,11 +16,11 @@ from temporalio.service import RPCError
 
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
+from turnkeeper.models.deletion import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.settings.settings import Settings
@@ -79,7 +79,7 @@ class SessionDeleter:
             return first_run_id == deletion.first_run_id
         if not deletion.is_done:
             return True
-        # A copy may have been begun with the id; an archive restored from a backup has the deleted turns again.
+        # An archive restored from a backup has the deleted turns again.
         try:
             return not await self._stores_have(workflow_id)
         except StoreUnavailableError:

@@ -56,7 +56,7 @@ class ForgottenSessions:
             is_forgotten, fates = await asyncio.gather(self._is_forgotten(workflow_id), newest_fates)
         except StoreUnavailableError as error:
             raise problem("archive-unavailable", reason=error) from error
-        if not is_forgotten or (row is None and await self._is_unfinished_copy(workflow_id)):
+        if not is_forgotten:
             return None
         if row is not None and row.turn_count and not turns:
             raise problem("no-longer-retained", workflow_id=workflow_id)
@@ -68,7 +68,7 @@ class ForgottenSessions:
             row, turns = await self._stored(workflow_id, limit=1)
         except StoreUnavailableError as error:
             raise problem("archive-unavailable", reason=error) from error
-        if not (row or turns) or (row is None and await self._is_unfinished_copy(workflow_id)):
+        if not (row or turns):
             return False
         return await self._is_forgotten(workflow_id)
 
@@ -80,14 +80,6 @@ class ForgottenSessions:
         both = asyncio.gather(self._stores.index.find(workflow_id), page)
         row, turns = await read_store(both, until=seconds_from_now(self._timeouts.restore))
         return row, turns
-
-    async def _is_unfinished_copy(self, workflow_id: WorkflowId) -> bool:
-        """Return whether the turns are those of a copy whose session was never started (SES-18). Raises 503."""
-        try:
-            finding = self._stores.unfinished_copies.find(workflow_id)
-            return await read_store(finding, until=seconds_from_now(self._timeouts.restore)) is not None
-        except StoreUnavailableError as error:
-            raise problem("archive-unavailable", reason=error) from error
 
     async def _is_forgotten(self, workflow_id: WorkflowId) -> bool:
         first_run_id, deletion = await asyncio.gather(

@@ -135,17 +135,13 @@ class PromptSender:
     ) -> None:
         estimate, message_id, clock = self._estimates.of(workflow_id), prompt.id or "", asyncio.get_running_loop().time
         try:
-            if start:
-                await self._attachments.store_before_start(workflow_id, contents)
-            else:
-                await self._attachments.store(workflow_id, contents)
+            await self._attachments.store(workflow_id, contents, is_started_next=start is not None)
         except BaseException:
             estimate.release(message_id)
             raise
         try:
             if start:
                 await self._sessions.start_or_prompt(workflow_id, start, prompt)
-                await self._attachments.note_started(workflow_id, contents)
             else:
                 await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as problem:

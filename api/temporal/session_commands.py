@@ -29,6 +29,7 @@ from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
+from turnkeeper.models.session.copies.order import CopyOrder, StoredDocument
 from turnkeeper.models.session.messages import (
     CancelReceipt,
     CancelTurn,
@@ -99,6 +100,29 @@ class SessionCommands:
             raise await used_id_error(self._client, workflow_id, self._timeouts) from error
         self._list(workflow_id, start, start.first_prompt)
 
+    async def start_copy(
+        self, workflow_id: WorkflowId, order: CopyOrder, *, memo: Mapping[str, Any], is_repeated: bool = False
+    ) -> None:
+        """Start the workflow that copies a session and then is it (SES-18). Raises 409 if the id was used before.
+
+        `memo` is added to what every session's memo has. `is_repeated`: a copy with the id has failed.
+        """
+        options = self._start_options(workflow_id, order.start)
+        options["memo"] |= memo
+        if is_repeated:
+            options["id_reuse_policy"] = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        start_call = self._client.start_workflow(
+            "CopySession", order, id_conflict_policy=WorkflowIDConflictPolicy.FAIL, **options
+        )
+        try:
+            await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
+        except WorkflowAlreadyStartedError as error:
+            raise await used_id_error(self._client, workflow_id, self._timeouts) from error
+
+    async def note_stored_document(self, workflow_id: WorkflowId, document: StoredDocument) -> None:
+        """Tell the copy of a document that all of it is stored."""
+        await self._signal(workflow_id, "document_stored", document)
+
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
         start_call = self._client.start_workflow(
@@ -119,10 +143,6 @@ class SessionCommands:
         """Add the session to the index, unless it is there; its first turn completes the row (API-1)."""
         attachments = prompt.attachments if isinstance(prompt, PromptSignal) else []
         text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
-        carried = start.carried
-        if carried and carried.transcript.turns:
-            newest = carried.transcript.turns[-1]
-            text = newest.user_message or with_names("", newest.attachments)
         now = datetime.now(UTC)
         self._stores.index_writer.add_missing(
             IndexedSession(
@@ -132,8 +152,6 @@ class SessionCommands:
                 title=start.title,
                 user=start.user,
                 model=start.model,
-                turn_count=carried.transcript.count if carried else 0,
-                cost=carried.usage.cost if carried else None,
                 preview=preview_of(text) if text else None,
                 parent=task_parent(start.task) if start.task else None,
                 task_status="working" if start.task else None,

@@ -27,6 +27,7 @@ from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, 
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.copies.order import COPYING
 
 Answer = TypeVar("Answer")
 
@@ -71,8 +72,12 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
         async with asyncio.timeout(seconds):
             return await call
     except WorkflowQueryFailedError as error:
+        if COPYING in str(error):  # until it is copied, the session is not there
+            raise problem("unknown-session", workflow_id=workflow_id) from error
         raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
+        if COPYING in str(error.cause):
+            raise problem("unknown-session", workflow_id=workflow_id) from error
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await _unanswered(client, workflow_id, error) from error

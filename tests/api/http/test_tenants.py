@@ -122,8 +122,9 @@ REQUESTS: dict[str, list[Request]] = {
     "end_session": [Request(), Request(json={"discard_queue": True})],
     "delete_session": [Request()],
     "export_session": [Request(), Request(params={"format": "markdown"})],
+    "get_copy": [Request()],
     "fork_session": [Request(), Request(json={"turn": 1}), Request(json={"id": ID})],
-    "import_session": [Request(201, starts=True, json=RECORDED, params={"id": ID})],
+    "import_session": [Request(202, starts=True, json=RECORDED, params={"id": ID})],
     "send_prompt": [
         Request(json={"message": "hi", "id": "m1"}),
         Request(json={"message": "hi", "id": "m1"}, params={"wait": "1"}),
