@@ -63,9 +63,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.archiving import Archiving, Listing
     from turnkeeper.workflows.last_change import LastChange
-    from turnkeeper.workflows.listing import Listing
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
