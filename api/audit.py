@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import uuid4
 
+from cachetools import LRUCache
 from pydantic import BaseModel
 
 from turnkeeper.api.auth.open_requests import let_change_finish
@@ -32,7 +33,6 @@ from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.transcript.trajectory import ApprovalDecision
 from turnkeeper.stores.audit import Audit, AuditFilter, AuditRow, Position
-from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_PENDING = 10_000
@@ -65,7 +65,7 @@ class AuditRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._recent = BoundedDict[_Repeatable, float](max_entries=MAX_REPEATS)
+        self._recent = LRUCache[_Repeatable, float](maxsize=MAX_REPEATS)
 
     async def begin(self, entry: AuditRow) -> None:
         """Write an entry before its change. Raises `StoreUnavailableError`, unless nobody needs a credential.

@@ -3,9 +3,9 @@
 The session drops a turn only after the archive has it. While the archive is down the session continues, and the move is
 retried with growing pauses; `Session.archive` has the errors.
 
-A move without content writes the session's row of the index (API-1, docs/decisions/0049). Each model call writes it, and
-so does its end. In between, a session begins and ceases to wait for a person's decision, and a task that stays open
-comes to an end: no activity runs then.
+A move without content writes the session's row of the index (API-1, docs/decisions/0049). Each model call writes it,
+and so does the session's end. In between, a session begins and ceases to wait for a person's decision, and a task that
+stays open comes to an end: no activity runs then.
 """
 
 import asyncio

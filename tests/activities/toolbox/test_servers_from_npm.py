@@ -7,8 +7,7 @@ import pytest
 
 from tests.servers.from_registries import everything_server, file_server
 from tests.waiting import BOUND
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
