@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from turnkeeper.api.auth.open_requests import let_change_finish
 from turnkeeper.api.callers import LOCAL, Caller
-from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import problem, problem_of
 from turnkeeper.api.session_limits import SessionLimits, Starts
 from turnkeeper.models.bounds import encodable_text
@@ -61,7 +61,7 @@ class AuditRecorder:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
         self._pending: dict[str, AuditRow] = {}
-        self._writes = SerialCoalescer[str, None]()
+        self._writes = Coalescer[str, None]()
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
@@ -137,7 +137,7 @@ class AuditRecorder:
 
     async def _write(self) -> None:
         # Also if nothing is pending: a write that runs may not be complete yet.
-        await self._writes.run("audit", "write", self._write_pending)
+        await self._writes.run("write", self._write_pending, lane="audit")
 
     async def _write_pending(self) -> None:
         entries, self._pending = self._pending, {}

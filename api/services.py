@@ -18,8 +18,6 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
-from turnkeeper.api.live.poller import Poller
-from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
@@ -27,7 +25,6 @@ from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
-from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
@@ -57,7 +54,6 @@ class Services:
     sessions: SessionCommands
 
     # Sending prompts
-    fates: FateReader
     attachments: AttachmentKeeper
     sender: PromptSender
 
@@ -66,6 +62,7 @@ class Services:
     lists: SessionLists
     texts: TextRestorer
     transcripts: TranscriptReader
+    fates: FateReader
     replays: ReplayTextReader
     deleter: SessionDeleter
 
@@ -78,8 +75,6 @@ class Services:
     tasks: Tasks
 
     # Updates for watching and polling clients
-    cache_warmer: CacheWarmer
-    poller: Poller
     feed: UpdateFeed
 
     markdown: MarkdownRenderer
@@ -97,17 +92,14 @@ class Services:
         forgotten = ForgottenSessions(client, stores, timeouts)
         reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
-        fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = TranscriptReader(reader, stores, texts, closing)
+        transcripts = TranscriptReader(reader, stores, texts)
         attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
-        sender = PromptSender(sessions, reader, fates, attachments)
+        sender = PromptSender(sessions, reader, attachments, stores)
         exporter = SessionExporter(settings, reader, stores)
         approvals = ApprovalReader(reader, texts)
         lists = SessionLists(stores, timeouts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
-        shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -118,22 +110,20 @@ class Services:
             audit=AuditRecorder(stores.audit),
             reader=reader,
             sessions=sessions,
-            fates=fates,
             attachments=attachments,
             sender=sender,
             repair=IndexRepair(client, stores.index, timeouts),
             lists=lists,
             texts=texts,
             transcripts=transcripts,
+            fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
             copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
-            cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing, timeouts),
-            feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
+            feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(timeouts),
         )
 
@@ -141,6 +131,5 @@ class Services:
         """End all waits, streams and background tasks."""
         self.closing.begin()
         await self.repair.close()
-        await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

@@ -20,8 +20,8 @@ class Timeouts:
     """Between two checks whether Temporal answers, while sessions are watched: an outage is noticed after 2.5 s."""
     watch_poll: float = 30.0
     """One long poll for a watched session's next events."""
-    worker_list: float = 5.0
-    """How long the list of workers is cached. Temporal itself lists a dead worker for another minute."""
+    watch_linger: float = 30.0
+    """How long a session is watched after its last watcher has left, and until a long poll ends: clients return."""
 
     # ---- stores
     request: float = 2.7
@@ -32,10 +32,8 @@ class Timeouts:
     """One step of a deletion in the stores."""
 
     # ---- prompts and updates
-    receipt: float = 0.7
-    """How long a request waits for what a worker says of a prompt."""
-    send: float = 2.7
-    """After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
+    queue_read: float = 2.0
+    """How long a queue that was read as full gets no further prompts (SES-6)."""
     repeat: float = 5.0
     """How long a poll repeats a turn after its end. The clocks of gateway and Temporal must differ by less."""
 

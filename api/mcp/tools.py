@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
-from uuid import uuid4
 
 from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
@@ -17,7 +16,7 @@ from turnkeeper.api.audit import RequestAudit
 from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage
 from turnkeeper.api.mcp.prompt_tasks import links_of
 from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies, attachments_of
-from turnkeeper.api.prompts.new_prompt import new_prompt
+from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input
@@ -231,19 +230,17 @@ def _conversation_turn(turn: ConversationMessage) -> ConversationTurn:
 
 
 async def send_prompt(services: Services, audit: RequestAudit, arguments: SendPromptArguments) -> Work:
-    workflow_id, message_id = audit.caller.workflow_id(arguments.workflow_id), arguments.id or str(uuid4())
+    workflow_id = audit.caller.workflow_id(arguments.workflow_id)
     starts: Starts = "unless it exists" if arguments.start else "nothing"
-    async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts):
+    async with audit.change("prompt", workflow_id, message_id=arguments.id, starts=starts) as entry:
         check_text(arguments.message, limits=Limits(), field="message", may_be_blank=bool(arguments.attachments))
         prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
         prompt = new_prompt(
-            arguments.message, message_id=message_id, mode=arguments.mode, attachments=prepared.attachments
+            arguments.message, message_id=arguments.id, mode=arguments.mode, attachments=prepared.attachments
         )
-        if arguments.start:
-            await services.transcripts.raise_if_id_was_used(workflow_id)
         start = default_input(services.settings, workflow_id, user=audit.caller.user) if arguments.start else None
-        await services.sender.send(
-            workflow_id, prompt, start=start, is_new=arguments.id is None, contents=prepared.contents
+        entry.message_id = message_id = await services.sender.send(
+            workflow_id, prompt, start=start, contents=prepared.contents
         )
     accepted = Task(
         task_id=session_id_of(workflow_id),

@@ -1,10 +1,13 @@
-"""Sending prompts, and reading the conversation."""
+"""Sending prompts, and reading the conversation: by polls, by a stream of events (API-1), or as a whole."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.open_requests import until_credential_ends
@@ -12,17 +15,16 @@ from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
+from turnkeeper.api.http.event_stream import EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
-from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
-from turnkeeper.api.live.shared_reader import UpdateEvent
-from turnkeeper.api.problems import invalid
+from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
+from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
-from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
-    ChatAccepted,
     ConversationResponse,
     FullConversation,
     PageLinks,
@@ -33,11 +35,16 @@ from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 router = APIRouter(tags=["conversation"])
 
 Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Maximum seconds to wait.")]
+
+LastSeen = Annotated[str | None, Query(max_length=200, description="From the last response or update.")]
+
+SinceRevision = Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response or update.")]
 
 IdempotencyKey = Annotated[
     str | None,
@@ -47,12 +54,42 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-_APPLIED: dict[int | str, dict[str, Any]] = {
+ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
+        "model": PromptAccepted,
         "description": "The prompt is safe. It becomes a turn, or gets another fate that can be queried.",
-        "headers": {APPLIED_HEADER: {"description": "The preference that was honoured.", "schema": {"type": "string"}}},
+        "headers": {"Location": {"description": "Where its fate can be read.", "schema": {"type": "string"}}},
     }
 }
+
+
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
+"""The `data` of the events `update`, `queue`, `partial` and `problem`."""
+
+
+def accepted(workflow_id: WorkflowId, message_id: str) -> JSONResponse:
+    """Return the response for a prompt that Temporal has."""
+    body = {"workflow_id": session_id_of(workflow_id), "message_id": message_id}
+    return JSONResponse(body, 202, {"Location": f"{session_path(workflow_id)}/queue/{message_id}"})
+
+
+async def get_wait(
+    wait: Annotated[
+        float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Maximum seconds to wait.")
+    ] = None,
+    prefer: Annotated[str | None, Header(description="`wait=30` (RFC 7240) is the same as `?wait=30`.")] = None,
+) -> float:
+    """Return how many seconds a prompt's turn is waited for; invalid preferences are ignored, as the RFC requires.
+
+    >>> import asyncio
+    >>> asyncio.run(get_wait(None, "respond-async, wait=90")), asyncio.run(get_wait(None, "wait=-1"))
+    (60.0, 0.0)
+    """
+    preferred = _PREFERRED_WAIT.search(prefer or "")
+    return wait if wait is not None else min(float(preferred[1]), 60.0) if preferred else 0.0
+
+
+_PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]|$)", re.IGNORECASE)
 
 
 @router.post(
@@ -61,11 +98,10 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
     max_body_size=MAX_HISTORY_BYTES,
     operation_id="send_prompt",
     responses={
-        **_APPLIED,
+        **ACCEPTED,
         200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."},
-        **errors(*PROMPT, "session-exists"),
+        **errors(*PROMPT, "session-exists", "state-full", "not-waiting"),
     },
-    response_model=PromptAccepted,
 )
 async def send_prompt(
     request: Request,
@@ -73,57 +109,46 @@ async def send_prompt(
     audit: AuditDep,
     workflow_id: SessionId,
     body: SendPrompt,
-    prefers_async: PrefersAsync,
-    wait: Wait = None,
+    wait: Annotated[float, Depends(get_wait)],
     start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
     idempotency_key: IdempotencyKey = None,
-) -> Any:
+) -> JSONResponse:
     """Send a prompt. After a 202 it is safe and will be processed, even if no worker is running now.
 
-    A `wait` ends with a 202 too if the key or token ends meanwhile.
-
-    429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
-    fate.
+    With `wait`, the turn is returned once it has ended. A `wait` ends with a 202 too if the key or token ends
+    meanwhile. 429 if the queue was seen full a moment ago, or if no worker has processed very many prompts.
     """
     message_id = _prompt_id(body, idempotency_key)
     starts: Starts = "unless it exists" if start else "nothing"
     async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
-        entry.message_id = prompt.id
-        if start:
-            await services.transcripts.raise_if_id_was_used(workflow_id)
-        receipt = await services.sender.send(
+        entry.message_id = message_id = await services.sender.send(
             workflow_id,
             prompt,
             start=default_input(services.settings, workflow_id, user=audit.caller.user) if start else None,
-            is_new=message_id is None,
-            wants_receipt=not (wait or prefers_async),
             contents=contents,
         )
-    if wait and not prefers_async:
+    if wait:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
-            receipt, turn = await services.transcripts.wait_for_turn(workflow_id, receipt.message_id, seconds=wait)
+            turn = await services.fates.wait_for_turn(workflow_id, message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
-    return PromptAccepted(
-        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-    )
+    return accepted(workflow_id, message_id)
 
 
 @router.post(
     "/workflow/{id}/retry",
     status_code=202,
     operation_id="retry_turn",
-    responses={**_APPLIED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
+    responses={**ACCEPTED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
 )
 async def retry_turn(
     services: ServicesDep,
     audit: AuditDep,
     workflow_id: SessionId,
-    prefers_async: PrefersAsync,
     body: Retry | None = None,
-) -> PromptAccepted:
+) -> JSONResponse:
     """Send the prompt of a failed turn again; 409 if the turn did not fail.
 
     With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
@@ -133,11 +158,8 @@ async def retry_turn(
     turn_id = body.message_id if body else None
     async with audit.change("retry", workflow_id, message_id=turn_id) as entry:
         prompt = retry_prompt(workflow_id, await services.transcripts.failed_turn(workflow_id, turn_id))
-        entry.message_id = prompt.id
-        receipt = await services.sender.send(workflow_id, prompt, wants_receipt=not prefers_async)
-    return PromptAccepted(
-        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-    )
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt)
+    return accepted(workflow_id, message_id)
 
 
 @router.post(
@@ -145,40 +167,29 @@ async def retry_turn(
     status_code=202,
     max_body_size=MAX_HISTORY_BYTES,
     operation_id="chat",
-    responses={**_APPLIED, **errors(*PROMPT, "session-exists")},
+    responses={**ACCEPTED, **errors(*PROMPT, "session-exists")},
 )
 async def chat(
     services: ServicesDep,
     audit: AuditDep,
     body: Chat,
-    prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
-) -> ChatAccepted:
+) -> JSONResponse:
     """Start or continue a session in one call.
 
     Sending the same `Idempotency-Key` (or `id`) twice makes one prompt. The id of a new session is derived from the key
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    may_exist = bool(body.workflow_id or prompt_id)
     workflow_id = audit.caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
-    starts: Starts = "unless it exists" if may_exist else "new"
+    starts: Starts = "unless it exists" if body.workflow_id or prompt_id else "new"
     async with audit.change("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
         prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
-        entry.message_id = prompt.id
-        if may_exist:
-            await services.transcripts.raise_if_id_was_used(workflow_id)
-        receipt = await services.sender.send(
-            workflow_id,
-            prompt,
-            start=default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user),
-            is_new=prompt_id is None,
-            wants_receipt=not prefers_async,
-            contents=contents,
-        )
-    return ChatAccepted(workflow_id=session_id_of(workflow_id), message_id=receipt.message_id)
+        start = default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user)
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
+    return accepted(workflow_id, message_id)
 
 
 @router.get(
@@ -194,8 +205,8 @@ async def chat(
 async def get_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
-    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last response.")] = None,
-    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response.")] = None,
+    last_seen_message_id: LastSeen = None,
+    since_revision: SinceRevision = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum number of new messages.")] = None,
     wait: Wait = None,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
@@ -214,18 +225,78 @@ async def get_conversation(
         return poll_etag(event.first_run_id, request, event.update.revision)
 
     def is_known(event: UpdateEvent) -> bool:
-        return bool(if_none_match) and matches(etag_of(event), if_none_match or "")
+        return matches(etag_of(event), if_none_match or "")
 
-    if wait:
-        event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, is_known=is_known)
-    else:
-        event = await services.poller.poll(workflow_id, request)
+    event = await services.feed.poll(
+        workflow_id, request, seconds=wait or 0.0, is_known=is_known if if_none_match else None
+    )
     etag = etag_of(event)
-    if is_known(event):
+    if if_none_match and is_known(event):
         return Response(status_code=304, headers={"ETag": etag})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
+
+
+@dataclass(frozen=True)
+class OpenFeed:
+    """A feed whose first event has been read. `first` is `None` if there will never be an event."""
+
+    first: Event | None
+    rest: AsyncGenerator[Event, None]
+
+
+async def open_feed(
+    services: ServicesDep,
+    workflow_id: SessionId,
+    last_seen_message_id: LastSeen = None,
+    since_revision: SinceRevision = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            max_length=300,
+            json_schema_extra={"pattern": EVENT_ID_PATTERN},
+            description="`id` of the last event. Takes precedence over the parameters.",
+        ),
+    ] = None,
+) -> AsyncGenerator[OpenFeed, None]:
+    """Read the first event before the response begins, so that an error is a problem and not a broken stream."""
+    cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
+    if last_event_id:
+        cursor = cursor_of(last_event_id)
+    async with aclosing(services.feed.events(workflow_id, cursor)) as events:
+        yield OpenFeed(await anext(events, None), events)
+
+
+@router.get(
+    "/workflow/{id}/events",
+    status_code=200,
+    operation_id="watch_session",
+    response_class=EventStreamResponse,
+    responses={
+        200: {"model": EventBody},
+        204: {"description": "The session is closed and the client has everything."},
+        **errors(*WORKER),
+    },
+)
+async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
+    """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
+
+    - `update`: what is new, as in `GET /workflow/{id}/conversation`: first since the cursor, then after every change.
+      Its `id` is the new cursor. If an answer is only an excerpt, with an `agent_message_blob`, another update has the
+      whole answer once it can be read.
+    - `queue`: the queued prompts, if there are any, and after every change.
+    - `partial`: what the model is writing. With `fresh` it replaces what was shown before; otherwise append the text of
+      each part. Show it only for the running turn, until an update contains its step.
+    - `problem`: why the session can't be read now, such as a stuck session or missing workers. The stream continues;
+      the next `update` or `queue` means that the session can be read again.
+
+    More kinds of events may be added; ignore those that you don't know. The stream ends with the session.
+    """
+    if feed.first is None:
+        # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
+        return Response(status_code=204)
+    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
 
 
 @router.get(
@@ -262,7 +333,7 @@ async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
 async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
-    Without a worker the fate comes from Temporal and the archive, with `position` null; 504 if they don't have it.
+    Without a worker it comes from the archive; 504 if that doesn't have it.
     """
     return await services.fates.fate_of(workflow_id, message_id)
 
@@ -304,3 +375,9 @@ def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None)
         return None
     page = f"&limit={limit}" if limit else ""
     return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"
+
+
+async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    yield first.sse
+    async for event in rest:
+        yield event.sse

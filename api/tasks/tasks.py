@@ -11,8 +11,7 @@ from turnkeeper.api.callers import Caller
 from turnkeeper.api.history.session_lists import SessionLists, parent_of
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.prompts.new_prompt import new_prompt
-from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import read_store, seconds_from_now
@@ -26,7 +25,7 @@ from turnkeeper.api.tasks.new_task import (
 from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id, workflow_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
@@ -206,16 +205,13 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> PromptAccepted:
-        """Send a task a further prompt; a completed task starts working again."""
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage, audit: RequestAudit) -> str:
+        """Send a task a further prompt, and return its id; a completed task starts working again."""
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
         async with audit.change("message_task", workflow_id, message_id=prompt.id):
             check_text(message.text, limits=Limits(), field="text")
             await self._tasks.describe(workflow_id)
-            receipt = await self._sender.send(workflow_id, prompt, is_new=message.id is None)
-        return PromptAccepted(
-            workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-        )
+            return await self._sender.send(workflow_id, prompt)
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""
