@@ -61,7 +61,14 @@ async def answer_of(app: RateLimitMiddleware, path: str, caller: Caller = ADA, q
     async def send(message: Message) -> None:
         messages.append(message)
 
-    scope = {"type": "http", "path": path, "query_string": query, "state": {"caller": caller}, "method": "GET"}
+    scope = {
+        "type": "http",
+        "path": path,
+        "query_string": query,
+        "headers": [],
+        "state": {"caller": caller},
+        "method": "GET",
+    }
     await app(scope, receive, send)
     status: int = messages[0]["status"]
     return status
