@@ -65,14 +65,14 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.conversation import ConversationState, ConversationUpdate, TurnStop
     from turnkeeper.models.transcript.model_call import ModelRequestPage, ModelRequestQuery
     from turnkeeper.workflows import activity_options
-    from turnkeeper.workflows.archiving import Archiving
+    from turnkeeper.workflows.archiving import Archiving, Listing
     from turnkeeper.workflows.last_change import LastChange
     from turnkeeper.workflows.new_run import HistoryGrowth, NewRun
     from turnkeeper.workflows.parking import Parking
     from turnkeeper.workflows.rejections import report_rejections
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskRunner
+    from turnkeeper.workflows.tasks.task_activities import with_whole_answer
     from turnkeeper.workflows.tasks.task_reporter import TaskReporter
-    from turnkeeper.workflows.tasks.task_texts import with_whole_answer
     from turnkeeper.workflows.turn.allowance import AllowanceMail
     from turnkeeper.workflows.turn.turn_runner import TurnRunner
     from turnkeeper.workflows.web_ui import WebUi
@@ -97,12 +97,11 @@ class AgenticAIWorkflow:
         growth = HistoryGrowth(session)
         self._archiving = Archiving(session, refresh_ui=self._web_ui.update)
         self._parking = Parking(session, self._archiving, has_grown=growth.is_due, refresh_ui=self._web_ui.update)
+        self._listing = Listing(session, self._archiving)
         self._sub_tasks = SubTaskRunner(session)
         self._reporter = TaskReporter(session)
         self._allowance_mail = AllowanceMail(session)
-        self._new_run = NewRun(
-            session, growth, self._archiving, self._parking, is_signalling=lambda: self._is_signalling()
-        )
+        self._new_run = NewRun(session, growth, self._archiving, self._parking, is_sending=lambda: self._is_sending())
         # A signal can stop a carried turn before `run` continues it.
         self._turn = self._new_turn() if session.turn else None
         first = start.first_prompt
@@ -136,6 +135,7 @@ class AgenticAIWorkflow:
         session = self._session
         self._web_ui.begin_run()
         self._parking.begin()
+        self._listing.begin()
         self._reporter.begin()
         self._allowance_mail.begin()
         if self._turn:
@@ -182,14 +182,15 @@ class AgenticAIWorkflow:
 
     async def _run_turn(self) -> None:
         self._session.begin_turn(now=workflow.now())
+        self._listing.expect_model_call()
         self._web_ui.publish("open")
         self._turn = self._new_turn()
         self._web_ui.update()
         await self._run_to_end(self._turn)
 
-    def _is_signalling(self) -> bool:
-        """Return whether a signal to another session is pending."""
-        return self._reporter.is_sending or self._allowance_mail.is_sending
+    def _is_sending(self) -> bool:
+        """Return whether a signal to another session, or the status in lists, is pending."""
+        return self._reporter.is_sending or self._allowance_mail.is_sending or self._listing.is_due
 
     def _new_turn(self) -> TurnRunner:
         return TurnRunner(

@@ -51,7 +51,6 @@ FILE_UNWRITABLE = "{path} can't be written: {reason}."
 
 NO_AUDIT = "Nothing was changed."
 AUDIT_OUTCOME = {"accepted": "accepted", "refused": "refused", "failed": "failed", "unknown": "outcome unknown"}
-AUDIT_REPEATED = "repeated"
 
 # ---- start and end of a chat
 

@@ -31,9 +31,8 @@ with workflow.unsafe.imports_passed_through():
     from turnkeeper.models.transcript.large_texts import fits_inline, resolve_args
     from turnkeeper.models.transcript.task_view import SubTask, TaskStatus
     from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-    from turnkeeper.workflows.tasks.hand_off import prepare_in_activity
     from turnkeeper.workflows.tasks.sub_task_runner import SubTaskHandle, SubTaskRunner
-    from turnkeeper.workflows.tasks.task_texts import keep_result, read_text
+    from turnkeeper.workflows.tasks.task_activities import keep_result, prepare_in_activity, read_text
     from turnkeeper.workflows.turn.allowance import TurnAllowance
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 

@@ -72,11 +72,16 @@ def next_prompt_move(session: Session, *, parks: bool) -> ArchiveMove:
 
 
 def final_moves(session: Session) -> Iterator[ArchiveMove]:
-    """Yield copies of everything in an ending session, so that the archive has its transcript and fates."""
+    """Yield copies of everything in an ending session, so that the archive has its transcript and fates.
+
+    There is at least one, with which the session's end reaches the index.
+    """
     turns, first = session.transcript.turns, session.transcript.archived + 1
     for start, stop in _slices([carried_size(turn) for turn in turns], session.config.limits.max_state_bytes // 2):
         yield ArchiveMove(first=first + start, turns=turns[start:stop])
     yield from _final_fates(session)
+    if not turns:
+        yield ArchiveMove(first=0)
 
 
 def _final_fates(session: Session) -> Iterator[ArchiveMove]:

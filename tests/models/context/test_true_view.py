@@ -37,7 +37,7 @@ from turnkeeper.models.transcript.conversation import TurnStop
 from turnkeeper.models.transcript.model_call import CallPart, ModelMessage, ModelRequest, ModelResponse, SummaryOutcome
 from turnkeeper.models.transcript.notes import prompt_left_out
 from turnkeeper.models.transcript.trajectory import ToolCall, ToolResult
-from turnkeeper.stores.ranking.bm25 import rank
+from turnkeeper.stores.tasks.bm25 import rank
 
 MODEL = "offline:"
 
