@@ -9,6 +9,7 @@
 Answers are recognised by the requests that they answer, so this stands between both of the SDK's streams.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -29,11 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def sanitized(streams: AbstractAsyncContextManager[Any], *, server: str) -> AsyncIterator[Any]:
-    """Yield the SDK's two streams, with messages from `server` sanitised."""
+async def sanitized(
+    streams: AbstractAsyncContextManager[Any], *, server: str, stopping: asyncio.Event
+) -> AsyncIterator[Any]:
+    """Yield the SDK's two streams, with messages from `server` sanitised; `stopping` is set at their end."""
     async with streams as (received, to_send):
         requests = _RequestStream(to_send)
-        yield _SanitizedStream(received, server, requests), requests
+        yield _SanitizedStream(received, server, requests, stopping), requests
 
 
 class _Stream:
@@ -79,10 +82,11 @@ class _RequestStream(_Stream):
 class _SanitizedStream(_Stream):
     """The stream of a server's messages."""
 
-    def __init__(self, stream: Any, server: str, requests: _RequestStream) -> None:
+    def __init__(self, stream: Any, server: str, requests: _RequestStream, stopping: asyncio.Event) -> None:
         super().__init__(stream)
         self._server = server
         self._requests = requests
+        self._stopping = stopping
 
     @property
     def last_context(self) -> Any:
@@ -93,7 +97,11 @@ class _SanitizedStream(_Stream):
         return self._sanitize(await self._stream.receive())
 
     async def __anext__(self) -> Any:
-        return self._sanitize(await self._stream.__anext__())
+        try:
+            return self._sanitize(await self._stream.__anext__())
+        except StopAsyncIteration:
+            self._stopping.set()  # a message sent now would get no answer
+            raise
 
     def __aiter__(self) -> Self:
         return self

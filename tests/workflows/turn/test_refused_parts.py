@@ -76,3 +76,16 @@ async def test_agt_9_a_refusal_that_blames_nothing_has_the_tools_listed_anew_onc
         assert (first.error_type, second.agent_message) == ("bad_request", "Done.")
         names = [tool["function"]["name"] for tool in wire.requests[-1].body["tools"]]
         assert [name for name in names if name != "run_task"] == [env.tools.specs[0].name]
+
+
+async def test_agt_9_reasoning_that_is_refused_again_stays_out_of_the_session(temporal: Client) -> None:
+    """A vendor that takes none back: it is dropped once, and left out from the second refusal on."""
+    async with WIRES["anthropic"]() as wire, vendor_environment(temporal, wire) as env:
+        thoughtful = wire.reply(Answer(think="I think.", text="Done."))
+        refusal = Reply.error(400, {"error": {"type": "invalid_request_error", "message": "Bad Request"}})
+        wire.server.otherwise = lambda received: refusal if '"signature"' in received.raw.decode() else thoughtful
+        session = await env.start(SessionInput(model=wire.model))
+        turns = [await next_turn(session, f"prompt {number}") for number in range(5)]
+        assert [turn.agent_message for turn in turns] == ["Done."] * 5
+        assert [bool(turn.steps[-1].left_out) for turn in turns] == [False, True, True, False, False]
+        assert len(wire.requests) == 5 + 2
