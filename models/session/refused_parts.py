@@ -23,7 +23,7 @@ class RefusalState(Compact):
     accepted_tokens: int = 0
     """The estimated size of the largest request that was answered; 0: none was."""
     state_was_refused: bool = False
-    """Whether the vendor refused its own blocks of earlier steps, and has accepted none since."""
+    """Whether the vendor has refused its own blocks of earlier steps."""
     was_reset: bool = False
     """Whether the tools were listed anew because of a refusal, and no request was answered since."""
 
@@ -55,20 +55,18 @@ class SessionRefusals:
         >>> refusals, head = SessionRefusals(RefusalState()), RequestHead()
         >>> refusals.is_largest("m", head, tokens=5)
         False
-        >>> refusals.note_answer("m", head, tokens=5, has_state=False, left_out=[])
+        >>> refusals.note_answer("m", head, tokens=5, left_out=[])
         >>> [refusals.is_largest("m", head, tokens=tokens) for tokens in (5, 6)]
         [False, True]
         """
         self._begin(model, head)
         return 0 < self.state.accepted_tokens < tokens
 
-    def note_answer(
-        self, model: str, head: RequestHead, *, tokens: int, has_state: bool, left_out: list[RefusedPart]
-    ) -> None:
-        """Note that a request was answered, whether it had state, and what was left out of it for the first time.
+    def note_answer(self, model: str, head: RequestHead, *, tokens: int, left_out: list[RefusedPart]) -> None:
+        """Note that a request was answered, and what was left out of it for the first time.
 
-        State that is refused is gone, since a segment without it begins; it is left out from now on if the state of
-        that segment is refused too.
+        State that is refused is gone, since a segment without it begins. It is left out from now on if the vendor
+        refuses state again: some take none back.
         """
         self._begin(model, head)
         is_state_refused = any(part.kind == "state" for part in left_out)
@@ -77,7 +75,7 @@ class SessionRefusals:
         self._update(
             parts=list(parts.values())[-MAX_PARTS:],
             accepted_tokens=max(self.state.accepted_tokens, tokens),
-            state_was_refused=is_state_refused or (self.state.state_was_refused and not has_state),
+            state_was_refused=is_state_refused or self.state.state_was_refused,
             was_reset=False,
         )
 

@@ -104,13 +104,8 @@ class ModelCalls:
         if response.left_out and not self._guesses_length:
             session.context.restore_limit(limit)  # it was not the length
         session.context.confirm_limit(turn.history, model=turn.model, tokens=tokens)
-        session.refusals.note_answer(
-            turn.model,
-            request.model_request.head,
-            tokens=tokens,
-            has_state=any(message.state for message in request.model_request.messages),
-            left_out=response.left_out,
-        )
+        head = request.model_request.head
+        session.refusals.note_answer(turn.model, head, tokens=tokens, left_out=response.left_out)
         if any(part.kind == "state" for part in response.left_out):
             session.view.open_segment()
             self.segment = session.view.segment  # the new answer's own reasoning can go back

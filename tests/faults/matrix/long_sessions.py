@@ -1,7 +1,7 @@
 """Long sessions that change vendors all the time: tools, images, steering, stops, refusals, summaries (AGT-3, AGT-9).
 
 Everything that happens follows from a seed. The vendors are those of `tests/vendors/flavours`: each checks the whole
-conversation, whoever wrote its parts.
+conversation, also the parts that others wrote.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ TOOLS = ["look", "pay", "photo", "odd", "long"]
 
 
 async def long_session(client: Client, *, seed: int, turns: int) -> Outcome:
-    """Play a session of so many turns; the outcome has what was refused, and what was not learned from."""
+    """Play a session of `turns` turns; the outcome has what was refused, and what was not learned from."""
     async with fleet_environment(client, PLAIN) as (fleet, env):
         line = fleet.line(f"seed{seed}", model_flavour="anthropic")
         start = {"model": line.model_of("anthropic"), "tool_policy": {"*": "allow"}, "history": HISTORY}
@@ -124,34 +124,34 @@ class _Player:
     def _override(self, override: Override) -> None:
         self._run.line.override, self._run.line.overridden = override, 0
 
-    async def _held(self, tag: str) -> asyncio.Event:
+    async def _begin_and_hold(self, tag: str) -> asyncio.Event:
         gate = self._holding()
         await self._run.begin(tag, *self._steps(1), **self._fields())
         await self._run.until_overridden(2)
         return gate
 
     async def _stopped(self, tag: str) -> None:
-        await self._held(tag)
+        await self._begin_and_hold(tag)
         if self._chance.random() < 0.5:
             await self._switch()
         await self._run.session.update("cancel_turn", {"message_id": tag, "reason": "Not this."})
         await self._run.ended(tag)
 
     async def _steered(self, tag: str) -> None:
-        gate = await self._held(tag)
+        gate = await self._begin_and_hold(tag)
         await self._run.begin(f"{tag}s", *self._steps(), mode="steer", **self._fields())
         gate.set()
         turn = await self._run.ended(tag)
         assert turn.error is None, turn.error
 
     async def _interrupted(self, tag: str) -> None:
-        gate = await self._held(tag)
+        gate = await self._begin_and_hold(tag)
         turn = await self._run.turn(f"{tag}i", *self._steps(), mode="interrupt", **self._fields())
         gate.set()
         assert is_answered(turn), f"{turn.error_type}: {turn.error}"
 
     async def _switched(self, tag: str) -> None:
-        gate = await self._held(tag)
+        gate = await self._begin_and_hold(tag)
         await self._switch()
         gate.set()
         turn = await self._run.ended(tag)

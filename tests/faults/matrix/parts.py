@@ -37,6 +37,7 @@ class Part:
     tool: str = "odd"
     attachments: tuple[dict[str, Any], ...] = ()
     status: int = 400
+    lessons: int = 1
 
     def refuse(self, words: str) -> Refuse:
         def check(body: Body, issued: Issued) -> Violation | None:
@@ -166,6 +167,7 @@ PARTS = (
         ),
         "reasoning|field",
         THINKING,
+        lessons=2,  # it may be stale once
     ),
     Part(
         "content of null",
@@ -261,4 +263,4 @@ def _row(part: Part, flavour: str, words: str, *, is_new: bool) -> Row:
             text = left_out_of(run.turns)
             assert re.search(part.shows, text), f"{part.shows} is not in: {text}"
 
-    return Row(f"{part.name}: {words[:60]!r}{' from the start' if is_new else ''}", flavour, play)
+    return Row(f"{part.name}: {words[:60]!r}{' from the start' if is_new else ''}", flavour, play, lessons=part.lessons)

@@ -1,6 +1,7 @@
 """Playing a row: a session with one vendor, or several, and what came of its turns."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class RowSession:
         await until(lambda: len(self.line.exchanges) >= count)
 
     async def until_overridden(self, count: int) -> None:
-        """Wait until so many requests have met the line's override."""
+        """Wait until `count` requests have met the line's override."""
         await until(lambda: self.line.overridden >= count)
 
 
@@ -119,6 +120,8 @@ class Row:
     tools: Collection[ToolSpec] = PLAIN
     config: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
+    lessons: int = 1
+    """After how many requests that were refused by one rule it must be learned."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ async def _outcome(fleet: Fleet, env: Environment, row: Row, *, key: str) -> Out
         problem = f"{error or type(error).__name__}"[:1_000]
     await run.session.handle.terminate()
     refusals = [exchange.violation.rule for exchange in line.exchanges if exchange.violation]
-    return Outcome(row.id, row.flavour, problem, is_ended, len(refusals), unlearned(line))
+    return Outcome(row.id, row.flavour, problem, is_ended, len(refusals), unlearned(line, lessons=row.lessons))
 
 
 async def _answers_again(run: RowSession) -> bool:
@@ -181,15 +184,14 @@ async def _answers_again(run: RowSession) -> bool:
     return any([is_answered(await run.turn(f"again{number}")) for number in range(2)])
 
 
-def unlearned(line: Line) -> int:
-    """Count refusals whose rule was broken again after a request to the same vendor had passed."""
-    passed, again = set[tuple[str, str]](), 0
-    broken = set[tuple[str, str]]()
+def unlearned(line: Line, *, lessons: int = 1) -> int:
+    """Count refusals whose rule was broken again after the vendor had accepted a request without it."""
+    again, refusals, accepted = 0, Counter[tuple[str, str]](), set[tuple[str, str]]()
     for exchange in line.exchanges:
         if exchange.violation is None:
-            passed |= {pair for pair in broken if pair[0] == exchange.flavour}
+            accepted |= {pair for pair in refusals if pair[0] == exchange.flavour}
             continue
         pair = (exchange.flavour, exchange.violation.rule)
-        again += pair in passed
-        broken.add(pair)
+        again += pair in accepted and refusals[pair] >= lessons
+        refusals[pair] += 1
     return again

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from tests.faults.matrix import dialects, orders, parts, shapes, words
+from tests.faults.matrix import dialects, models, orders, parts, shapes, words
 from tests.faults.matrix.playing import PLAIN, Row
 
 SAMPLE = 40
@@ -12,7 +12,7 @@ MAX_BATCH = 60
 
 
 def all_rows() -> list[Row]:
-    return list(chain(parts.rows(), orders.rows(), shapes.rows(), words.rows(), dialects.rows()))
+    return list(chain(parts.rows(), orders.rows(), shapes.rows(), words.rows(), dialects.rows(), models.rows()))
 
 
 def sample() -> list[Row]:

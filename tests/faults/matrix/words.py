@@ -32,9 +32,9 @@ def reply_of(case: Case) -> Reply:
     status, body = case
     if status != 200:
         return Reply.error(status, body)
-    # Codes without an `error` around them are in events of the Responses API.
-    kind = {"type": "error"} if "code" in body else {}
-    return Reply.stream([f"event: error\ndata: {json.dumps({**kind, **body})}\n\n".encode()])
+    # A code without an `error` around it is that of an event of the Responses API.
+    event = {"type": "error", **body} if "code" in body else body if "error" in body else {"error": body}
+    return Reply.stream([f"event: error\ndata: {json.dumps(event)}\n\n".encode()])
 
 
 def is_too_long(body: Body) -> bool:

@@ -157,16 +157,8 @@ def unknown_fields(words: str, *, allowed: Collection[str] = (), message_words: 
             extra = message.keys() - MESSAGE_FIELDS[message["role"]]
             extra |= {name for call in calls_of(message) for name in call.keys() - CALL_FIELDS}
             for name in sorted(extra - set(allowed)):
-                said = (message_words or words).format(name, index=index, role=message["role"])
-                yield Violation(f"field {name}", said, f"messages[{index}].{name}" if not message_words else None)
-
-    return check
-
-
-def without_parameter(name: str, words: str, *, status: int = 400, parameter: str | None = None) -> Any:
-    def check(body: Body, issued: Issued) -> Iterator[Violation]:
-        if name in body:
-            yield Violation(f"parameter {name}", words, parameter, status=status)
+                text = (message_words or words).format(name, index=index, role=message["role"])
+                yield Violation(f"field {name}", text, f"messages[{index}].{name}" if not message_words else None)
 
     return check
 

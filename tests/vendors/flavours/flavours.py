@@ -231,3 +231,8 @@ FLAVOURS = {
         ),
     )
 }
+
+ANY_CLAUDE = Flavour("any-claude", "anthropic", "claude-sonnet-5-5", _ANTHROPIC, _as_anthropic, claude)
+"""A Claude whose thinking a row describes."""
+
+BY_NAME = {**FLAVOURS, ANY_CLAUDE.name: ANY_CLAUDE}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.vendors.flavours.flavours import FLAVOURS, Flavour
+from tests.vendors.flavours.flavours import BY_NAME, Flavour
 from tests.vendors.flavours.rules import Body, Issued, Violation
 from tests.vendors.server import BOUND, Answer, Call, Received, Reply, WireServer
 from turnkeeper.activities.providers.anthropic.provider import AnthropicProvider
@@ -59,15 +59,15 @@ class Line:
 
     def model_of(self, flavour: str) -> str:
         """Return what a session names to be answered by this flavour."""
-        return f"{FLAVOURS[flavour].api}:{self.key}@{flavour}"
+        return f"{BY_NAME[flavour].api}:{self.key}@{flavour}"
 
     def issued_by(self, flavour: str) -> Issued:
-        return self.issued.setdefault(FLAVOURS[flavour].vendor or flavour, Issued())
+        return self.issued.setdefault(BY_NAME[flavour].vendor or flavour, Issued())
 
     def render(self, answer: Answer, body: Body, *, flavour: str = "") -> Reply:
         """Render an answer as the flavour does; by default as `model_flavour`."""
         flavour = flavour or self.model_flavour
-        return FLAVOURS[flavour].render(answer, body, self.issued_by(flavour))
+        return BY_NAME[flavour].render(answer, body, self.issued_by(flavour))
 
     @property
     def refused(self) -> list[Exchange]:
@@ -98,7 +98,7 @@ class Fleet:
     def resolve(self, model: str) -> tuple[Provider, str]:
         """Return the provider of a line's flavour, with nothing learned from other lines, and the model's name."""
         key, _, name = model.partition(":")[2].partition("@")
-        flavour = FLAVOURS[name]
+        flavour = BY_NAME[name]
         if (key, name) not in self._providers:
             self._providers[key, name] = self._provider(flavour, f"{self.server.base_url}/{key}/{name}")
         return self._providers[key, name], self._lines[key].model or flavour.model
@@ -113,7 +113,7 @@ class Fleet:
     def _reply(self, received: Received) -> Reply:
         self.server.requests.clear()  # each line has its own
         _, key, name, *_ = received.path.split("/")
-        line, flavour, body = self._lines[key], FLAVOURS[name], received.body
+        line, flavour, body = self._lines[key], BY_NAME[name], received.body
         issued = line.issued_by(name)
         violation = flavour.violation_of(body, issued)
         if violation is None and line.refuse:
@@ -150,8 +150,8 @@ def prompt(tag: str, *steps: list[str], think: bool = True) -> str:
 
 def directive_in(body: Body) -> dict[str, Any]:
     """Return the newest directive in what users said; empty without one."""
-    found = [match for text in user_texts_in(body) for match in _DIRECTIVE.findall(text)]
-    return dict(json.loads(found[-1])) if found else {}
+    directives = [match for text in user_texts_in(body) for match in _DIRECTIVE.findall(text)]
+    return dict(json.loads(directives[-1])) if directives else {}
 
 
 def user_texts_in(body: Body) -> Iterator[str]:

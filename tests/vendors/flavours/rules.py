@@ -35,11 +35,10 @@ class Violation:
 
 @dataclass
 class Issued:
-    """What a vendor has given out: signatures by what they sign, thinking of its answers."""
+    """What a vendor has given out, so that it knows it again."""
 
     signatures: dict[str, str] = field(default_factory=dict)
     """The fingerprint that a signature, an encrypted content or an id belongs to."""
-    thoughts: set[str] = field(default_factory=set)
     count: int = 0
 
     def next_number(self) -> int:
