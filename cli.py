@@ -67,12 +67,13 @@ UrlOption = Annotated[
 def up() -> None:
     """Start Temporal, a worker and the gateway on this machine. Ctrl-C stops them."""
     from turnkeeper.ops.local.dev_server import DevServerError
-    from turnkeeper.ops.local.supervisor import run_stack, run_until_signalled
+    from turnkeeper.ops.local.supervisor import check_state_folder, run_stack, run_until_signalled
 
     settings = _settings()
     set_up_logging(settings.model_copy(update={"log_level": "warning"}), has_sdk=False)
     try:
-        # Checked here, since a worker that can't find the file would restart again and again.
+        # Checked here, since a worker that can't use a file would restart again and again.
+        check_state_folder(settings.state_dir)
         load_foreign_servers(settings)
         _make_workspace(settings.workspace_root)
         run_until_signalled(run_stack(settings, _print_line))
@@ -103,6 +104,7 @@ def api() -> None:
         from turnkeeper.api.app import create_app
         from turnkeeper.api.http.bounded_connections import ConnectionBounds
         from turnkeeper.api.http.server import GatewayServer
+        from turnkeeper.stores.stores import check_stores
 
     settings = _settings()
     set_up_logging(settings)
@@ -111,6 +113,7 @@ def api() -> None:
     if not is_free(port, settings.api_host):
         _exit_with(f"Port {port} on {settings.api_host} is in use. Stop that program or set api_port.")
     try:
+        asyncio.run(check_stores(settings))
         gateway = create_app(settings)
     except SettingsError as error:
         _exit_with(error)
@@ -527,9 +530,11 @@ def _exit_with(reason: Exception | str, *, code: int = 1) -> NoReturn:
 async def _run_worker(settings: Settings, activity_reports: int | None) -> None:
     with paused_collector():
         # Only the worker loads the SDKs of tools and vendors.
+        from turnkeeper.stores.stores import check_stores
         from turnkeeper.worker import run_worker
         from turnkeeper.workflows.hosting.connection import connect
 
+    await check_stores(settings)
     client = await connect(settings, patience=WORKER_PATIENCE_SECONDS)
     await run_worker(settings, client, activity_reports=activity_reports)
 

@@ -42,7 +42,7 @@ from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
-from turnkeeper.stores.stores import Stores
+from turnkeeper.stores.stores import Stores, check_stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
@@ -233,6 +233,7 @@ def main() -> None:
     set_up_logging(settings)
 
     async def connect_and_run() -> None:
+        await check_stores(settings)
         await run_worker(settings, await connect(settings))
 
     asyncio.run(connect_and_run())

@@ -10,21 +10,21 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Client
 
-from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
-from turnkeeper.api.auth.middleware import AuthenticationMiddleware
 from turnkeeper.api.dependencies import reject_unknown_parameters
+from turnkeeper.api.http.authentication import AuthenticationMiddleware
 from turnkeeper.api.http.body_limits import max_body_bytes
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
-from turnkeeper.api.http.problem_page import ProblemPageMiddleware
+from turnkeeper.api.http.problem_responses import install_problem_handlers, problem_response
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
+from turnkeeper.api.problems import problem
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
     api_docs,
@@ -115,7 +115,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         redoc_url=None,
     )
     app.state.authenticator, app.state.rates, app.state.closing = authenticator, rates, closing
-    problems.install(app)
+    install_problem_handlers(app)
     mcp.install(app)
     page.install(app, settings)
     api_docs.install(app)
@@ -128,7 +128,7 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
-    app.add_middleware(ProblemPageMiddleware)
+    app.add_middleware(page.ProblemPageMiddleware)
     app.add_middleware(ClosingMiddleware, closing=closing)
     app.add_middleware(ResponseHeadersMiddleware)
     return app
@@ -156,7 +156,7 @@ class BodyLimitMiddleware:
         max_bytes = max_body_bytes(scope["path"], max_import_bytes=self._max_import_bytes)
         if _announced_bytes(scope) > max_bytes:
             await _drain(scope, receive)
-            await problems.response(problems.too_large(max_bytes).problem)(scope, receive, send)
+            await problem_response(problem("too-large", mib=max_bytes // 1024**2))(scope, receive, send)
         else:
             await self._app(scope, _limit_received(scope, receive, max_bytes), send)
 
@@ -192,7 +192,7 @@ def _limit_received(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
         if received > max_bytes:
             if message.get("more_body"):
                 await _drain(scope, receive)
-            raise HTTPException(413, problems.too_large(max_bytes).problem.detail)
+            raise HTTPException(413, problem("too-large", mib=max_bytes // 1024**2).problem.detail)
         return message
 
     return receive_limited

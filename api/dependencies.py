@@ -10,9 +10,8 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.params import Query
 from fastapi.routing import APIRoute
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.callers import Caller, caller_of
+from turnkeeper.api.problems import NO_CREDENTIAL, invalid, problem
 from turnkeeper.api.services import Services
 from turnkeeper.models.ids import CALL_ID_PATTERN, ID_PATTERN, WorkflowId
 
@@ -34,14 +33,14 @@ async def reject_unknown_parameters(request: Request) -> None:
     for name in request.query_params:
         if name not in parameters:
             allowed = ", ".join(sorted(parameters)) or "none"
-            raise problems.invalid(ascii(name)[1:61].rstrip("'"), texts.UNKNOWN_PARAMETER.format(allowed=allowed))
+            raise invalid(ascii(name)[1:61].rstrip("'"), f"is not a parameter of this route; allowed: {allowed}")
 
 
 async def get_caller(request: Request) -> Caller:
     """Return who sends the request. Raises `ProblemError` 401 on a route that asks nobody for a credential."""
     caller = caller_of(request.scope)
     if caller is None:
-        raise problems.no_credential()
+        raise problem("unauthenticated", NO_CREDENTIAL)
     return caller
 
 

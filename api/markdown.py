@@ -25,7 +25,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from turnkeeper.api import problems
+from turnkeeper.api.problems import problem
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.texts.formulas import leave_formulas
 from turnkeeper.stores.recent_texts import RecentTexts
@@ -97,7 +97,7 @@ class MarkdownRenderer:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._rendering.acquire()
         except TimeoutError:
-            raise problems.renderer_busy() from None
+            raise problem("rate-limited", "Too many texts are being rendered. Try again in a moment.") from None
         try:
             # A second thread would not be faster, because of the GIL, and would slow the event loop down.
             loop = asyncio.get_running_loop()

@@ -1,39 +1,20 @@
 """Every error response of the gateway: RFC 9457 `application/problem+json` with a stable `type` (API-2).
 
-    400 malformed-request       401 unauthenticated
-    403 forbidden, foreign-host, foreign-origin
-    404 unknown-session, unknown-task, unknown-prompt, unknown-turn, unknown-call, unknown-blob, not-found
-    405 method-not-allowed
-    409 session-exists, session-ended, state-full, not-waiting, not-running, not-failed, not-awaiting-approval,
-        other-arguments, idempotency-key-reused
-    408 request-timeout         410 no-longer-retained
-    413 too-large          422 invalid
-    429 queue-full, rate-limited                       431 head-too-large
-    500 internal
-    503 temporal-unreachable, archive-unavailable, issuer-unavailable, deletion-refused, stopping,
-        too-many-connections
-    504 no-worker, session-stuck
+`KINDS` has a row for each: status, title, meaning, and the text with what to do next. The types are public API; the
+texts are for people and may change. A new problem is a row and its name in `ProblemName`.
 
 They contain nothing internal and nothing that the caller sent, except for ids, paths, field names, and shortened: a
-foreign host or origin, and the value of a task's parameter (TSK-1). The texts are in `problem_texts.py`.
+foreign host or origin, and the value of a task's parameter (TSK-1).
 """
 
-from http import HTTPStatus
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
-from turnkeeper.api.http.methods import allowed_methods, original_method
-from turnkeeper.api.http.response_headers import HEADERS
-from turnkeeper.api.problem_texts import ProblemName
 from turnkeeper.models.errors import (
     RejectedError,
     RejectionReason,
@@ -45,8 +26,198 @@ from turnkeeper.models.errors import (
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.invalid_values import error_type_of, reason_of
-from turnkeeper.models.settings.roles import Role
 from turnkeeper.stores.database.database import StoreUnavailableError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table of problems."""
+
+    status: int
+    title: str
+    meaning: str = ""
+    """For the OpenAPI document; empty: no operation names the problem, any request may get it."""
+    text: str = ""
+    """What went wrong and what to do next, with the names of values in braces; empty: the place that raises it says."""
+    retry_after: int | None = None
+    """In seconds."""
+
+
+# fmt: off
+ProblemName = Literal[
+    "malformed-request", "unauthenticated", "forbidden", "foreign-host", "foreign-origin", "proxied", "unknown-session",
+    "unknown-task", "unknown-prompt", "unknown-turn", "unknown-call", "unknown-blob", "not-found", "method-not-allowed",
+    "request-timeout", "session-exists", "session-ended", "no-longer-retained", "state-full", "not-waiting",
+    "not-running", "not-failed", "not-awaiting-approval", "other-arguments", "idempotency-key-reused", "too-large",
+    "invalid", "queue-full", "rate-limited", "head-too-large", "internal", "temporal-unreachable",
+    "archive-unavailable", "issuer-unavailable", "deletion-refused", "stopping", "too-many-connections", "no-worker",
+    "session-stuck",
+]
+"""The keys of `KINDS`."""
+# fmt: on
+
+KINDS: dict[ProblemName, Kind] = {
+    "malformed-request": Kind(400, "Malformed request", text="This is not a valid HTTP request."),
+    "unauthenticated": Kind(
+        401,
+        "Key needed",
+        "the request has no key or token, or one that is not valid",
+        # It is not said why: the reason would help a caller who tries some out.
+        "This key or token is not valid: it is unknown, was revoked or has expired.",
+    ),
+    "forbidden": Kind(403, "Not allowed", "the caller's role may not do this; the text names the role that may"),
+    "foreign-host": Kind(
+        403,
+        "Unknown host",
+        "the `Host` is not one of the gateway's names",
+        "This gateway does not answer to {host}. It answers to localhost, 127.0.0.1, [::1], api_host and the host of "
+        "public_url; add other names to the setting allowed_hosts.",
+    ),
+    "foreign-origin": Kind(
+        403,
+        "Request from another site",
+        "a web page of another site sent the request",
+        "{page} sent this request, and only the gateway's own page may. If people open the gateway at that address, "
+        "set public_url to it.",
+    ),
+    "proxied": Kind(
+        403,
+        "Request through a proxy",
+        "the request came through a proxy, and the gateway asks nobody for a key",
+        "This request came through a proxy: it has the header {header}. The gateway asks nobody for a key, so everyone "
+        "at the other side of the proxy would be an admin. Set auth.keys=true and create keys with `turnkeeper keys "
+        "create`, or set auth.oidc.issuer.",
+    ),
+    "unknown-session": Kind(
+        404, "Session not found", "there is no such session", "There is no session {session_id!r}."
+    ),
+    "unknown-task": Kind(404, "Task not found", "there is no such task", "There is no task {session_id!r}."),
+    "unknown-prompt": Kind(
+        404, "Prompt not found", "the session never had this prompt", "The session has no prompt {message_id!r}."
+    ),
+    "unknown-turn": Kind(404, "Turn not found", "the session has no such turn", "The session has no turn {turn_id!r}."),
+    "unknown-call": Kind(404, "Tool call not found", "the session has no such tool call"),
+    "unknown-blob": Kind(404, "Text not found", "the session has no such text", "The session has no text {name!r}."),
+    "not-found": Kind(404, "Not found", text="There is nothing at {path}."),
+    "method-not-allowed": Kind(
+        405, "Method not allowed", text="{path} doesn't support {method}. Supported: {allowed}."
+    ),
+    "request-timeout": Kind(408, "Request timed out", text="The rest of the request did not arrive in time."),
+    "session-exists": Kind(
+        409,
+        "Session id already used",
+        "the id was used before",
+        "The id {session_id!r} was used before. Choose another.",
+    ),
+    "session-ended": Kind(
+        409,
+        "Session ended",
+        "the session has ended, or is ending",
+        "Session {session_id!r} has ended. It can still be read.",
+    ),
+    "no-longer-retained": Kind(
+        410,
+        "Session no longer retained",
+        "the session has ended, and its turns are neither in Temporal nor in the archive",
+        "Session {session_id!r} has ended, and its turns are no longer retained.",
+    ),
+    "state-full": Kind(409, "Session full", "the session is full"),
+    "not-waiting": Kind(
+        409,
+        "Prompt no longer queued",
+        "the prompt is no longer in the queue",
+        "Prompt {message_id!r} was {fate}. Send it with a new id.",
+    ),
+    "not-running": Kind(409, "No turn is running", "no turn is running", "No turn is running."),
+    "not-failed": Kind(409, "Turn did not fail", "the turn did not fail", "Turn {turn_id!r} did not fail."),
+    "not-awaiting-approval": Kind(409, "No approval pending", "the call no longer waits for a decision"),
+    "other-arguments": Kind(
+        409, "Arguments have changed", "the call has other arguments than those that were decided on"
+    ),
+    "idempotency-key-reused": Kind(
+        409,
+        "Key already used",
+        "the key was used for another task",
+        "The idempotency_key {key!r} was used for another task. Send the same request again, or choose another key.",
+    ),
+    "too-large": Kind(
+        413,
+        "Request too large",
+        "the body is over 1 MiB, or over 10 MiB where a history or attachments are sent",
+        "The request's body is over the limit of {mib} MiB.",
+    ),
+    "invalid": Kind(422, "Invalid request", "a parameter or field is invalid; `errors` names each"),
+    "queue-full": Kind(429, "Queue full", "the session's queue is full; see `Retry-After`", retry_after=5),
+    "rate-limited": Kind(
+        429,
+        "Too many requests",
+        "too many requests right now; see `Retry-After`",
+        "Temporal is limiting requests. Try again in a moment.",
+        retry_after=1,
+    ),
+    "head-too-large": Kind(
+        431, "Request headers too large", text="The request's headers are over the limit of {max_bytes:,} bytes."
+    ),
+    "internal": Kind(500, "Internal error", text="Internal error. The gateway's log has the details."),
+    "temporal-unreachable": Kind(
+        503,
+        "Temporal unreachable",
+        "Temporal can't be reached",
+        "Temporal can't be reached. Only confirmed changes were made; try again.",
+        retry_after=2,
+    ),
+    "archive-unavailable": Kind(
+        503,
+        "Archive unavailable",
+        "the archive can't be reached, and only the archive has the answer",
+        "{reason} Nothing is lost; the session itself continues.",
+        retry_after=5,
+    ),
+    "issuer-unavailable": Kind(
+        503,
+        "Issuer unavailable",
+        "the keys of the tokens' issuer can't be read",
+        "The keys of the tokens' issuer can't be read now. Try again.",
+        retry_after=2,
+    ),
+    "deletion-refused": Kind(
+        503, "Deletion not permitted", "Temporal doesn't allow workers to delete workflows", retry_after=30
+    ),
+    "stopping": Kind(
+        503,
+        "Gateway stopping",
+        "this gateway is stopping",
+        "This gateway is stopping. Connect again.",
+        retry_after=2,
+    ),
+    "too-many-connections": Kind(
+        503,
+        "Too many connections",
+        text="The gateway already has {count:,} connections. Try again, or set api_max_connections to allow more.",
+        retry_after=1,
+    ),
+    "no-worker": Kind(
+        504,
+        "No worker",
+        "no worker answered; accepted prompts are safe",
+        "No worker answered for session {session_id!r}. Accepted prompts are safe and run as soon as a worker is back.",
+        retry_after=2,
+    ),
+    "session-stuck": Kind(
+        504,
+        "Session stuck",
+        "the session's workflow task keeps failing",
+        "Session {session_id!r} is stuck: its workflow task keeps failing. Nothing is lost; it continues after a fix.",
+        retry_after=30,
+    ),
+}
+
+NO_CREDENTIAL = (
+    "This gateway needs a key or a token: log in at its page, set TURNKEEPER_API_KEY, or send it as Authorization: "
+    "Bearer."
+)
+
+UNKNOWN_UPLOAD = "no content with this hash was uploaded to this session"
 
 LimitName = Literal["rate_limit", "prompt_rate_limit", "max_streams_per_key", "max_open_sessions"]
 """The settings that limit what callers may ask for."""
@@ -90,301 +261,76 @@ class Problem(BaseModel):
 class ProblemError(TurnkeeperError):
     """Ends a request with a problem."""
 
-    def __init__(
-        self,
-        status: int,
-        name: ProblemName,
-        detail: str,
-        *,
-        errors: list[FieldError] | None = None,
-        limit: LimitName | None = None,
-        retry_after: int | None = None,
-    ) -> None:
-        """Respond with `status`. `detail` is a sentence for people, `retry_after` is in seconds."""
-        super().__init__(detail)
-        self.problem = Problem(
-            type=f"urn:turnkeeper:problem:{name}",
-            title=texts.TITLES[name],
-            status=status,
-            detail=detail,
-            errors=errors,
-            limit=limit,
-        )
-        self.headers = {"Retry-After": str(retry_after)} if retry_after else {}
-        self.caller: Caller | None = None
-        """Of 401 and 403: who was refused, if that is known; for the audit."""
+    def __init__(self, problem: Problem, headers: dict[str, str], caller: Caller | None) -> None:
+        """`caller`: of 401, 403 and 429: who was refused, if that is known; for the audit."""
+        super().__init__(problem.detail)
+        self.problem = problem
+        self.headers = headers
+        self.caller = caller
 
 
-def no_credential() -> ProblemError:
-    """401: the request has neither key nor token."""
-    return _unauthenticated(texts.NO_CREDENTIAL)
+def problem(
+    name: ProblemName,
+    detail: str | None = None,
+    /,
+    *,
+    errors: list[FieldError] | None = None,
+    limit: LimitName | None = None,
+    retry_after: int | None = None,
+    caller: Caller | None = None,
+    workflow_id: WorkflowId | None = None,
+    **values: object,
+) -> ProblemError:
+    """Return the problem `name`. Its text is `detail`, or that of its row with `values` and the session's id.
 
-
-def bad_credential(caller: Caller | None = None) -> ProblemError:
-    """401: the key or token is not valid. It is not said why: the reason would help a caller who tries some out.
-
-    With `caller`: whose key was named.
+    >>> problem("unknown-session", workflow_id=WorkflowId("acme:chat-1")).problem.detail
+    "There is no session 'chat-1'."
+    >>> problem("temporal-unreachable").headers
+    {'Retry-After': '2'}
     """
-    problem = _unauthenticated(texts.BAD_CREDENTIAL)
-    problem.caller = caller
-    return problem
-
-
-def _unauthenticated(detail: str) -> ProblemError:
-    problem = ProblemError(401, "unauthenticated", detail)
-    problem.headers["WWW-Authenticate"] = "Bearer"
-    return problem
-
-
-def forbidden(role: Role, caller: Caller, *, field: str | None = None) -> ProblemError:
-    """403: the caller's role is below `role`. With `field`, for that field of the body."""
-    if field is None:
-        problem = ProblemError(403, "forbidden", texts.FORBIDDEN.format(role=role, own=caller.role))
-    else:
-        errors = [FieldError(field=field, reason=texts.MAY_NOT_SET.format(role=role))]
-        detail = texts.FORBIDDEN_FIELD.format(field=field, role=role, own=caller.role)
-        problem = ProblemError(403, "forbidden", detail, errors=errors)
-    problem.caller = caller
-    return problem
-
-
-def unlisted_route(name: str) -> ProblemError:
-    """403: the table of roles lacks the route."""
-    return ProblemError(403, "forbidden", texts.UNLISTED_ROUTE.format(route=name))
-
-
-def issuer_unavailable() -> ProblemError:
-    """503: a token can't be verified without the issuer's keys."""
-    return ProblemError(503, "issuer-unavailable", texts.ISSUER_UNAVAILABLE, retry_after=2)
-
-
-def foreign_host(host: str | None) -> ProblemError:
-    """403: `host` is not a name of the gateway. `None`: the request has no `Host`, or several."""
-    name = texts.NO_SINGLE_HOST if host is None else texts.NAMED_HOST.format(host=preview(host))
-    return ProblemError(403, "foreign-host", texts.FOREIGN_HOST.format(host=name))
-
-
-def foreign_origin(origin: str | None) -> ProblemError:
-    """403: a page of another site sent the request. `None`: the browser doesn't say which."""
-    page = texts.PAGE_OF_ANOTHER_SITE if origin is None else texts.PAGE_OF_ORIGIN.format(origin=preview(origin))
-    return ProblemError(403, "foreign-origin", texts.FOREIGN_ORIGIN.format(page=page))
-
-
-def proxied(header: str) -> ProblemError:
-    """403: without keys, a request came through a proxy, which has added `header`."""
-    return ProblemError(403, "proxied", texts.PROXIED.format(header=header))
-
-
-def unknown_session(workflow_id: WorkflowId) -> ProblemError:
-    """404: it never existed, was deleted, or is another tenant's."""
-    return ProblemError(404, "unknown-session", texts.UNKNOWN_SESSION.format(session_id=session_id_of(workflow_id)))
-
-
-def unknown_task(workflow_id: WorkflowId) -> ProblemError:
-    """404: there is no such session, or it is no task."""
-    return ProblemError(404, "unknown-task", texts.UNKNOWN_TASK.format(task_id=session_id_of(workflow_id)))
-
-
-def idempotency_key_reused(key: str) -> ProblemError:
-    """409: another task was created with this key."""
-    return ProblemError(409, "idempotency-key-reused", texts.IDEMPOTENCY_KEY_REUSED.format(key=key))
-
-
-def unknown_prompt(message_id: str) -> ProblemError:
-    """404: the session has never accepted a prompt with this id."""
-    return ProblemError(404, "unknown-prompt", texts.UNKNOWN_PROMPT.format(message_id=message_id))
-
-
-def unknown_turn(turn_id: str) -> ProblemError:
-    """404: neither session nor archive has it."""
-    return ProblemError(404, "unknown-turn", texts.UNKNOWN_TURN.format(turn_id=turn_id))
-
-
-def not_running() -> ProblemError:
-    return ProblemError(409, "not-running", texts.NOT_RUNNING)
-
-
-def not_failed(detail: str) -> ProblemError:
-    """409: there is no failed turn to retry."""
-    return ProblemError(409, "not-failed", detail)
-
-
-def unknown_blob(name: str) -> ProblemError:
-    """404: the session has no text with this hash."""
-    return ProblemError(404, "unknown-blob", texts.UNKNOWN_BLOB.format(name=name))
-
-
-def session_ended(workflow_id: WorkflowId) -> ProblemError:
-    """409: it has ended. It can still be read."""
-    return ProblemError(409, "session-ended", texts.SESSION_ENDED.format(session_id=session_id_of(workflow_id)))
-
-
-def no_longer_retained(workflow_id: WorkflowId) -> ProblemError:
-    """410: it has ended, and neither Temporal nor the archive has its turns any more."""
-    return ProblemError(
-        410, "no-longer-retained", texts.NO_LONGER_RETAINED.format(session_id=session_id_of(workflow_id))
+    kind = KINDS[name]
+    if workflow_id is not None:
+        values["session_id"] = session_id_of(workflow_id)
+    body = Problem(
+        type=f"urn:turnkeeper:problem:{name}",
+        title=kind.title,
+        status=kind.status,
+        detail=kind.text.format(**values) if detail is None else detail,
+        errors=errors,
+        limit=limit,
     )
+    seconds = retry_after or kind.retry_after
+    headers = {"Retry-After": str(seconds)} if seconds else {}
+    if kind.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return ProblemError(body, headers, caller)
 
 
-def id_was_used(workflow_id: WorkflowId) -> ProblemError:
-    """409: another session has or had the id."""
-    return ProblemError(409, "session-exists", texts.ID_WAS_USED.format(session_id=session_id_of(workflow_id)))
+def invalid(field: str, reason: str) -> ProblemError:
+    return problem("invalid", f"{field}: {reason}", errors=[FieldError(field=field, reason=reason)])
 
 
-def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
-    """409: the session that has the id is being deleted; then the id is free."""
-    return ProblemError(409, "session-exists", texts.ID_IS_BEING_DELETED.format(session_id=session_id_of(workflow_id)))
-
-
-def copy_unfinished(workflow_id: WorkflowId) -> ProblemError:
-    """409: a copy of something else was begun with the id."""
-    return ProblemError(409, "session-exists", texts.COPY_UNFINISHED.format(session_id=session_id_of(workflow_id)))
-
-
-def no_web_ui() -> ProblemError:
-    """404: the gateway serves no Web UI of Temporal, or not to this caller."""
-    return ProblemError(404, "not-found", texts.NO_WEB_UI)
-
-
-def temporal_unreachable() -> ProblemError:
-    """503: the state of sessions is unknown."""
-    return ProblemError(503, "temporal-unreachable", texts.TEMPORAL_UNREACHABLE, retry_after=2)
-
-
-def stopping() -> ProblemError:
-    """503: this gateway is shutting down."""
-    return ProblemError(503, "stopping", texts.STOPPING, retry_after=2)
-
-
-def cut_short() -> ProblemError:
-    """503: this gateway is shutting down, and the request was not finished. It may have changed something."""
-    return ProblemError(503, "stopping", texts.CUT_SHORT, retry_after=2)
-
-
-def archive_unavailable(reason: str) -> ProblemError:
-    """503: only the archive has the answer. The session itself continues."""
-    return ProblemError(503, "archive-unavailable", reason, retry_after=5)
-
-
-def login_not_ended(reason: str) -> ProblemError:
-    """503: the browser is logged out, but its login can't be deleted."""
-    return ProblemError(503, "archive-unavailable", texts.LOGIN_NOT_ENDED.format(reason=reason))
-
-
-def deletion_refused(reason: str) -> ProblemError:
-    """503: workers may not terminate or delete workflows."""
-    return ProblemError(503, "deletion-refused", reason, retry_after=30)
-
-
-def no_worker(workflow_id: WorkflowId) -> ProblemError:
-    """504: the session exists, but no worker answers."""
-    return ProblemError(504, "no-worker", texts.NO_WORKER.format(session_id=session_id_of(workflow_id)), retry_after=2)
-
-
-def session_stuck(workflow_id: WorkflowId) -> ProblemError:
-    """504: the session's workflow task keeps failing. That is a bug of ours; a deployment fixes it."""
-    return ProblemError(
-        504, "session-stuck", texts.SESSION_STUCK.format(session_id=session_id_of(workflow_id)), retry_after=30
-    )
-
-
-def malformed() -> ProblemError:
-    """400: the bytes are not an HTTP request. The connection is closed."""
-    return ProblemError(400, "malformed-request", texts.MALFORMED)
-
-
-def temporal_rate_limit() -> ProblemError:
-    """429: Temporal accepts no further requests of this namespace at the moment."""
-    return ProblemError(429, "rate-limited", texts.TEMPORAL_RATE_LIMIT, retry_after=1)
-
-
-def renderer_busy() -> ProblemError:
-    """429: the renderer is busy. The text can be shown as it is."""
-    return ProblemError(429, "rate-limited", texts.RENDERER_BUSY, retry_after=1)
-
-
-def imports_busy() -> ProblemError:
-    """429: other documents are being imported. Nothing was imported."""
-    return ProblemError(429, "rate-limited", texts.IMPORTS_BUSY, retry_after=5)
-
-
-def over_limit(name: LimitName, limit: float, *, retry_after: int) -> ProblemError:
-    """429: the caller asks for more than the setting `name` allows. Nothing was done."""
-    detail = texts.OVER_LIMIT[name].format(limit=f"{limit:,g}", seconds=retry_after)
-    return ProblemError(429, "rate-limited", detail, limit=name, retry_after=retry_after)
-
-
-def audit_unavailable(reason: str) -> ProblemError:
-    """503: the change can't be recorded, so it was not made."""
-    return ProblemError(503, "archive-unavailable", texts.AUDIT_DOWN.format(reason=reason), retry_after=5)
-
-
-REJECTIONS: dict[RejectionReason, tuple[int, ProblemName]] = {
-    "invalid": (422, "invalid"),
-    "blank": (422, "invalid"),
-    "too_long": (422, "invalid"),
-    "queue_full": (429, "queue-full"),
-    "state_full": (409, "state-full"),
-    "ending": (409, "session-ended"),
-    "unknown_prompt": (404, "unknown-prompt"),
-    "not_waiting": (409, "not-waiting"),
-    "not_open": (409, "not-running"),
-    "unknown_call": (404, "unknown-call"),
-    "not_awaiting": (409, "not-awaiting-approval"),
-    "other_arguments": (409, "other-arguments"),
+REJECTIONS: dict[RejectionReason, ProblemName] = {
+    "invalid": "invalid",
+    "blank": "invalid",
+    "too_long": "invalid",
+    "queue_full": "queue-full",
+    "state_full": "state-full",
+    "ending": "session-ended",
+    "unknown_prompt": "unknown-prompt",
+    "not_waiting": "not-waiting",
+    "not_open": "not-running",
+    "unknown_call": "unknown-call",
+    "not_awaiting": "not-awaiting-approval",
+    "other_arguments": "other-arguments",
 }
 
 
 def rejected(reason: RejectionReason, message: str, *, field: str | None = None) -> ProblemError:
-    status, name = REJECTIONS[reason]
-    errors = [FieldError(field=field, reason=message)] if field and status == 422 else None
-    return ProblemError(status, name, message, errors=errors, retry_after=5 if status == 429 else None)
-
-
-def prompt_not_waiting(message_id: str, fate: str) -> ProblemError:
-    """409: the prompt was withdrawn, discarded or steered before."""
-    return rejected("not_waiting", texts.NOT_WAITING.format(message_id=message_id, fate=fate))
-
-
-def invalid(field: str, reason: str) -> ProblemError:
-    """422: one field is invalid."""
-    return _invalid(f"{field}: {reason}", [FieldError(field=field, reason=reason)])
-
-
-def _invalid(detail: str, errors: list[FieldError]) -> ProblemError:
-    return ProblemError(422, "invalid", detail, errors=errors)
-
-
-MEDIA_TYPE = "application/problem+json"
-
-
-def install(app: FastAPI) -> None:
-    """Make `app` respond to every error with a problem."""
-    for kind in (
-        ProblemError,
-        RejectedError,
-        TaskValidationError,
-        StoreUnavailableError,
-        RequestValidationError,
-        ClientDisconnect,
-        Exception,
-    ):
-        app.add_exception_handler(kind, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-
-
-def response(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(
-        problem.model_dump(exclude_none=True),
-        status_code=problem.status,
-        headers={**HEADERS, **(headers or {})},
-        media_type=MEDIA_TYPE,
-    )
-
-
-async def _on_error(request: Request, error: Exception) -> JSONResponse:
-    problem = problem_of(error, is_of_task=request.url.path.startswith("/tasks"))
-    return response(problem.problem, problem.headers)
+    """Return the problem of a session's rejection. `field`: the one that is invalid."""
+    name = REJECTIONS[reason]
+    errors = [FieldError(field=field, reason=message)] if field and name == "invalid" else None
+    return problem(name, message, errors=errors)
 
 
 def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
@@ -396,16 +342,16 @@ def problem_of(error: Exception, *, is_of_task: bool) -> ProblemError:
             return rejected(error.reason, error.message, field=error.field)
         case TaskValidationError():
             field = FieldError(field=error.field, reason=error.reason, error_type=error.error_type, value=error.value)
-            return _invalid(str(error), [field])
+            return problem("invalid", str(error), errors=[field])
         case StoreUnavailableError():
-            return archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error))
+            return problem("archive-unavailable", reason=error)
         case RequestValidationError():
             fields = [_field_error(one, is_of_task=is_of_task) for one in error.errors()[:20]]
-            return _invalid("; ".join(f"{one.field}: {one.reason}" for one in fields), fields)
+            return problem("invalid", "; ".join(f"{one.field}: {one.reason}" for one in fields), errors=fields)
         case ClientDisconnect():  # nobody reads the answer, and it is no error of ours
-            return request_timeout()
+            return problem("request-timeout")
         case _:
-            return ProblemError(500, "internal", texts.INTERNAL)
+            return problem("internal")
 
 
 def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
@@ -415,58 +361,3 @@ def _field_error(error: dict[str, Any], *, is_of_task: bool) -> FieldError:
     return FieldError(
         field=field_path(path) or "body", reason=reason_of(error), error_type=error_type_of(error), value=value
     )
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 500)
-    if status == 400:  # FastAPI's response to a body that it can't parse at all
-        return response(invalid("body", texts.NOT_JSON).problem)
-    if status == 413:
-        return response(ProblemError(413, "too-large", str(getattr(error, "detail", ""))).problem)
-    if status == 405:
-        return await _on_other_method(request)
-    name: ProblemName = "not-found" if status == 404 else "invalid"
-    template = texts.NOTHING_THERE if status == 404 else texts.OTHER_HTTP_ERROR
-    detail = template.format(
-        method=original_method(request.scope), path=request.url.path, phrase=HTTPStatus(status).phrase.lower()
-    )
-    headers = getattr(error, "headers", None) or {}
-    return response(ProblemError(status, name, detail).problem, dict(headers))
-
-
-def request_timeout() -> ProblemError:
-    """408: the rest of the request did not arrive in time."""
-    return ProblemError(408, "request-timeout", texts.REQUEST_TIMEOUT)
-
-
-def head_too_large(limit: int) -> ProblemError:
-    """431: the request's headers are over the limit."""
-    return ProblemError(431, "head-too-large", texts.HEAD_TOO_LARGE.format(limit=limit))
-
-
-def too_many_connections(limit: int) -> ProblemError:
-    """503: the gateway accepts further connections once others are closed."""
-    detail = texts.TOO_MANY_CONNECTIONS.format(limit=limit)
-    return ProblemError(503, "too-many-connections", detail, retry_after=1)
-
-
-async def _on_other_method(request: Request) -> Response:
-    """Respond to a method that the path doesn't support; to `OPTIONS` with those that it supports."""
-    allowed = ", ".join(allowed_methods(request.app.routes, request.scope))
-    headers = {"Allow": allowed} if allowed else {}
-    if request.method == "OPTIONS":
-        return Response(status_code=204, headers=headers)
-    detail = texts.METHOD_NOT_ALLOWED.format(
-        path=request.url.path, method=original_method(request.scope), allowed=allowed or "none"
-    )
-    return response(ProblemError(405, "method-not-allowed", detail).problem, headers)
-
-
-def too_large(max_bytes: int = MAX_BODY_BYTES) -> ProblemError:
-    """413: the body is over the route's limit. It was not read completely."""
-    return ProblemError(413, "too-large", texts.TOO_LARGE.format(mib=max_bytes // 1024**2))
-
-
-def content_too_large(max_bytes: int) -> ProblemError:
-    """413: one attachment is over the limit."""
-    return ProblemError(413, "too-large", texts.CONTENT_TOO_LARGE.format(limit=max_bytes))

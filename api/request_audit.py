@@ -14,13 +14,12 @@ from fastapi.routing import APIRoute
 from pydantic_core import from_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api import problems
 from turnkeeper.api.audit.actions import OPERATIONS, UNCHANGING, UNREAD, Change, RequestParts
 from turnkeeper.api.audit.recorder import Recording
 from turnkeeper.api.auth.open_requests import let_change_finish
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.dependencies import get_caller, get_services
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem, problem_of
 from turnkeeper.api.services import Services
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -65,7 +64,8 @@ async def begin_changes(services: Services, caller: Caller, changes: list[Change
     try:
         return await services.audit.begin(caller, changes, operation=operation)
     except StoreUnavailableError as error:
-        raise problems.audit_unavailable(str(error)) from error
+        detail = f"{error} The audit can't record the change, so nothing was done. Try again."
+        raise problem("archive-unavailable", detail) from error
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def recorded(
         recording.finish(NO_ANSWER)
         raise
     except Exception as error:
-        recording.finish(problems.problem_of(error, is_of_task=True).problem.status)
+        recording.finish(problem_of(error, is_of_task=True).problem.status)
         raise
     recording.finish(200)
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from temporalio.client import Client
 
-from turnkeeper.api import problems
 from turnkeeper.api.audit.actions import PROMPTING, Change
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.settings.settings import Settings
@@ -47,14 +46,19 @@ class SessionLimits:
             return
         seconds = self._prompts.seconds_to_wait(caller.workflow_id(session_id), rate=limit / 60, burst=max(1, limit))
         if seconds:
-            raise problems.over_limit("prompt_rate_limit", limit, retry_after=math.ceil(seconds))
+            retry_after = math.ceil(seconds)
+            rate = f"{limit:,g} prompts a minute in one session"
+            detail = f"The limit prompt_rate_limit is {rate}. Try again in {retry_after} s."
+            raise problem("rate-limited", detail, limit="prompt_rate_limit", retry_after=retry_after)
 
     async def _check_start(self, caller: Caller, change: Change) -> None:
         limit = limit_of(self._settings, "max_open_sessions", caller)
         if limit == math.inf or await self._starts_nothing(caller, change.session_id):
             return
         if not await self._open.reserve(caller.tenant, limit=limit):
-            raise problems.over_limit("max_open_sessions", limit, retry_after=SESSIONS_RETRY_SECONDS)
+            again = f"End one, or try again in {SESSIONS_RETRY_SECONDS} s."
+            detail = f"The limit max_open_sessions is {limit:,g} open sessions. {again}"
+            raise problem("rate-limited", detail, limit="max_open_sessions", retry_after=SESSIONS_RETRY_SECONDS)
 
     async def _starts_nothing(self, caller: Caller, session_id: str | None) -> bool:
         """Return whether the session is open or has ended, so that nothing can start it again.

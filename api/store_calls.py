@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 Answer = TypeVar("Answer")
@@ -22,7 +21,7 @@ async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
         async with asyncio.timeout_at(until):
             return await reading
     except TimeoutError:
-        raise StoreUnavailableError(texts.STORE_TIMEOUT) from None
+        raise StoreUnavailableError("The store did not answer in time.") from None
 
 
 def seconds_from_now(seconds: float) -> float:

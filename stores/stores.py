@@ -11,6 +11,7 @@ from turnkeeper.stores.audit import Audit
 from turnkeeper.stores.blobs import Blobs, attachments_owner, opaque_owner
 from turnkeeper.stores.copies.row_copies import RowCopies
 from turnkeeper.stores.copies.unfinished import UnfinishedCopies
+from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.index_writer import IndexWriter
 from turnkeeper.stores.logins import Logins
@@ -92,3 +93,10 @@ class Stores:
     async def __aexit__(self, *_: object) -> None:
         await self.index_writer.close()
         await self.database.close()
+
+
+async def check_stores(settings: Settings) -> None:
+    """Raise `SettingsError` if another version of Turnkeeper has made the stores. They may be unavailable now."""
+    async with Stores.of(settings) as stores:
+        if await stores.database.are_tables_other():
+            raise SettingsError(OTHER_TABLES)

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.config import JsonDict
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.tool_chunks import read_approval_id
 from turnkeeper.api.ai_sdk.turn_chunks import ClientState, turn_of_answer
 from turnkeeper.api.bodies import Id
+from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid
 from turnkeeper.api.prompts.attachment_bodies import MAX_BASE64_CHARS
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.approvals import ResolveApproval
@@ -55,20 +54,22 @@ class FilePart(BaseModel):
         if media_type in get_args(ImageMediaType):
             return ImageAttachment(type="image", **fields)
         if "url" in fields:
-            raise problems.invalid(f"{field}.url", texts.ONLY_DATA_URLS)
-        return FileAttachment(type="file", **{**fields, "name": self.filename or texts.UNNAMED_FILE})
+            raise invalid(f"{field}.url", ONLY_DATA_URLS)
+        return FileAttachment(type="file", **{**fields, "name": self.filename or "file"})
 
     def _content(self, field: str, session_id: PublicId) -> dict[str, str]:
         if data := _DATA_URL.match(self.url):
             return {"data": self.url[data.end() :]}
         if stored := _STORED.fullmatch(self.url):
             if stored[1] != session_id:
-                raise problems.invalid(f"{field}.url", texts.UNKNOWN_UPLOAD)
+                raise invalid(f"{field}.url", UNKNOWN_UPLOAD)
             return {"hash": stored[2]}
         if self.url.startswith(("http://", "https://")):
             return {"url": self.url}
-        raise problems.invalid(f"{field}.url", texts.ONLY_DATA_URLS)
+        raise invalid(f"{field}.url", ONLY_DATA_URLS)
 
+
+ONLY_DATA_URLS = "must be a data: URL in base64; only images may be at an http or https address"
 
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,")
 
@@ -96,7 +97,7 @@ class UserMessage(BaseModel):
                 place = f"{field}.parts[{index}]"
                 attachment = part.attachment(field=place, session_id=session_id)
                 if problem := first_problem(attachment):
-                    raise problems.invalid(f"{place}.{_PART_FIELDS.get(problem[0], 'url')}", problem[1])
+                    raise invalid(f"{place}.{_PART_FIELDS.get(problem[0], 'url')}", problem[1])
                 attachments.append(attachment)
         return attachments
 
@@ -148,7 +149,7 @@ class AnswerMessage(BaseModel):
     def known_decisions(self) -> Iterator[ResolveApproval]:
         """Yield the valid decisions that may not have been carried out yet."""
         for _, call_id, approval in self._answered_parts():
-            with suppress(problems.ProblemError):
+            with suppress(ProblemError):
                 yield _decision(call_id, approval, field="")
 
     def decisions(self, *, field: str) -> Iterator[ResolveApproval]:
@@ -165,9 +166,9 @@ class AnswerMessage(BaseModel):
 def _decision(call_id: str | None, approval: AnswerApproval, *, field: str) -> ResolveApproval:
     call_id_shown, digest = read_approval_id(approval.id) or (None, "")
     if call_id_shown is None or call_id_shown != call_id:
-        raise problems.invalid(f"{field}.id", texts.OTHER_APPROVAL_ID)
+        raise invalid(f"{field}.id", "is not the id of the call's approval request")
     if approval.approved is None:
-        raise problems.invalid(f"{field}.approved", texts.NO_DECISION)
+        raise invalid(f"{field}.approved", "must be true or false")
     decision: Literal["approve", "reject"] = "approve" if approval.approved else "reject"
     return ResolveApproval(call_id=call_id_shown, args_digest=digest, decision=decision, reason=approval.reason)
 

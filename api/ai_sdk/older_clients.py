@@ -1,9 +1,10 @@
 """The stream for clients of version 6 of the npm package `ai`, which fail on chunks that they don't know."""
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.chunks import ErrorChunk, Notice, SteeringDataChunk, UIMessageChunk
 
-ANSWER_RESTARTED = ErrorChunk(type="error", errorText=texts.ANSWER_RESTARTED)
+ANSWER_RESTARTED = ErrorChunk(
+    type="error", errorText="The answer is being written again. The turn continues: resume the stream to see it."
+)
 
 
 def chunk_for_version_6(chunk: UIMessageChunk) -> UIMessageChunk | None:

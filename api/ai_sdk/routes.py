@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic_core import to_json
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.chunks import UIMessageChunk
 from turnkeeper.api.ai_sdk.history import UIMessage, messages_of
 from turnkeeper.api.ai_sdk.messages import AnswerMessage, PostChat, UserMessage
@@ -27,7 +25,7 @@ from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.request_audit import recorded, recording_of
 from turnkeeper.api.services import Services
@@ -45,6 +43,8 @@ MESSAGE_PATTERN = ID_PATTERN.removesuffix("$") + "(:answer)?$"
 
 MAX_TRIES = 1_000
 """Retries of one message."""
+
+DECISION_UNUSED_NOTICE = "A tool call was already decided otherwise, or has expired: your decision on it has no effect."
 
 STREAM_HEADER = "x-vercel-ai-ui-message-stream"
 STREAM_VERSION = "v1"
@@ -178,7 +178,7 @@ async def _send(
     if body.trigger == "regenerate-message":
         return await _retry(services, workflow_id, body, last)
     if body.messageId is not None:
-        raise problems.invalid("messageId", texts.NO_EDITING)
+        raise invalid("messageId", "earlier messages can't be edited; send the text as a new message")
     assert last is not None  # noqa: S101  # validated: only `regenerate-message` needs no message
     are_used = not body.decided_before or await _decide_before(
         services, workflow_id, body.decided_before, caller, request
@@ -192,7 +192,7 @@ async def _send(
     start = default_input(services.settings, workflow_id, user=caller.user)
     receipt = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
-    chunks.first_notice = None if are_used else texts.DECISION_UNUSED_NOTICE
+    chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE
     return chunks
 
 
@@ -208,12 +208,12 @@ async def _decide(
     """Send the decisions, one after the other. Raises `ProblemError` for the first that fails; those before it stay."""
     field = body.last_field
     if body.trigger != "submit-message":
-        raise problems.invalid(f"{field}.role", texts.NOT_USER)
+        raise invalid(f"{field}.role", "must be user, to answer a message again")
     decisions = list(answer.decisions(field=field))
     if not decisions:
-        raise problems.invalid(f"{field}.parts", texts.NOTHING_DECIDED)
+        raise invalid(f"{field}.parts", "has no tool call in state approval-responded, so there is nothing to decide")
     if answer.turn_id is None:
-        raise problems.invalid(f"{field}.id", texts.OTHER_ANSWER_ID)
+        raise invalid(f"{field}.id", "is not the id of an answer from this server")
     for decision in decisions:
         await services.sessions.resolve_approval(workflow_id, decision, by=by)
         recording_of(request).finish_decision(decision.call_id, 200)
@@ -278,11 +278,12 @@ async def _retry(
     message_id = body.messageId or ""
     turn_id = turn_of_answer(message_id) or (message.id if message else message_id)
     if newest is None or (turn_id and newest.id not in _tries(workflow_id, turn_id)):
-        raise problems.not_failed(texts.NOT_NEWEST)
+        raise problem("not-failed", "Only the newest message of a chat can be answered again.")
     if not newest.is_complete:
         return TurnChunks(session_id_of(workflow_id), newest.id)
     if not newest.is_error:
-        raise problems.not_failed(texts.ALREADY_ANSWERED)
+        detail = "The message has an answer. Only messages that failed or were stopped can be answered again."
+        raise problem("not-failed", detail)
     receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, newest))
     return TurnChunks(session_id_of(workflow_id), receipt.message_id, awaits_worker=not receipt.is_known)
 

@@ -11,7 +11,6 @@ shutdown of the gateway, which would otherwise be an error without words in the 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks
 from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent
 from turnkeeper.api.live.live_output import PartialEvent
@@ -27,6 +26,10 @@ from turnkeeper.models.transcript.trajectory import ModelStep
 
 TEMPORARY_STATUSES = (429, 503, 504)
 """Temporary problems: Temporal is busy or can't be reached, or no worker answers."""
+
+SILENT_WORKER_NOTICE = "Your message is safe. It is answered as soon as a worker is available."
+DECISION_AWAITED_NOTICE = "An earlier message needs a decision on a tool call first. Then this one is answered."
+STREAM_BROKEN = "The connection ended before the turn did. The turn continues: resume the stream to see the rest."
 
 SILENCE_SECONDS = 1.2
 """How long to wait for a worker that gave no receipt, before the stream says that none answers (API-2)."""
@@ -62,7 +65,7 @@ class TurnStream:
         if self._turn.first_notice:
             yield self._turn.notice(self._turn.first_notice)
         if self._turn.awaits_worker and await self._is_silent():
-            yield self._turn.notice(texts.SILENT_WORKER_NOTICE)
+            yield self._turn.notice(SILENT_WORKER_NOTICE)
         while not self._turn.is_over:
             try:
                 async with aclosing(self._follow()) as chunks_of_turn:
@@ -70,7 +73,7 @@ class TurnStream:
                         yield chunks
             except ProblemError as problem:
                 if self._services.closing.has_begun:
-                    yield self._turn.fail(texts.STREAM_BROKEN)
+                    yield self._turn.fail(STREAM_BROKEN)
                 elif problem.problem.status not in TEMPORARY_STATUSES:
                     yield self._turn.fail(problem.problem.detail)
                 else:
@@ -107,13 +110,13 @@ class TurnStream:
         yield await self._on_turn(await self._ended_turn())
         if not self._turn.is_over:
             is_closed = status in FINAL_STATUSES
-            yield self._turn.fail(texts.SESSION_CLOSED.format(status=status) if is_closed else texts.STREAM_BROKEN)
+            yield self._turn.fail(f"The session is {status}; this turn has no answer." if is_closed else STREAM_BROKEN)
 
     def _note_decision(self, status: SessionStatus) -> Chunks:
         """Return a notice if an earlier turn, which this one waits for, needs a decision."""
         if self._turn.has_begun or self._turn.is_over or status != "awaiting_approval":
             return []
-        return self._turn.notice(texts.DECISION_AWAITED_NOTICE)
+        return self._turn.notice(DECISION_AWAITED_NOTICE)
 
     async def _on_event(self, event: Event) -> Chunks:
         turn: ConversationMessage | None = None

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.recent_lookups import RecentLookups
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.problems import problem
 from turnkeeper.stores.logins import Login, Logins, digest_of_token
 
 LIFETIME = timedelta(days=7)
@@ -70,13 +70,13 @@ class LoginVerifier:
         digest = digest_of_token(token)
         login = await self._recent.find(digest) if digest else None
         if login is None or datetime.now(UTC) >= login.expires_at:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         expires_at = login.expires_at.timestamp()
         if login.key_id is None:
             caller = Caller(id=login.caller_id, tenant=login.tenant, user=login.user, role=login.role)
             return Identity(caller, login=login.digest, expires_at=expires_at)
         if self._keys is None:  # keys were accepted when it began
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         identity = await self._keys.identity_of(login.key_id)
         return replace(identity, login=login.digest, expires_at=expires_at)
 

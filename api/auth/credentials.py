@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import anyio
 from starlette.datastructures import Headers
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.browser_logins import LoginVerifier, login_token
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.open_requests import OpenRequest
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.problems import NO_CREDENTIAL, problem
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -39,7 +39,7 @@ def credential_in(headers: Headers) -> str | None:
     """Return the key or token of a program; `None` if there is none. Raises `ProblemError` 401 if there are several."""
     values = headers.getlist("authorization")
     if len(values) > 1:
-        raise problems.bad_credential()
+        raise problem("unauthenticated")
     scheme, _, credential = (values[0] if values else "").partition(" ")
     return credential.strip() or None if scheme.lower() == "bearer" else None
 
@@ -70,14 +70,14 @@ class Authenticator:
             return await self.verify(credential)
         if token := login_token(headers):
             return await self.logins.verify(token)
-        raise problems.no_credential()
+        raise problem("unauthenticated", NO_CREDENTIAL)
 
     async def verify(self, credential: str) -> Identity:
         """Return whose credential it is. Raises as `identify` does."""
         if credential.startswith(PREFIX) and self._keys:
             return await self._keys.verify(credential)
         if self._settings.oidc.issuer is None:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         if self._tokens is None:
             # Slow to load, and not every gateway has an issuer.
             from turnkeeper.api.auth.oidc import TokenVerifier

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.auth.recent_lookups import RecentLookups
 from turnkeeper.api.callers import Caller
+from turnkeeper.api.problems import problem
 from turnkeeper.stores.api_keys import ApiKey, ApiKeys, has_secret, parse_key
 
 
@@ -19,21 +19,21 @@ class KeyVerifier:
         """Return whose key it is. Raises `ProblemError` 401 and `StoreUnavailableError`."""
         parts = parse_key(text)
         if parts is None:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         key_id, secret = parts
         key = await self._keys.find(key_id)
         is_own = has_secret(key, secret)
         if key is None:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         if not is_own:
-            raise problems.bad_credential(_caller_of(key))
+            raise problem("unauthenticated", caller=_caller_of(key))
         return _identity_of(key)
 
     async def identity_of(self, key_id: str) -> Identity:
         """Return whose key it is, without its secret. Raises as `verify` does."""
         key = await self._keys.find(key_id)
         if key is None:
-            raise problems.bad_credential()
+            raise problem("unauthenticated")
         return _identity_of(key)
 
     async def is_valid(self, key_id: str) -> bool:
@@ -49,6 +49,6 @@ def _caller_of(key: ApiKey) -> Caller:
 def _identity_of(key: ApiKey) -> Identity:
     caller = _caller_of(key)
     if not key.is_valid(now=datetime.now(UTC)):
-        raise problems.bad_credential(caller)
+        raise problem("unauthenticated", caller=caller)
     expires_at = key.expires_at.timestamp() if key.expires_at else None
     return Identity(caller, key_id=key.id, expires_at=expires_at)

@@ -22,10 +22,10 @@ from typing import IO, Any
 
 import jwt
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import ROLES, Caller, Role
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
 from turnkeeper.models.settings.origins import origin_of
 from turnkeeper.models.settings.roles import role_of
@@ -85,7 +85,7 @@ class TokenVerifier:
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             # The error's own text may quote the token.
             _log.info("a token was rejected: %s", type(error).__name__)
-            raise problems.bad_credential() from None
+            raise problem("unauthenticated") from None
 
     def _claims_of(self, token: str, key: Jwk, algorithm: str) -> dict[str, Any]:
         if key.get("alg", algorithm) != algorithm:
@@ -137,7 +137,7 @@ class IssuerKeys:
         if self._cached(key_id) is None:
             await self._renew()
         elif time.monotonic() >= self._renew_at:
-            with suppress(problems.ProblemError):  # the earlier keys are used, and the log has it
+            with suppress(ProblemError):  # the earlier keys are used, and the log has it
                 await self._renew()
         key = self._cached(key_id)
         if key is None:
@@ -155,7 +155,7 @@ class IssuerKeys:
         if time.monotonic() >= self._may_ask_at:
             await self._requests.run("keys", self._ask)
         elif self._has_failed:
-            raise problems.issuer_unavailable()
+            raise problem("issuer-unavailable")
 
     async def _ask(self) -> None:
         try:
@@ -165,7 +165,7 @@ class IssuerKeys:
             # A timeout is an `OSError` too.
             self._has_failed, self._may_ask_at = True, time.monotonic() + FAILURE_SECONDS
             _log.warning("the issuer's keys can't be read: %s", type(error).__name__)
-            raise problems.issuer_unavailable() from None
+            raise problem("issuer-unavailable") from None
         now = time.monotonic()
         self._has_failed, self._may_ask_at, self._renew_at = False, now + UNKNOWN_KEY_SECONDS, now + RENEW_SECONDS
 

@@ -16,8 +16,8 @@ from starlette._utils import get_route_path  # as the router does it: two ways t
 from starlette.routing import BaseRoute, Mount
 from starlette.types import Scope
 
-from turnkeeper.api import problems
 from turnkeeper.api.callers import Caller, Role
+from turnkeeper.api.problems import FieldError, ProblemError, problem
 from turnkeeper.models.ids import is_id
 
 Access = Role | Literal["open"]
@@ -109,21 +109,27 @@ APPROVER_FIELDS = ("tool_policy", "unattended")
 def require(caller: Caller, role: Role) -> None:
     """Raise `ProblemError` 403 unless the caller may do what `role` may."""
     if not caller.has(role):
-        raise problems.forbidden(role, caller)
+        raise problem("forbidden", f"This needs the role {role}; your role is {caller.role}.", caller=caller)
 
 
 def require_for_fields(caller: Caller, body: BaseModel) -> None:
     """Raise `ProblemError` 403 naming a field of `body` that the caller may not set."""
     for field in APPROVER_FIELDS:
         if field in body.model_fields_set and not caller.has("approver"):
-            raise problems.forbidden("approver", caller, field=field)
+            raise _forbidden_field(field, caller)
 
 
 def require_for_copy(caller: Caller, configuration: BaseModel, *, path: str = "") -> None:
     """Raise `ProblemError` 403 naming a field below `path` that has a value, and that the caller may not set."""
     for field in APPROVER_FIELDS:
         if getattr(configuration, field) and not caller.has("approver"):
-            raise problems.forbidden("approver", caller, field=f"{path}{field}")
+            raise _forbidden_field(f"{path}{field}", caller)
+
+
+def _forbidden_field(field: str, caller: Caller) -> ProblemError:
+    errors = [FieldError(field=field, reason="may be set by the role approver only")]
+    detail = f"To set {field}, the role approver is needed; your role is {caller.role}."
+    return problem("forbidden", detail, errors=errors, caller=caller)
 
 
 @dataclass(frozen=True)
@@ -193,5 +199,5 @@ class RouteAccess:
             return "reader"
         access = ROUTES.get(route.name)
         if access is None:
-            raise problems.unlisted_route(route.name)
+            raise problem("forbidden", f"{route.name} has no role, so nobody may use it. This is a bug of the gateway.")
         return access

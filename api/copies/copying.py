@@ -8,16 +8,14 @@ Notes of copies that nobody repeats are removed an hour later, with their rows.
 
 from datetime import UTC, datetime, timedelta
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import find_first_run, find_running_deletion
+from turnkeeper.api.temporal.deletions import find_first_run, find_running_deletion, id_is_being_deleted
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.stores.blobs import session_of
 from turnkeeper.stores.stores import Stores
@@ -51,28 +49,33 @@ class SessionCopies:
         copies = self._stores.unfinished_copies
         earlier = await read_store(copies.find(workflow_id), until=seconds_from_now(REQUEST_SECONDS))
         if await find_running_deletion(self._client, workflow_id):
-            raise problems.id_is_being_deleted(workflow_id)
+            raise id_is_being_deleted(workflow_id)
         if await find_first_run(self._client, workflow_id) is not None:
             if earlier is not None:  # of the copy that the session began as
                 await copies.finish(workflow_id)
             if not await self._is_copy_of(workflow_id, source):
-                raise problems.id_was_used(workflow_id)
+                raise problem("session-exists", workflow_id=workflow_id)
             return False
         if earlier is None:
             await self._raise_if_id_was_used(workflow_id, source)
         if await copies.begin(workflow_id, source, now=datetime.now(UTC)) != source:
-            raise problems.copy_unfinished(workflow_id)
+            detail = (
+                f"Another copy was begun under the id {session_id_of(workflow_id)!r} and not finished. Repeat it, "
+                "delete the session, or choose another id."
+            )
+            raise problem("session-exists", detail)
         return True
 
     async def start(self, workflow_id: WorkflowId, start: SessionInput, source: str) -> None:
         """Start the session after its rows were written. Raises 409 if another one has taken the id meanwhile."""
         archived = start.carried.transcript.archived if start.carried else 0
         if await self._stores.archive.count(workflow_id) < archived:
-            raise problems.archive_unavailable(texts.COPY_LOST_TURNS)
+            detail = "Turns of the copy were deleted while it was made. Send the request again."
+            raise problem("archive-unavailable", detail)
         try:
             await self._sessions.start(workflow_id, start, memo={COPIED_FROM: source})
-        except ProblemError as problem:
-            if problem.problem.status != 409:
+        except ProblemError as error:
+            if error.problem.status != 409:
                 raise
             if not await self._is_copy_of(workflow_id, source):
                 # Its turns would be those of the other session, which may have texts under the id already.

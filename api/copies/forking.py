@@ -8,14 +8,12 @@ from hashlib import sha256
 
 from pydantic_core import to_json
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_copy
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.copies.whole_turns import whole_turns
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.session_links import chat_url
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -33,6 +31,9 @@ from turnkeeper.stores.stores import Stores
 
 TITLE_BYTES = 100
 FORK_MARK = " (fork)"
+
+
+TURN_IS_RUNNING = "has not ended yet"
 
 
 class SessionForker:
@@ -116,23 +117,23 @@ class SessionForker:
         transcript = snapshot.transcript
         if turn is None:
             if not transcript.count:
-                raise problems.invalid("turn", texts.NO_COMPLETED_TURN)
+                raise invalid("turn", "the session has no completed turn")
             return transcript.count
         if isinstance(turn, int):
             if turn == transcript.count + 1 and snapshot.running_turn:
-                raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+                raise invalid("turn", TURN_IS_RUNNING)
             if turn > transcript.count:
-                raise problems.unknown_turn(str(turn))
+                raise problem("unknown-turn", turn_id=str(turn))
             return turn
         if turn == snapshot.running_turn:
-            raise problems.invalid("turn", texts.TURN_IS_RUNNING)
+            raise invalid("turn", TURN_IS_RUNNING)
         for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
             if own.id == turn:
                 return number
         until = seconds_from_now(REQUEST_SECONDS)
         archived = await read_store(self._stores.archive.number_of(source, turn), until=until)
         if archived is None or archived > transcript.archived:
-            raise problems.unknown_turn(turn)
+            raise problem("unknown-turn", turn_id=turn)
         return archived
 
 

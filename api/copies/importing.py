@@ -16,12 +16,12 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_copy
 from turnkeeper.api.bodies import StartSession
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.copies.copying import SessionCopies
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.session_links import requested_input
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
@@ -97,7 +97,8 @@ class SessionImporter:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self._slots.acquire()
         except TimeoutError:
-            raise problems.imports_busy() from None
+            detail = "Other documents are being imported. Try again in a moment."
+            raise problem("rate-limited", detail, retry_after=5) from None
         try:
             yield
         finally:
@@ -164,7 +165,7 @@ def _configuration(
         options = StartSession.model_validate(configuration.model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise problems.invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
+        raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
     with _field_names_of_the_document():
         return requested_input(options, settings, workflow_id, caller)
 

@@ -1,6 +1,5 @@
 """Reads of the archive without gaps: the turns before a number, and the early steps of a turn (SES-15)."""
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -38,4 +37,4 @@ async def with_archived_steps(
 
 def missing_turns_error() -> StoreUnavailableError:
     """Return the error of an archive that is not the one that the session uses, such as an empty new one."""
-    return StoreUnavailableError(texts.ARCHIVE_INCOMPLETE)
+    return StoreUnavailableError("The archive lacks turns that the session has moved to it.")

@@ -14,9 +14,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
@@ -110,12 +108,12 @@ class SessionDeleter:
         try:
             is_stored = await self._stores_have(workflow_id)
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.NOTHING_DELETED.format(reason=error)) from error
+            raise problem("archive-unavailable", f"{error} Nothing was deleted. Try again.") from error
         if first_run_id is None and not is_stored:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
                 await read_store(self._stores.delete(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
-            raise problems.unknown_session(workflow_id)
+            raise problem("unknown-session", workflow_id=workflow_id)
 
     async def _stores_have(self, workflow_id: WorkflowId) -> bool:
         return await read_store(self._stores.has(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))

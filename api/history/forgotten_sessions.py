@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from temporalio.client import Client
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
+from turnkeeper.api.problems import problem
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
 from turnkeeper.models.ids import WorkflowId, session_id_of
@@ -54,11 +53,11 @@ class ForgottenSessions:
             newest_fates = self._stores.prompts.newest_fates(workflow_id, limit=MAX_FATES)
             is_forgotten, fates = await asyncio.gather(self._is_forgotten(workflow_id), newest_fates)
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+            raise problem("archive-unavailable", reason=error) from error
         if not is_forgotten or (row is None and await self._is_unfinished_copy(workflow_id)):
             return None
         if row is not None and row.turn_count and not turns:
-            raise problems.no_longer_retained(workflow_id)
+            raise problem("no-longer-retained", workflow_id=workflow_id)
         return _session(workflow_id, row, turns, fates)
 
     async def exists(self, workflow_id: WorkflowId) -> bool:
@@ -66,7 +65,7 @@ class ForgottenSessions:
         try:
             row, turns = await self._stored(workflow_id, limit=1)
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+            raise problem("archive-unavailable", reason=error) from error
         if not (row or turns) or (row is None and await self._is_unfinished_copy(workflow_id)):
             return False
         return await self._is_forgotten(workflow_id)
@@ -91,7 +90,7 @@ class ForgottenSessions:
             finding = self._stores.unfinished_copies.find(workflow_id)
             return await read_store(finding, until=seconds_from_now(RESTORE_SECONDS)) is not None
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+            raise problem("archive-unavailable", reason=error) from error
 
     async def _is_forgotten(self, workflow_id: WorkflowId) -> bool:
         first_run_id, deletion = await asyncio.gather(

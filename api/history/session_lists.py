@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from temporalio.client import Client
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.history.index_cursors import index_cursor, index_position
 from turnkeeper.api.history.index_repair import IndexRepair
+from turnkeeper.api.problems import problem
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.lists.listing import PAGE, ListedStatus, list_sessions
 from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_changed
@@ -68,7 +67,7 @@ class SessionLists:
                     return page
             except StoreUnavailableError as error:
                 if after is not None:
-                    raise problems.archive_unavailable(texts.ARCHIVE_DOWN.format(reason=error)) from error
+                    raise problem("archive-unavailable", reason=error) from error
         return await list_sessions(self._client, tenant=tenant, status=status, user=user, text=text, cursor=cursor)
 
     async def _from_index(

@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import count
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.receipts import Receipt
@@ -83,7 +81,7 @@ class TranscriptReader:
             return number
         if await read_store(self._archive.count(workflow_id), until=until) < archived_count:
             raise missing_turns_error()
-        raise problems.unknown_turn(turn_id)
+        raise problem("unknown-turn", turn_id=turn_id)
 
     async def _older(
         self, workflow_id: WorkflowId, state: ConversationState, first_in_session: int, limit: int | None, until: float
@@ -201,10 +199,10 @@ class TranscriptReader:
             until = seconds_from_now(REQUEST_SECONDS)
             archived_turn = await read_store(self._archive.find(workflow_id, message_id), until=until)
             if archived_turn is None:
-                raise problems.unknown_turn(message_id)
+                raise problem("unknown-turn", turn_id=message_id)
             turns = [archived_turn.turn]
         if not turns or not turns[0].is_error:
-            raise problems.not_failed(texts.NOT_FAILED.format(turn_id=message_id))
+            raise problem("not-failed", turn_id=message_id)
         return turns[0]
 
     async def _newest_failed_turn(self, workflow_id: WorkflowId) -> ConversationMessage:
@@ -214,7 +212,7 @@ class TranscriptReader:
                 if turn.is_error:
                     return turn
             page = await self._reader.page_in_session(workflow_id, StateRequest(before=page.messages[0].id))
-        raise problems.not_failed(texts.NO_FAILED_TURN)
+        raise problem("not-failed", "The session has no failed turn.")
 
     async def _turn_of(self, workflow_id: WorkflowId, receipt: Receipt) -> ConversationMessage | None:
         if receipt.position != 0:

@@ -25,8 +25,8 @@ from typing import Any, Self
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.models.settings.settings import Settings
 
 MAX_HEAD_BYTES = 65_536
@@ -96,7 +96,7 @@ class BoundedConnection(HttpToolsProtocol):
                 self._set_timer(self._bounds.head_seconds)
         super().data_received(data)
         if self._is_between_requests and self._head_bytes > MAX_HEAD_BYTES:
-            self._reject(problems.head_too_large(MAX_HEAD_BYTES))
+            self._reject(problem("head-too-large", max_bytes=MAX_HEAD_BYTES))
 
     def on_headers_complete(self) -> None:
         """Start the response, and the timer of the body."""
@@ -127,7 +127,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Reject what is not HTTP, and close the connection: where the next request begins is unknown."""
-        self._reject(problems.malformed())
+        self._reject(problem("malformed-request"))
 
     def handle_websocket_upgrade(self) -> None:
         self._set_timer(None)
@@ -151,7 +151,7 @@ class BoundedConnection(HttpToolsProtocol):
         is_idle = self in self._idle
         self._wait_in(None)
         if not is_idle:
-            self._reject(problems.too_many_connections(self._bounds.max_connections))
+            self._reject(problem("too-many-connections", count=self._bounds.max_connections))
         if is_idle or self.transport.get_write_buffer_size():
             self.transport.abort()  # a client that doesn't read would delay a proper close
 
@@ -169,19 +169,19 @@ class BoundedConnection(HttpToolsProtocol):
             # Browsers open spare connections. Nothing was requested, so nothing is sent.
             self.transport.close()
         else:
-            self._reject(problems.request_timeout())
+            self._reject(problem("request-timeout"))
 
-    def _reject(self, problem: ProblemError) -> None:
+    def _reject(self, error: ProblemError) -> None:
         """Send the problem, unless a response has begun, and close the connection."""
         if self.transport.is_closing():
             return
         if self._is_between_requests or not (self.pipeline or self.cycle.response_started):
-            self.transport.write(_closing_response(problem))
+            self.transport.write(_closing_response(error))
         self.transport.close()
 
 
-def _closing_response(problem: ProblemError) -> bytes:
-    response = problems.response(problem.problem, {**problem.headers, "Connection": "close"})
+def _closing_response(error: ProblemError) -> bytes:
+    response = problem_response(error, {"Connection": "close"})
     status = HTTPStatus(response.status_code)
     head = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
     head += [name + b": " + value for name, value in response.raw_headers]

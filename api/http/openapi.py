@@ -1,13 +1,13 @@
 """What the OpenAPI document says besides the routes: tags, and the errors of each operation (API-7).
 
-Every operation names its problems with `errors(...)`; `problem_texts.py` says what they mean.
+Every operation names its problems with `errors(...)`; `problems.py` says what they mean.
 """
 
 from typing import Any
 
 from turnkeeper.api.http.event_stream import EVENT_STREAM
-from turnkeeper.api.problem_texts import MEANINGS, ProblemName
-from turnkeeper.api.problems import MEDIA_TYPE, Problem
+from turnkeeper.api.http.problem_responses import MEDIA_TYPE
+from turnkeeper.api.problems import KINDS, Problem, ProblemName
 
 TAGS: list[dict[str, Any]] = [
     {
@@ -80,10 +80,11 @@ def errors(*names: ProblemName) -> dict[int | str, dict[str, Any]]:
     '`unknown-session`: there is no such session. `unknown-turn`: the session has no such turn.'
     """
     by_status: dict[int, list[str]] = {}
-    order = {name: number for number, name in enumerate(MEANINGS)}
-    for name in sorted(set(names), key=order.__getitem__):  # KeyError: the problem has no meaning yet
-        status, meaning = MEANINGS[name]
-        by_status.setdefault(status, []).append(f"`{name}`: {meaning}.")
+    for name in sorted(set(names), key=list(KINDS).index):
+        kind = KINDS[name]
+        if not kind.meaning:
+            raise KeyError(f"{name} has no meaning yet")
+        by_status.setdefault(kind.status, []).append(f"`{name}`: {kind.meaning}.")
     return {status: {"model": Problem, "description": " ".join(meanings)} for status, meanings in by_status.items()}
 
 

@@ -12,8 +12,9 @@ machine. A proxy that adds no header of its own can't be noticed.
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.models.errors import preview
 from turnkeeper.models.settings.origins import Origin, is_ip_address, normal_host, origin_at, origin_of
 from turnkeeper.models.settings.settings import Settings, is_loopback
 
@@ -54,28 +55,30 @@ class OriginCheckMiddleware:
         self._accepts_proxies = settings.auth.is_on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (problem := self._problem_with(scope)) is None:
+        if scope["type"] == "lifespan" or (error := self._problem_with(scope)) is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
         else:
-            await problems.response(problem.problem)(scope, receive, send)
+            await problem_response(error)(scope, receive, send)
 
     def _problem_with(self, scope: Scope) -> ProblemError | None:
         if scope["path"] in EXEMPT_PATHS:
             return None
         headers = Headers(scope=scope)
         if not self._accepts_proxies and (header := next((name for name in PROXY_HEADERS if name in headers), None)):
-            return problems.proxied(header)
+            return problem("proxied", header=header)
         scheme: str = scope["scheme"]
         hosts = headers.getlist("host")
         if len(hosts) != 1:
-            return problems.foreign_host(None)
+            return problem("foreign-host", host="a request without exactly one Host header")
         address = origin_at(_HTTP_SCHEMES.get(scheme, scheme), hosts[0])
         if address is None or not self._is_own_host(address.host):
-            return problems.foreign_host(hosts[0])
+            return problem("foreign-host", host=f"the host {preview(hosts[0])}")
         if self._is_sent_by_a_foreign_page(scope, headers, address):
-            return problems.foreign_origin(headers.get("origin"))
+            origin = headers.get("origin")
+            page = "A web page of another site" if origin is None else f"A web page of {preview(origin)}"
+            return problem("foreign-origin", page=page)
         return None
 
     def _is_own_host(self, host: str) -> bool:

@@ -15,10 +15,10 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnkeeper.api import problems
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
 from turnkeeper.api.http.origin_check import EXEMPT_PATHS
-from turnkeeper.api.problems import LimitName, ProblemError
+from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.problems import LimitName, ProblemError, problem
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.bounded_dict import BoundedDict
@@ -106,9 +106,8 @@ class RequestRates:
         key = caller.id if caller else f"address:{address}"
         seconds = self._buckets.seconds_to_wait(key, rate=rate, burst=max(1, BURST_SECONDS * rate))
         if seconds:
-            problem = problems.over_limit("rate_limit", rate, retry_after=math.ceil(seconds))
-            problem.caller = caller
-            raise problem
+            detail = f"The limit rate_limit is {rate:,g} requests a second. Try again in {math.ceil(seconds)} s."
+            raise problem("rate-limited", detail, limit="rate_limit", retry_after=math.ceil(seconds), caller=caller)
 
 
 class RateLimitMiddleware:
@@ -130,9 +129,9 @@ class RateLimitMiddleware:
             return
         try:
             self._check(caller, is_stream=is_stream)
-        except ProblemError as problem:
+        except ProblemError as error:
             note_refusal(scope, caller, 429)
-            await problems.response(problem.problem, problem.headers)(scope, receive, send)
+            await problem_response(error)(scope, receive, send)
             return
         self._streams[caller.id] += is_stream
         try:
@@ -147,7 +146,9 @@ class RateLimitMiddleware:
         self._rates.check(caller)
         streams = limit_of(self._settings, "max_streams_per_key", caller)
         if is_stream and self._streams[caller.id] >= streams:
-            raise problems.over_limit("max_streams_per_key", streams, retry_after=STREAM_RETRY_SECONDS)
+            again = f"Close one, or try again in {STREAM_RETRY_SECONDS} s."
+            detail = f"The limit max_streams_per_key is {streams:,g} streams and waiting requests at once. {again}"
+            raise problem("rate-limited", detail, limit="max_streams_per_key", retry_after=STREAM_RETRY_SECONDS)
 
 
 def holds_connection(path: str, query: bytes) -> bool:

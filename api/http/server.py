@@ -18,10 +18,11 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api import problems
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, BoundedConfig, ConnectionBounds
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.event_stream import EVENT_STREAM
+from turnkeeper.api.http.problem_responses import problem_response
+from turnkeeper.api.problems import problem
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
 
 STOP_SECONDS = 3
@@ -32,6 +33,10 @@ KEEP_ALIVE_SECONDS = 5
 
 SEND_SECONDS = 30.0
 """How long a client of an event stream may take to accept an event before it is disconnected. It can resume."""
+
+NOT_FINISHED = (
+    "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."
+)
 
 LINGER_MILLIS = 60_000
 """After how long the kernel drops a connection whose other side doesn't acknowledge data."""
@@ -128,8 +133,7 @@ class ClosingMiddleware:
                 raise
             _log.warning("%s was not finished when the gateway stopped", scope["path"])
             if not has_begun:
-                problem = problems.cut_short()
-                await problems.response(problem.problem, problem.headers)(scope, receive, send)
+                await problem_response(problem("stopping", NOT_FINISHED))(scope, receive, send)
 
 
 class StalledStreamMiddleware:

@@ -19,13 +19,11 @@ from dataclasses import dataclass, field, replace
 
 from fastapi.sse import format_sse_event
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import ExcerptRetries
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
-from turnkeeper.api.problems import Problem, ProblemError
+from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
@@ -61,7 +59,7 @@ def cursor_of(event_id: str) -> UpdatesRequest:
     (17, 'p-2')
     """
     if not re.fullmatch(EVENT_ID_PATTERN, event_id):
-        raise problems.invalid("Last-Event-ID", texts.NOT_AN_EVENT_ID)
+        raise invalid("Last-Event-ID", "is not an event id: <revision>.<last_seen_message_id>")
     revision, _, message_id = event_id.partition(".")
     return UpdatesRequest(since_revision=int(revision), last_seen_message_id=message_id or None)
 
@@ -184,7 +182,7 @@ class UpdateFeed:
                         async for event in events:
                             yield event
         if watcher.last is None:
-            raise problems.stopping()  # yielding nothing would mean that the session has ended
+            raise problem("stopping")  # yielding nothing would mean that the session has ended
 
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
@@ -213,7 +211,7 @@ class UpdateFeed:
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
         """Return the next event for the watcher, if there is one. Raises `ProblemError`."""
         if watch.is_unreachable:
-            raise problems.temporal_unreachable()
+            raise problem("temporal-unreachable")
         if watcher.queue_is_stale:
             return watcher.next_queue(await self._reader.queue(watcher.workflow_id, watch))
         if watcher.has_more or watch.task_count > watcher.task_count:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from turnkeeper.api import problems
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
+from turnkeeper.api.problems import problem
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
@@ -102,7 +102,7 @@ class Poller:
             if not has_changed and (watch.is_live or is_closed):
                 return event
             if watch.is_unreachable:
-                raise problems.temporal_unreachable()
+                raise problem("temporal-unreachable")
             if watch.version == version:
                 return None
 

@@ -12,9 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid, problem
 from turnkeeper.api.store_calls import REQUEST_SECONDS, Answer, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
@@ -84,7 +82,8 @@ class AttachmentKeeper:
         referred, contents = await asyncio.to_thread(refer_attachments, attachments, inline_bytes=inline_bytes)
         check_attachments(referred, field=name)  # their sizes together, with those of uploads
         if json_bytes(referred) > inline_bytes:
-            raise problems.invalid(name, texts.LONG_ATTACHMENTS.format(limit=inline_bytes))
+            reason = f"names and addresses are too long: without contents, {inline_bytes:,} bytes of JSON are allowed"
+            raise invalid(name, reason)
         return PreparedAttachments(referred, contents)
 
     async def store(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
@@ -130,7 +129,8 @@ class AttachmentKeeper:
         try:
             return await read_store(call, until=seconds_from_now(REQUEST_SECONDS))
         except StoreUnavailableError as error:
-            raise problems.archive_unavailable(texts.ATTACHMENTS_NOT_STORED.format(reason=error)) from error
+            detail = f"{error} The attachments can't be stored, so nothing was sent. Try again."
+            raise problem("archive-unavailable", detail) from error
 
     async def _with_uploads(
         self, workflow_id: WorkflowId, attachments: Sequence[Attachment], *, name: str
@@ -151,7 +151,7 @@ class AttachmentKeeper:
 def _problem_of_upload(attachment: Attachment, head: bytes | None) -> tuple[str, str] | None:
     """Return the wrong field of an attachment whose content begins with `head`, and what is wrong with it."""
     if head is None:
-        return "hash", texts.UNKNOWN_UPLOAD
+        return "hash", UNKNOWN_UPLOAD
     media_type = None if isinstance(attachment, CodeAttachment) else attachment.media_type
     problem = check_content(head, media_type)
     return ("media_type", f"the content {problem}.") if problem else None

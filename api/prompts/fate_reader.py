@@ -10,9 +10,7 @@ again, and become a turn that is not archived yet.
 import asyncio
 from contextlib import suppress
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
@@ -64,16 +62,16 @@ class FateReader:
         fate: PromptFate | None = None
         try:
             fate = await session_query
-        except ProblemError as problem:
-            if problem.problem.status not in (404, 503, 504):
+        except ProblemError as error:
+            if error.problem.status not in (404, 503, 504):
                 raise
-            if problem.problem.status == 404:
+            if error.problem.status == 404:
                 await self._reader.raise_if_deleted(workflow_id)
-            failure_to_answer = problem
+            failure_to_answer = error
         is_final = failure_to_answer is None or failure_to_answer.problem.status == 404
         fate = fate or await self._from_stores(workflow_id, message_id, is_final=is_final)
         if fate is None:
-            raise failure_to_answer or problems.unknown_prompt(message_id)
+            raise failure_to_answer or problem("unknown-prompt", message_id=message_id)
         return fate
 
     async def _from_session(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
@@ -143,7 +141,10 @@ def _started_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
 
 def _closed_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
     return PromptFate(
-        workflow_id=session_id_of(workflow_id), message_id=message_id, fate="discarded", reason=texts.QUEUE_CLOSED
+        workflow_id=session_id_of(workflow_id),
+        message_id=message_id,
+        fate="discarded",
+        reason="The session was closed before the prompt was processed.",
     )
 
 

@@ -13,9 +13,8 @@ import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import Coalescer, SharedCall
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem, rejected
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
@@ -174,7 +173,7 @@ class PromptSender:
             if receipt:
                 return receipt
             if (too_long := estimate.length_rejection(prompt.text, now=_now())) is not None:
-                raise problems.rejected(too_long.reason, too_long.message, field="message")
+                raise rejected(too_long.reason, too_long.message, field="message")
         if estimate.is_tail_due(now=_now(), answered_at=self._estimates.answered_at):
             await self._read_tail(workflow_id, estimate)
         if estimate.is_in_tail(prompt.id or "", now=_now()):
@@ -192,7 +191,7 @@ class PromptSender:
                 return None
             if not estimate.has_room_by_read(size, now=_now()):
                 break
-        raise problems.rejected(rejection.reason, rejection.message)
+        raise rejected(rejection.reason, rejection.message)
 
     def _reserve(self, estimate: QueueEstimate, prompt: PromptSignal, size: int) -> RejectedError | None:
         message_id = prompt.id or ""
@@ -212,13 +211,13 @@ class PromptSender:
             if estimate.is_tail_due(now=_now()):
                 await self._read_tail(workflow_id, estimate)
         elif result.closed is not None:
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
         elif any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
             return None
         elif (receipt := receipt_of(result.view, message_id)).is_known:
             return receipt
         if estimate.tail is not None and estimate.tail.is_closed:
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
         if estimate.tail is not None and estimate.tail.will_process(message_id):
             return Receipt(message_id)
         if self._estimates.has_accepted(workflow_id, message_id):
@@ -238,7 +237,7 @@ class PromptSender:
             return Receipt(message_id)
         if archived.fate == "rejected":
             return None
-        raise problems.prompt_not_waiting(message_id, archived.fate)
+        raise problem("not-waiting", message_id=message_id, fate=archived.fate)
 
     async def _read_tail(self, workflow_id: WorkflowId, estimate: QueueEstimate) -> None:
         """Read the end of the history, once for all concurrent callers."""

@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.dependencies import ServicesDep, SessionId
 from turnkeeper.api.history.replay_text import ReplayTextReader
 from turnkeeper.api.http.openapi import WORKER, errors
+from turnkeeper.api.problems import invalid
 from turnkeeper.api.routes.contents.blobs import PLAIN_TEXT_HEADERS
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.ids import WorkflowId
@@ -92,4 +91,4 @@ def _provided(**parameters: int | None) -> dict[str, int]:
 def _reject_parameters(other_format: str, **parameters: int | None) -> None:
     """Reject parameters of the other format, so that no option is silently ignored (API-2)."""
     for name in _provided(**parameters):
-        raise problems.invalid(name, texts.OTHER_FORMAT_ONLY.format(format=other_format))
+        raise invalid(name, f"is for format={other_format} only")

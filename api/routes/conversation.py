@@ -7,8 +7,6 @@ from uuid import uuid4
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
 from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
@@ -17,6 +15,7 @@ from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
 from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.shared_reader import UpdateEvent
+from turnkeeper.api.problems import invalid
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
@@ -271,7 +270,7 @@ async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message
 def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | None:
     """Return the id that the caller chose, if it did. Raises 422 for two different ones."""
     if body.id and idempotency_key and body.id != idempotency_key:
-        raise problems.invalid("id", texts.TWO_PROMPT_IDS)
+        raise invalid("id", "differs from the Idempotency-Key header; send only one of them")
     return body.id or idempotency_key
 
 

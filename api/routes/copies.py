@@ -6,12 +6,11 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.bodies import Fork
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.openapi import SESSION, WORKER, errors
+from turnkeeper.api.problems import invalid
 from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.session_links import session_path
 from turnkeeper.models.http_responses import SessionForked, SessionImported
@@ -102,7 +101,7 @@ async def import_session(
     ignored. 409 if the id was used before. After an answer that was lost, the same request can be sent again.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise problems.invalid("body", texts.NOT_SENT_AS_JSON)
+        raise invalid("body", "must be sent with the Content-Type application/json")
     workflow_id = caller.workflow_id(session_id or str(uuid4()))
     count = await services.importer.run(caller, workflow_id, request.stream())
     response.headers["Location"] = session_path(workflow_id)

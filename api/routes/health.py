@@ -8,11 +8,10 @@ from typing import Literal
 from fastapi import APIRouter
 from temporalio.api.taskqueue.v1 import PollerInfo
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.bodies import PollingWorker, Readiness, ServiceStatus
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import SERVER, errors
+from turnkeeper.api.problems import problem
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
@@ -45,9 +44,10 @@ async def readiness(services: ServicesDep) -> Readiness:
     archive = asyncio.create_task(_archive(services.stores))
     workers = await call_temporal(polling_workers(services.client, services.settings.task_queue), NO_SESSION)
     if services.closing.has_begun:
-        raise problems.stopping()
+        raise problem("stopping")
     if await archive == "unavailable" and services.settings.auth.is_on:
-        raise problems.archive_unavailable(texts.NO_PROMPT_WITHOUT_ARCHIVE)
+        detail = "The archive can't be reached, so no key can be verified and no change recorded."
+        raise problem("archive-unavailable", detail)
     return Readiness(temporal=_host(services), workers=len(workers), archive=await archive)
 
 

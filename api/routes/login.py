@@ -4,7 +4,6 @@ from contextlib import suppress
 
 from fastapi import APIRouter, Request, Response
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.browser_logins import LIFETIME, cookie_name, login_token
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
@@ -12,8 +11,9 @@ from turnkeeper.api.bodies import Login
 from turnkeeper.api.callers import Caller, caller_of
 from turnkeeper.api.dependencies import ServicesDep
 from turnkeeper.api.http.openapi import OPEN, VERIFIED, errors
+from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.http.rate_limits import RequestRates
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.services import Services
 from turnkeeper.models.http_responses import CallerDescription, Me
 from turnkeeper.models.settings.origins import origin_at, origin_of
@@ -87,8 +87,10 @@ async def log_out(request: Request, services: ServicesDep) -> Response:
         try:
             await authenticator.logins.end(token)
         except StoreUnavailableError as error:
-            problem = problems.login_not_ended(str(error))
-            response = problems.response(problem.problem, problem.headers)
+            detail = (
+                f"{error} This browser is logged out, but a copy of its cookie stays valid until the login expires."
+            )
+            response = problem_response(problem("archive-unavailable", detail))
     for is_secure in (True, False):
         name = cookie_name(request.headers, is_secure=is_secure)
         response.delete_cookie(name, path="/", httponly=True, samesite="strict", secure=is_secure)

@@ -5,16 +5,18 @@ only from the one function that inserts what the gateway has sanitised. So a mis
 """
 
 import html
+import json
 import os
 from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import FileResponse, HTMLResponse
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnkeeper.api.http.etags import content_etag, matches
+from turnkeeper.api.http.problem_responses import MEDIA_TYPE
 from turnkeeper.models.settings.settings import Settings
 
 STATIC = Path(__file__).parents[2] / "clients" / "page"
@@ -89,3 +91,72 @@ class PageFiles(StaticFiles):
         if self.is_not_modified(response.headers, Headers(scope=scope)):
             return NotModifiedResponse(response.headers)
         return response
+
+
+_PROBLEM_POLICY = {
+    "default-src": "'none'",
+    "style-src": "'self'",
+    "img-src": "'self'",
+    "base-uri": "'none'",
+    "frame-ancestors": "'none'",
+}
+
+_PROBLEM_HEADERS = {
+    **page_headers(_PROBLEM_POLICY),
+    "Cache-Control": "no-store",
+    "Content-Type": "text/html; charset=utf-8",
+}
+
+
+class ProblemPageMiddleware:
+    """Responds to `GET` with a page in words instead of a problem if the client accepts `text/html` by name.
+
+    Browsers do so when a person opens an address, and at no other request; API clients get the problem.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._template = (STATIC / "problem.html").read_text()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or not _accepts_pages(scope):
+            await self._app(scope, receive, send)
+            return
+        start: Message | None = None
+        body = b""
+
+        async def send_page(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start" and _is_problem(message):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    page = self._page(body)
+                    await send(_with_headers(start, page))
+                    await send({"type": "http.response.body", "body": page})
+
+        await self._app(scope, receive, send_page)
+
+    def _page(self, problem: bytes) -> bytes:
+        fields = json.loads(problem)
+        page = self._template
+        for name in ("title", "detail"):
+            page = page.replace(f"{{{name}}}", html.escape(fields[name]))
+        return page.encode()
+
+
+def _accepts_pages(scope: Scope) -> bool:
+    return "text/html" in Headers(scope=scope).get("accept", "")
+
+
+def _is_problem(message: Message) -> bool:
+    return Headers(raw=message["headers"]).get("content-type", "").startswith(MEDIA_TYPE)
+
+
+def _with_headers(start: Message, page: bytes) -> Message:
+    headers = MutableHeaders(raw=list(start["headers"]))
+    headers.update({**_PROBLEM_HEADERS, "Content-Length": str(len(page))})
+    return {**start, "headers": headers.raw}

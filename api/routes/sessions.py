@@ -6,12 +6,12 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Response
 from temporalio.client import WorkflowExecutionDescription
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import Cancel, ConfigureBody, End, StartSession
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
+from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.session_links import requested_input, session_links, session_path
@@ -139,7 +139,7 @@ async def cancel_turn(
     options = body or Cancel()
     turn_id = options.message_id or (await services.reader.state(workflow_id, StateRequest(limit=0))).current_message_id
     if turn_id is None:
-        raise problems.not_running()
+        raise problem("not-running")
     stop = CancelTurn(message_id=turn_id, reason=options.reason)
     receipt = await services.sessions.cancel_turn(workflow_id, stop, by=caller.user)
     return Cancelling(workflow_id=session_id_of(workflow_id), cancelling=receipt.cancelling)

@@ -21,9 +21,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 
-from turnkeeper.api import problems
 from turnkeeper.api.callers import caller_of
 from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.problems import problem
 from turnkeeper.api.routes.page import page_headers
 from turnkeeper.models.ids import DEFAULT_TENANT
 from turnkeeper.models.settings.settings import Settings
@@ -68,6 +68,8 @@ _POLICY = {
     "frame-ancestors": "'self'",
 }
 
+NO_WEB_UI = "This gateway serves no Temporal Web UI."
+
 _POLICY_HEADER = "Content-Security-Policy"
 
 _INLINE_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
@@ -88,7 +90,7 @@ class WebUi:
             caller, path = caller_of(request.scope), request.path_params["path"]
             is_below = path.startswith("/") or not path
             if caller is None or caller.tenant != DEFAULT_TENANT or not is_below:
-                raise problems.no_web_ui()
+                raise problem("not-found", NO_WEB_UI)
             return await self.response_to(request)
 
         # Not one of FastAPI's: those have query parameters of their own, and no others.
@@ -110,7 +112,7 @@ class WebUi:
 
         origin = web_ui_origin(self._settings)
         if origin is None:
-            raise problems.no_web_ui()
+            raise problem("not-found", NO_WEB_UI)
         content = await request.body()
         if self._client is None:
             timeout = httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
@@ -132,7 +134,7 @@ class WebUi:
             if answer.headers.get("content-type", "").startswith("text/html"):
                 return await _page(answer)
         except httpx2.HTTPError:
-            raise problems.temporal_unreachable() from None
+            raise problem("temporal-unreachable") from None
         response = StreamingResponse(_body(answer), status_code=answer.status_code)
         for name, value in _response_headers(answer.headers, path=request.url.path).items():
             response.headers[name] = value
@@ -149,7 +151,7 @@ class WebUi:
             async with self._closing.time_limit(), _until_client_leaves(request):
                 yield
         except TimeoutError:
-            raise problems.stopping() from None
+            raise problem("stopping") from None
 
 
 @asynccontextmanager
@@ -207,7 +209,7 @@ async def _page(answer: "httpx2.Response") -> Response:
         async for part in answer.aiter_bytes():
             content += part
             if len(content) > MAX_PAGE_BYTES:
-                raise problems.temporal_unreachable()
+                raise problem("temporal-unreachable")
     finally:
         await answer.aclose()
     hashes = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _INLINE_SCRIPT.findall(content)]

@@ -12,10 +12,9 @@ from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
-from turnkeeper.api import problems
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.session_links import chat_url, session_links, session_path
 from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
 from turnkeeper.api.tasks.new_task import read_note
@@ -60,19 +59,21 @@ class TaskReader:
         """Return Temporal's description of a task. Raises 404 for a session that is none, 409 for a forgotten one."""
         description = await self.describe_if_retained(workflow_id)
         if description is None:
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
         return description
 
     async def describe_if_retained(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription | None:
         """Return the same; `None` if Temporal no longer has the session."""
         try:
             description = await self._reader.describe_if_retained(workflow_id)
-        except ProblemError as problem:
-            raise problems.unknown_task(workflow_id) if problem.problem.status == 404 else problem from None
+        except ProblemError as error:
+            if error.problem.status != 404:
+                raise
+            raise problem("unknown-task", workflow_id=workflow_id) from None
         if description is None:
             return None
         if description.typed_search_attributes.get(search_attributes.TASK_PARENT) is None:
-            raise problems.unknown_task(workflow_id)
+            raise problem("unknown-task", workflow_id=workflow_id)
         return description
 
     async def task(self, workflow_id: WorkflowId) -> Task:
@@ -102,7 +103,7 @@ class TaskReader:
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
         view, until = state.session.task, seconds_from_now(RESTORE_SECONDS)
         if view is None:
-            raise problems.unknown_task(workflow_id)
+            raise problem("unknown-task", workflow_id=workflow_id)
         turns = state.messages
         if with_answer:
             turns = await self._texts.restore_answers(workflow_id, turns, until=until)

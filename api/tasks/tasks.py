@@ -7,11 +7,10 @@ from functools import partial
 
 from temporalio.client import WorkflowExecution
 
-from turnkeeper.api import problems
 from turnkeeper.api.bodies import TaskMessage
 from turnkeeper.api.history.index_cursors import BEGINNING, index_cursor, index_position
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.prompts.new_prompt import new_prompt
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_links import chat_url, session_links
@@ -118,13 +117,13 @@ class Tasks:
         """Return the receipt of a task that the same request created. Raises 409 if it was another request."""
         try:
             description = await self._reader.describe(workflow_id)
-        except ProblemError as problem:
-            if problem.problem.status == 404:
+        except ProblemError as error:
+            if error.problem.status == 404:
                 return None
             raise
         note = await read_note(description)
         if note is None or note.digest != request_digest(task):
-            raise problems.idempotency_key_reused(task.idempotency_key or "")
+            raise problem("idempotency-key-reused", key=task.idempotency_key or "")
         return self._receipt(workflow_id, note, await self._status_of(description))
 
     async def _status_of(self, execution: WorkflowExecution) -> TaskStatus:

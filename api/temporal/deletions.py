@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.client import WorkflowExecutionStatus as Status
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
 from turnkeeper.models.deletion import deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
-from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.ids import WorkflowId, session_id_of
 
 FIRST_RUN = "first_run_id"
 """The memo field that identifies the session, since an id can be used again after a deletion."""
@@ -71,14 +69,22 @@ async def raise_if_deleted(client: Client, workflow_id: WorkflowId) -> None:
     """
     deletion = await find_running_deletion(client, workflow_id)
     if deletion and not deletion.problem:
-        raise problems.unknown_session(workflow_id)
+        raise problem("unknown-session", workflow_id=workflow_id)
+
+
+def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
+    detail = (
+        f"The session {session_id_of(workflow_id)!r} is being deleted, which takes up to a minute. Send the request "
+        "again then, or choose another id."
+    )
+    return problem("session-exists", detail)
 
 
 async def used_id_error(client: Client, workflow_id: WorkflowId) -> ProblemError:
     """Return the 409 for an id that another session has or had. Raises 503."""
     if await find_running_deletion(client, workflow_id):
-        return problems.id_is_being_deleted(workflow_id)
-    return problems.id_was_used(workflow_id)
+        return id_is_being_deleted(workflow_id)
+    return problem("session-exists", workflow_id=workflow_id)
 
 
 async def _describe(client: Client, workflow_id: WorkflowId, workflow: str) -> WorkflowExecutionDescription | None:
@@ -96,7 +102,14 @@ def _problem_of(description: WorkflowExecutionDescription) -> ProblemError | Non
     for pending in description.raw_description.pending_activities:
         reason = pending.last_failure.message
         if pending.last_failure.application_failure_info.type == ARCHIVE_UNAVAILABLE:
-            return problems.archive_unavailable(texts.DELETION_WAITS.format(reason=reason))
+            detail = (
+                f"{reason} The session is stopped but not deleted yet. The deletion finishes when the archive is back; "
+                "ask again."
+            )
+            return problem("archive-unavailable", detail)
         if pending.last_failure.application_failure_info.type == DELETION_REFUSED:
-            return problems.deletion_refused(texts.DELETION_NOT_PERMITTED.format(reason=reason))
+            detail = (
+                f"{reason} The deletion continues once workers may terminate and delete workflows in this namespace."
+            )
+            return problem("deletion-refused", detail)
     return None

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
-from turnkeeper.api import problem_texts as texts
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.limits import Limits
@@ -63,7 +62,9 @@ def queue_read_of(view: QueueView, *, asked_at: float) -> QueueRead:
         max_prompts=view.max_prompts,
         max_bytes=view.max_bytes,
         max_prompt_chars=view.max_prompt_chars,
-        rejection=RejectedError(view.refusing, view.refusing_because or texts.SESSION_FULL) if view.refusing else None,
+        rejection=RejectedError(view.refusing, view.refusing_because or "The session accepts no prompts now.")
+        if view.refusing
+        else None,
     )
 
 
@@ -207,7 +208,7 @@ class QueueEstimate:
         if self.tail is not None and self.tail.is_closed:
             return None  # Temporal rejects the signal with the reason
         if self.tail is not None and self.tail.is_ending:
-            return RejectedError("ending", texts.SESSION_ENDING)
+            return RejectedError("ending", "The session is ending and takes no more prompts.")
         max_prompts, max_bytes = self.limits
         count, bytes_ = self._waiting()
         if count >= max_prompts:

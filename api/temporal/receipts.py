@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.problems import problem, rejected
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.queue.prompts import Fate, QueueView
 
@@ -51,9 +50,9 @@ def receipt_of(view: QueueView, message_id: str) -> Receipt:
         return Receipt(message_id, position=position)
     fate = next((fate for fate in view.fates if fate.id == message_id), None)
     if fate and fate.refusal:
-        raise problems.rejected(fate.refusal, fate.reason or texts.PROMPT_REJECTED, field="message")
+        raise rejected(fate.refusal, fate.reason or "The prompt was rejected.", field="message")
     if fate and fate.turn_id is None:
-        raise problems.prompt_not_waiting(message_id, fate.fate)
+        raise problem("not-waiting", message_id=message_id, fate=fate.fate)
     return Receipt(message_id, position=0 if fate else None, fate=fate)
 
 

@@ -21,7 +21,7 @@ from temporalio.common import (
 )
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from turnkeeper.api import problems
+from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
@@ -111,7 +111,7 @@ class SessionCommands:
             with self._watches.writing(workflow_id):
                 await call_temporal(start_call, workflow_id)
         except WorkflowAlreadyStartedError as error:
-            raise problems.session_ended(workflow_id) from error
+            raise problem("session-ended", workflow_id=workflow_id) from error
         self._list(workflow_id, start, prompt)
 
     def _list(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal | str | None) -> None:
@@ -199,7 +199,7 @@ class SessionCommands:
             try:
                 async with self._ended_if_forgotten(workflow_id):
                     await call_temporal(cancelling, workflow_id)
-            except problems.ProblemError as problem:
+            except ProblemError as problem:
                 if problem.problem.status != 409:
                     raise
 
@@ -233,7 +233,7 @@ class SessionCommands:
         """Raise 409 in place of 404 for a session that Temporal no longer has: it can still be read."""
         try:
             yield
-        except problems.ProblemError as problem:
+        except ProblemError as problem:
             if problem.problem.status == 404:
                 await self._reader.raise_if_forgotten(workflow_id)
             raise

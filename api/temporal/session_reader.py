@@ -26,9 +26,8 @@ from temporalio.client import WorkflowExecutionStatus as Status
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.api import problems
 from turnkeeper.api.coalescer import SerialCoalescer
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
 from turnkeeper.api.temporal.history_tail import HistoryTailReader
@@ -295,7 +294,7 @@ class SessionReader:
     async def raise_if_forgotten(self, workflow_id: WorkflowId) -> None:
         """Raise 409 if Temporal has forgotten the session, which has ended then."""
         if await self._forgotten.find(workflow_id):
-            raise problems.session_ended(workflow_id)
+            raise problem("session-ended", workflow_id=workflow_id)
 
     async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
@@ -308,7 +307,7 @@ class SessionReader:
         """
         first_run_id = await self.first_run_id_in_temporal(workflow_id)
         if not first_run_id and not await self._forgotten.exists(workflow_id):
-            raise problems.unknown_session(workflow_id)
+            raise problem("unknown-session", workflow_id=workflow_id)
         return first_run_id
 
     async def first_run_id_in_temporal(self, workflow_id: WorkflowId) -> str:
@@ -474,7 +473,7 @@ def _page_of(session: Session, *, request: StateRequest) -> ConversationState:
     try:
         return state_of(session, request)
     except KeyError:
-        raise problems.invalid("before", f"this session has no turn {request.before!r}.") from None
+        raise invalid("before", f"this session has no turn {request.before!r}.") from None
 
 
 def _snapshot_without_context(session: Session) -> SessionSnapshot:

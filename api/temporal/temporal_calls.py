@@ -22,8 +22,8 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as Update
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
+from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
+from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, rejected
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
@@ -67,7 +67,7 @@ async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, sec
         async with asyncio.timeout(CALL_SECONDS if seconds is None else seconds):
             return await call
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
-        raise problems.temporal_unreachable() from error
+        raise problem("temporal-unreachable") from error
     except RPCError as error:
         raise _problem_of(error, workflow_id) from error
 
@@ -78,7 +78,7 @@ async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: Work
         async with asyncio.timeout(CALL_SECONDS):
             return await call
     except WorkflowQueryFailedError as error:
-        raise problems.invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
+        raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
@@ -110,7 +110,7 @@ async def retry_undone(update: Callable[[], Awaitable[Answer]]) -> Answer:
         await asyncio.sleep(UPDATE_PAUSE_SECONDS)
 
 
-async def _unanswered(client: Client, workflow_id: WorkflowId, error: Exception) -> problems.ProblemError:
+async def _unanswered(client: Client, workflow_id: WorkflowId, error: Exception) -> ProblemError:
     """Return the problem, and log what the SDK said, which no client sees."""
     problem = await diagnose_silence(client, workflow_id)
     reason = error.status.name if isinstance(error, RPCError) else type(error).__name__
@@ -118,20 +118,20 @@ async def _unanswered(client: Client, workflow_id: WorkflowId, error: Exception)
     return problem
 
 
-async def diagnose_silence(client: Client, workflow_id: WorkflowId) -> problems.ProblemError:
+async def diagnose_silence(client: Client, workflow_id: WorkflowId) -> ProblemError:
     """Return why nobody answered: Temporal unreachable, no such session, session stuck, or no worker."""
     describe_call = client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=DESCRIBE_SECONDS))
     until = asyncio.get_running_loop().time() + DESCRIBE_SECONDS
     try:
         description = await call_temporal(describe_call, workflow_id, seconds=DESCRIBE_SECONDS)
-    except problems.ProblemError as problem:
-        return problem
+    except ProblemError as error:
+        return error
     try:
         async with asyncio.timeout_at(until):
             is_failing = await keeps_failing(client, description)
     except (TimeoutError, RPCError):
         is_failing = False  # unknown in time
-    return problems.session_stuck(workflow_id) if is_failing else problems.no_worker(workflow_id)
+    return problem("session-stuck" if is_failing else "no-worker", workflow_id=workflow_id)
 
 
 async def keeps_failing(client: Client, description: WorkflowExecutionDescription) -> bool:
@@ -144,22 +144,24 @@ async def keeps_failing(client: Client, description: WorkflowExecutionDescriptio
     return (await newest_tasks(client, WorkflowId(description.id))).failures >= STUCK_ATTEMPTS
 
 
-def _problem_of(error: RPCError, workflow_id: WorkflowId) -> problems.ProblemError:
+def _problem_of(error: RPCError, workflow_id: WorkflowId) -> ProblemError:
     if error.status == RPCStatusCode.NOT_FOUND and error.message.startswith(_NO_NAMESPACE):
-        return problems.temporal_unreachable()
+        return problem("temporal-unreachable")
     if error.status == RPCStatusCode.NOT_FOUND:
         is_closed = any(text in error.message for text in _CLOSED)
-        return problems.session_ended(workflow_id) if is_closed else problems.unknown_session(workflow_id)
+        return problem("session-ended" if is_closed else "unknown-session", workflow_id=workflow_id)
     if error.status == RPCStatusCode.INVALID_ARGUMENT and "limit for signal" not in error.message:
-        return problems.too_large() if "size" in error.message else problems.invalid("request", texts.NOT_ACCEPTED)
+        if "size" in error.message:
+            return problem("too-large", mib=MAX_BODY_BYTES // 1024**2)
+        return invalid("request", "is not accepted by Temporal")
     if error.status in (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.INVALID_ARGUMENT):
-        return problems.temporal_rate_limit()
-    return problems.temporal_unreachable()
+        return problem("rate-limited")
+    return problem("temporal-unreachable")
 
 
-def _rejection_of(error: WorkflowUpdateFailedError) -> problems.ProblemError:
+def _rejection_of(error: WorkflowUpdateFailedError) -> ProblemError:
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type in problems.REJECTIONS:
+    if isinstance(cause, ApplicationError) and cause.type in REJECTIONS:
         field = cause.details[0] if cause.details else None
-        return problems.rejected(cause.type, cause.message.removeprefix(REJECTION_PREFIX), field=field)
-    return problems.invalid("request", texts.REJECTED_BY_SESSION)
+        return rejected(cause.type, cause.message.removeprefix(REJECTION_PREFIX), field=field)
+    return invalid("request", "was rejected by the session")

@@ -11,9 +11,10 @@ server is configured, or a worker has died.
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 from turnkeeper.activities.running_activity import RunningActivity
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.command_line import command_line
-from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
+from turnkeeper.models.settings.settings import ENV_PREFIX, Settings, SettingsError
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.local.dev_server import STOP_SECONDS as TEMPORAL_STOP_SECONDS
 from turnkeeper.ops.local.dev_server import DevServer, DevServerError
@@ -32,6 +33,7 @@ from turnkeeper.ops.local.logs import set_up_sdk_logging
 from turnkeeper.ops.local.ports import reserved_port
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.worker_process import WorkerProgram
+from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH, find_endpoint, web_ui_origin
 
@@ -54,6 +56,11 @@ WORKER_MARGIN_SECONDS = 5.0
 NO_KEYS = (
     "No key is needed on this machine. Before you put a proxy in front of the gateway, set auth.keys=true: requests\n"
     "through a proxy are refused, but one that adds no X-Forwarded-For, Forwarded or Via is not noticed."
+)
+
+OTHER_FOLDER = (
+    "state_dir={folder!r} was made by another version of Turnkeeper: delete the folder, or set TURNKEEPER_STATE_DIR to "
+    "another one."
 )
 
 MIN_PAUSE_SECONDS = 0.5
@@ -94,6 +101,17 @@ class Service(Protocol):
 
     async def stop(self, *, seconds: float) -> None:
         """Stop it, and kill it after `seconds`."""
+
+
+def check_state_folder(folder: Path) -> None:
+    """Raise `SettingsError` if another version of Turnkeeper has made the folder, whose sessions could not go on.
+
+    Its archive tells; it is read without SQLAlchemy, which would be a quarter of this process's memory and start.
+    """
+    file = (folder / "archive.db").absolute()
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as archive:
+        if archive.execute("SELECT version_num FROM alembic_version").fetchall() != [(NEWEST,)]:
+            raise SettingsError(OTHER_FOLDER.format(folder=str(folder)))
 
 
 async def run_stack(settings: Settings, print_line: Print) -> None:

@@ -1,1 +1,9 @@
 """SQLite and PostgreSQL behind one interface, and their migrations."""
+
+NEWEST = "0001"
+"""The last migration in `migrations/versions`."""
+
+OTHER_TABLES = (
+    "The store was made by another version of Turnkeeper: delete it, or use another one (settings state_dir and "
+    "archive_url)."
+)

@@ -6,13 +6,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from turnkeeper.models.errors import TurnkeeperError
-
 Result = TypeVar("Result")
-
-
-class NewerTablesError(TurnkeeperError):
-    """A newer release has migrated the database."""
 
 
 class Transactions(Protocol):

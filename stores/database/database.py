@@ -21,8 +21,9 @@ from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from turnkeeper.models.errors import TurnkeeperError
-from turnkeeper.stores.database.backend import Backend, NewerTablesError, Result
-from turnkeeper.stores.database.revision import is_current
+from turnkeeper.stores.database import OTHER_TABLES
+from turnkeeper.stores.database.backend import Backend, Result
+from turnkeeper.stores.database.revision import tables_in_place
 from turnkeeper.stores.database.sqlite import sqlite_backend
 from turnkeeper.stores.database.timeouts import MAX_OPERATIONS, OPERATION_SECONDS
 
@@ -69,6 +70,13 @@ class Database:
         """
         return await self._bounded(lambda caller: self._write(work, caller))
 
+    async def are_tables_other(self) -> bool:
+        """Return whether other code has made the tables; False if the store can't be read. Nothing is written."""
+        try:
+            return await self._bounded(self._find_tables) == "other"
+        except StoreUnavailableError:
+            return False
+
     async def close(self) -> None:
         """Close all connections, after the pending operations."""
         if self._operations:
@@ -99,15 +107,10 @@ class Database:
     async def _explained(self, operation: Coroutine[Any, Any, Result]) -> Result:
         try:
             return await operation
-        except (SQLAlchemyError, NewerTablesError, OSError) as error:
+        except (SQLAlchemyError, OSError) as error:
             _log.debug("the store fails", exc_info=error)
             # Without its cause: that holds SQL and paths, and causes are written into a session's history.
-            raise StoreUnavailableError(self._reason(error)) from None
-
-    def _reason(self, error: Exception) -> str:
-        if isinstance(error, NewerTablesError):
-            return "The store has been used by a newer release."
-        return self._backend.explain(error)
+            raise StoreUnavailableError(self._backend.explain(error)) from None
 
     async def _write(self, work: Callable[[Connection], Result], caller: "_Caller") -> Result:
         async with self._writers:
@@ -120,13 +123,21 @@ class Database:
                 await self._put_tables_in_place(caller)
             return await self._run(work, begin, caller)
 
+    async def _find_tables(self, caller: "_Caller") -> str:
+        async with self._slots:
+            caller.has_slot = True
+            return await self._run(tables_in_place, self._backend.begin_reading, caller)
+
     async def _put_tables_in_place(self, caller: "_Caller") -> None:
         async with _migrating:
             if self._has_tables:
                 return
             await asyncio.to_thread(self._backend.create)
             # Most often nothing is to do: then no lock is taken, and a file that can't be written can be read.
-            if not await self._run(is_current, self._backend.begin_reading, caller):
+            tables = await self._run(tables_in_place, self._backend.begin_reading, caller)
+            if tables == "other":
+                raise StoreUnavailableError(OTHER_TABLES)
+            if tables == "none":
                 schema = await asyncio.to_thread(import_module, ".schema", __package__)
                 await self._run(schema.migrate, self._backend.begin_migrating, caller)
             self._has_tables = caller.waits

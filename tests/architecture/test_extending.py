@@ -6,7 +6,7 @@ import tomllib
 from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -18,6 +18,7 @@ from turnkeeper.activities.providers.redaction import OMISSION, redact
 from turnkeeper.api import routes
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http.openapi import errors
+from turnkeeper.api.problems import KINDS, ProblemName
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.python.tasks import TaskCalls
 from turnkeeper.models.model_name import KNOWN_PROVIDERS
@@ -171,5 +172,6 @@ def test_the_tests_that_the_checklists_name_exist() -> None:
 
 
 def test_api_7_an_error_without_a_meaning_is_not_left_out_of_the_document() -> None:
+    assert list(KINDS) == list(get_args(ProblemName))
     with pytest.raises(KeyError):
         errors("internal")

@@ -13,8 +13,8 @@ from tests.stores.builders import turns
 from tests.stores.processes import line_of, output_of, start
 from tests.stores.ready_files import create_empty_file
 from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.database import NEWEST
 from turnkeeper.stores.database.database import Database, StoreUnavailableError
-from turnkeeper.stores.database.revision import NEWEST
 from turnkeeper.stores.database.schema import MIGRATIONS, migrate
 from turnkeeper.stores.database.tables import METADATA
 
@@ -76,10 +76,29 @@ async def test_ses_15_first_uses_at_once_in_one_process_all_succeed(tmp_path: Pa
     assert counts == [0] * len(files)
 
 
-async def test_ses_15_a_store_of_a_newer_release_is_left_alone(url: str, database: Database):
-    await database.write(lambda connection: connection.execute(text("UPDATE alembic_version SET version_num = '9999'")))
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE alembic_version SET version_num = '0007'",
+        "DELETE FROM alembic_version",
+        "ALTER TABLE sessions ADD COLUMN mood TEXT",
+        "DROP TABLE fates",
+    ],
+)
+async def test_ses_15_a_store_of_other_code_is_left_alone(change: str, url: str, database: Database):
+    await database.write(lambda connection: connection.execute(text("SELECT 1")))
+    await database.write(lambda connection: connection.execute(text(change)))
+    other = Database(url)
     for _ in range(2):
-        older = Database(url)
-        with pytest.raises(StoreUnavailableError, match="has been used by a newer release"):
-            await Archive(older).count("s1")
-        await older.close()
+        with pytest.raises(StoreUnavailableError, match="made by another version of Turnkeeper: delete it"):
+            await Archive(other).count("s1")
+    assert await other.are_tables_other()
+    await other.close()
+
+
+async def test_ses_15_a_store_without_tables_is_not_another_version_s(url: str):
+    new = Database(url)
+    assert not await new.are_tables_other()
+    assert await Archive(new).count("s1") == 0
+    assert not await new.are_tables_other()
+    await new.close()

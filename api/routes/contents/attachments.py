@@ -7,12 +7,11 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
 from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
+from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.prompts.attachment_bodies import attachment_path
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.models.transcript.attachment_rules import check_content, first_problem, image_type_of
@@ -75,16 +74,17 @@ async def upload_attachment(
     content = await request.body()
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if len(content) > MAX_ATTACHMENT_BYTES:
-        raise problems.content_too_large(MAX_ATTACHMENT_BYTES)
+        raise problem("too-large", f"An attachment may have at most {MAX_ATTACHMENT_BYTES:,} bytes.")
     if media_type.startswith("multipart/"):
-        raise problems.invalid(_FIELDS["media_type"], texts.NO_FORM)
+        reason = "must be the content's own type: the body is the content, not a form with it"
+        raise invalid(_FIELDS["media_type"], reason)
     if media_type in _TYPES_OF_ANYTHING:
         media_type = image_type_of(content) or (PDF if content.startswith(b"%PDF-") else UNKNOWN_TYPE)
     attachment = _attachment_of(content, media_type, name)
     if wrong := first_problem(attachment):
-        raise problems.invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
-    if problem := check_content(content, attachment.media_type):
-        raise problems.invalid("body", problem)
+        raise invalid(_FIELDS.get(wrong[0], "body"), wrong[1])
+    if wrong_content := check_content(content, attachment.media_type):
+        raise invalid("body", wrong_content)
     await services.attachments.store(workflow_id, {attachment.hash or "": content})
     response.headers["Location"] = attachment_path(workflow_id, attachment.hash or "")
     return attachment
@@ -120,7 +120,7 @@ async def get_attachment(
     reading = services.stores.blobs.get_data(attachments_owner(workflow_id), [content_hash])
     contents = await read_store(reading, until=until)
     if content_hash not in contents:
-        raise problems.unknown_blob(content_hash)
+        raise problem("unknown-blob", name=content_hash)
     content = contents[content_hash]
     headers = {**HEADERS, "ETag": f'"{content_hash}"', **_disposition_headers(content, name)}
     if if_none_match and matches(headers["ETag"], if_none_match):
@@ -132,7 +132,7 @@ def _attachment_of(content: bytes, media_type: str, name: str | None) -> ImageAt
     place: dict[str, Any] = {"hash": sha256(content).hexdigest(), "bytes": len(content) or None}
     if media_type in get_args(ImageMediaType):
         return ImageAttachment.model_validate({"type": "image", "name": name, "media_type": media_type, **place})
-    return FileAttachment(type="file", name=name or texts.UNNAMED_FILE, media_type=media_type, **place)
+    return FileAttachment(type="file", name=name or "file", media_type=media_type, **place)
 
 
 def _disposition_headers(content: bytes, name: str | None) -> Mapping[str, str]:

@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import PlainTextResponse
 
-from turnkeeper.api import problems
 from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
+from turnkeeper.api.problems import problem
 from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
 from turnkeeper.models.texts.legible import legible_json
 
@@ -55,7 +55,7 @@ async def get_blob(
     # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
     texts = await read_store(services.stores.blobs.get(workflow_id, [blob_hash]), until=until)
     if blob_hash not in texts:
-        raise problems.unknown_blob(blob_hash)
+        raise problem("unknown-blob", name=blob_hash)
     headers = {**PLAIN_TEXT_HEADERS, "ETag": f'"{blob_hash}"'}
     if if_none_match and matches(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)

@@ -13,8 +13,7 @@ from typing import Literal
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.api import problem_texts as texts
-from turnkeeper.api import problems
+from turnkeeper.api.problems import ProblemError, invalid
 from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
 from turnkeeper.api.temporal.query_client import query_client
@@ -109,7 +108,7 @@ class _Pages:
     async def next(self) -> Sequence[WorkflowExecution]:
         try:
             await call_temporal(self._pages.fetch_next_page(), NO_SESSION)
-        except problems.ProblemError as problem:
+        except ProblemError as problem:
             if self._token and await _is_token_invalid(problem, self._client):
                 raise _invalid_cursor() from problem
             raise
@@ -122,7 +121,7 @@ class _Pages:
         return encode_cursor(token, list_name=_LIST) if token else None
 
 
-async def _is_token_invalid(problem: problems.ProblemError, client: Client) -> bool:
+async def _is_token_invalid(problem: ProblemError, client: Client) -> bool:
     """Return whether only this page can't be read, by reading the first one: the error doesn't mention the token."""
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
@@ -167,5 +166,5 @@ def _token(cursor: str | None) -> bytes | None:
     return token
 
 
-def _invalid_cursor() -> problems.ProblemError:
-    return problems.invalid("cursor", texts.NOT_A_CURSOR)
+def _invalid_cursor() -> ProblemError:
+    return invalid("cursor", "is not a cursor of this list")

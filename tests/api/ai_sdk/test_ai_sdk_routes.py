@@ -20,13 +20,13 @@ from tests.api.conftest import served
 from tests.api.http.test_bad_input import problem_of
 from tests.harness import BOUND, TASK_SECONDS, DrivenSession, Environment, asks, environment, says
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.api import problems
 from turnkeeper.api.ai_sdk.messages import PostChat
-from turnkeeper.api.ai_sdk.streams import TurnStream
+from turnkeeper.api.ai_sdk.routes import DECISION_UNUSED_NOTICE
+from turnkeeper.api.ai_sdk.streams import DECISION_AWAITED_NOTICE, SILENT_WORKER_NOTICE, TurnStream
 from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
-from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE, DECISION_UNUSED_NOTICE, SILENT_WORKER_NOTICE
+from turnkeeper.api.problems import problem
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -215,13 +215,13 @@ async def test_api_2_no_decision_reaches_a_call_that_was_not_shown(http: AsyncCl
     session = await env.start()
     await session.prompt(id="m1", text="write to bob")
     await session.awaited_approvals()
-    for part, status, problem in (
+    for part, status, name in (
         (decided(), 409, "other-arguments"),
         ({**decided(id=f"1.1.7:{'0' * 64}"), "toolCallId": "1.1.7"}, 404, "unknown-call"),
     ):
         body = posted(answered(part), id=session.handle.id)
         answer = await http.post("/api/chat", json=body)
-        assert (answer.status_code, problem_of(answer)) == (status, problem)
+        assert (answer.status_code, problem_of(answer)) == (status, name)
     unknown = await http.post("/api/chat", json=posted(answered(decided())))
     assert (unknown.status_code, problem_of(unknown)) == (404, "unknown-session")
     assert env.tools.calls == []
@@ -389,7 +389,7 @@ async def test_api_2_a_version_that_there_is_not_is_refused_before_anything_is_s
 
 async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() -> None:
     stream = TurnStream(None, "s", TurnChunks("s", "m1"))  # type: ignore[arg-type]
-    away = ProblemEvent(problems.no_worker("s").problem)
+    away = ProblemEvent(problem("no-worker", session_id="s").problem)
     (notice,) = await stream._on_event(away)
     assert notice == {"type": "data-notice", "data": {"text": away.problem.detail}, "transient": True}
     assert await stream._on_event(away) == []  # once, until there is news of the turn

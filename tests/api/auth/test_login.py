@@ -22,11 +22,11 @@ from tests.api.conftest import SessionRequests, gateway, served
 from tests.api.mcp.client import mcp_client
 from tests.harness import TASK_SECONDS, Environment, Gate, asks
 from tests.waiting import BOUND, until
+from turnkeeper.api.ai_sdk.streams import DECISION_AWAITED_NOTICE
 from turnkeeper.api.auth import credentials, keys, oidc, recent_lookups
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import LOCAL
-from turnkeeper.api.problem_texts import DECISION_AWAITED_NOTICE
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.settings.roles import Role

@@ -20,8 +20,8 @@ from tests.api.conftest import gateway
 from tests.api.waits import until_not, until_status
 from tests.harness import FAILING_TASK_SECONDS, SLACK, DrivenSession, Environment, fail_workflow_tasks
 from tests.speed import cpu_seconds
-from turnkeeper.api import problems
 from turnkeeper.api.bodies import StartSession
+from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.models.session.messages import Configure
 
 
@@ -329,7 +329,7 @@ async def test_api_2_what_is_no_http_request_is_answered_with_a_problem_too(url:
 
 async def test_api_2_a_client_that_hangs_up_within_its_body_is_no_error_of_the_gateway() -> None:
     app = FastAPI()
-    problems.install(app)
+    install_problem_handlers(app)
 
     @app.post("/")
     async def read(request: Request) -> None:

@@ -14,7 +14,7 @@ from tests.api.http.test_bad_input import problem_of
 from tests.api.routes.test_conversation_routes import finished, fresh
 from tests.harness import Environment
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.api import problems
+from turnkeeper.api.problems import problem
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId
@@ -141,7 +141,7 @@ async def test_ctx_16_contents_of_a_start_that_failed_or_of_a_session_deleted_me
         return await describe(reader, workflow_id)
 
     async def fail(*_: object) -> None:
-        raise problems.temporal_unreachable()
+        raise problem("temporal-unreachable")
 
     with monkeypatch.context() as late:
         late.setattr(SessionReader, "describe_if_retained", describe_after_deletion)

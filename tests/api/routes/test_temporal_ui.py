@@ -17,7 +17,7 @@ from tests.api.conftest import serving
 from tests.waiting import BOUND, until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.http import server
-from turnkeeper.api.problem_texts import STOPPING
+from turnkeeper.api.problems import KINDS
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 
 PATH = "/temporal/api/v1/namespaces/default/workflows?query=a%2Fb"
@@ -178,7 +178,7 @@ async def test_api_2_a_long_poll_of_the_web_ui_is_answered_when_the_gateway_stop
             assert await until(lambda: Polls.pending == 1)
             gateway.stop()
             answer = await poll
-        assert (answer.status_code, answer.json()["detail"]) == (503, STOPPING)
+        assert (answer.status_code, answer.json()["detail"]) == (503, KINDS["stopping"].text)
         assert await until(lambda: Polls.pending == 0)
 
 

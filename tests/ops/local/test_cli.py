@@ -5,8 +5,9 @@ import itertools
 import os
 import re
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,21 @@ async def test_agt_8_a_workspace_that_cannot_be_a_folder_stops_the_start(folder)
     (folder / "turnkeeper-workspace").touch()
     code, output = await run("up")
     assert (code, output) == (1, "workspace_root='turnkeeper-workspace' cannot be created: File exists.\n")
+
+
+@pytest.mark.parametrize("command", ["up", "worker", "api"])
+async def test_ses_15_a_state_folder_of_another_version_is_left_as_it_is(folder, command, monkeypatch):
+    folder.joinpath("state").mkdir()
+    monkeypatch.setenv("TURNKEEPER_STATE_DIR", "state")
+    archive = folder / "state/archive.db"
+    with closing(sqlite3.connect(archive)) as connection:
+        connection.executescript("CREATE TABLE alembic_version (version_num); INSERT INTO alembic_version VALUES (7)")
+    before = archive.read_bytes()
+    code, output = await run(command, TURNKEEPER_API_PORT="0")
+    assert (code, output.count("\n")) == (1, 1)
+    assert "made by another version of Turnkeeper: delete" in output
+    assert archive.read_bytes() == before
+    assert [file.name for file in archive.parent.iterdir()] == [archive.name]
 
 
 async def test_ops_4_a_gateway_for_other_machines_is_refused_for_want_of_keys():

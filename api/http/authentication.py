@@ -6,14 +6,14 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnkeeper.api import problems
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.auth.open_requests import allow_waits, changes_something
 from turnkeeper.api.auth.roles import RequestedRoute, RouteAccess, require
 from turnkeeper.api.callers import LOCAL
+from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.http.rate_limits import RequestRates
-from turnkeeper.api.problems import ProblemError
+from turnkeeper.api.problems import ProblemError, problem, problem_of
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.stores.database.database import StoreUnavailableError
 
@@ -45,11 +45,11 @@ class AuthenticationMiddleware:
             scope = {**scope, "state": {**scope.get("state", {}), "route": route}}
             try:
                 identity = await self._admitted(scope, route)
-            except (ProblemError, StoreUnavailableError) as error:
-                problem = problems.problem_of(error, is_of_task=False)
-                if problem.caller:
-                    note_refusal(scope, problem.caller, problem.problem.status)
-                await problems.response(problem.problem, problem.headers)(scope, receive, send)
+            except (ProblemError, StoreUnavailableError) as reason:
+                error = problem_of(reason, is_of_task=False)
+                if error.caller:
+                    note_refusal(scope, error.caller, error.problem.status)
+                await problem_response(error)(scope, receive, send)
                 return
             await self._run(scope, receive, send, identity)
 
@@ -110,7 +110,6 @@ class _Response:
     async def end(self, scope: Scope, receive: Receive) -> None:
         """End the response of a request that was cancelled, as its credential has ended."""
         if not self.has_begun:
-            problem = problems.bad_credential()
-            await problems.response(problem.problem, problem.headers)(scope, receive, self._send)
+            await problem_response(problem("unauthenticated"))(scope, receive, self._send)
         elif not self._is_complete:
             await self._send({"type": "http.response.body", "body": b""})
