@@ -174,7 +174,7 @@ PARTS = (
         lambda body, issued: any(message.get("content", "") is None for message in body["messages"]),
         ("Invalid value for 'content': expected a string, got null.", "messages.1.content: Input should be a string"),
         "content",
-        CHAT,
+        ("llama.cpp", "groq", "deepseek", "vllm", "ollama", "openai-chat"),  # the others take no empty text
         unnamed=(),
     ),
     parameter(
@@ -243,8 +243,8 @@ def _row(part: Part, flavour: str, words: str, *, is_new: bool) -> Row:
     """`is_new`: the vendor refuses the part from the first request on; otherwise it has accepted it before."""
 
     async def play(run: RowSession) -> None:
-        # What the vendor refuses by its own rules is not what the row is about.
-        steps = [["look"], ["photo"]] if "image" in part.name else [["look"]]
+        # The model's second step has calls without a text.
+        steps = [["look"], ["photo"]] if "image" in part.name else [["look"], ["look"]]
         attachments = list(part.attachments)
         if is_new:
             run.line.refuse = part.refuse(words)
@@ -258,6 +258,7 @@ def _row(part: Part, flavour: str, words: str, *, is_new: bool) -> Row:
         last = await run.turn("p4", ["look"])
         assert is_answered(last), f"not answered at the end: {last.error}"
         assert len(run.line.refused) == requests, f"refused again: {[one.violation for one in run.line.refused[-2:]]}"
+        assert run.line.refused, "the row meets no fault"
         hits = [one for one in run.line.refused if one.violation and one.violation.rule.startswith("row: ")]
         if hits and (is_new or words not in UNNAMED):  # without a word the length may be guessed
             text = left_out_of(run.turns)
