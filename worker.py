@@ -17,7 +17,6 @@ from temporalio.worker import Interceptor, Worker
 
 from turnkeeper.activities.archive import ArchiveActivities
 from turnkeeper.activities.call_model import ModelActivities
-from turnkeeper.activities.deletion import DeletionActivities
 from turnkeeper.activities.hand_off import HandOffActivities
 from turnkeeper.activities.model_request.index_notes import IndexNotes
 from turnkeeper.activities.model_request.large_texts import LargeTexts
@@ -32,10 +31,13 @@ from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
 from turnkeeper.activities.running_reports import RunningReporter
+from turnkeeper.activities.sessions.copying import CopyActivities
+from turnkeeper.activities.sessions.deletion import DeletionActivities
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
 from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
+from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
 from turnkeeper.ops.local.build_id import own_build_id
@@ -44,6 +46,7 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores, check_stores
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
 from turnkeeper.workflows.hosting.end_process import run_to_end
@@ -84,6 +87,7 @@ def build_worker(
     task_texts = TaskTextActivities(texts)
     hand_off = HandOffActivities(model_client, texts, stores.blobs, stores.archive, client)
     archiving = ArchiveActivities(stores, client)
+    copying = CopyActivities(client, stores, max_values=settings.api_max_import_bytes // BYTES_PER_VALUE)
     deletion = DeletionActivities(client, stores, partials)
     runner = EvictingRunner(client)
     spare_needless_visits()
@@ -91,7 +95,7 @@ def build_worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
-        workflows=[AgenticAIWorkflow, DeleteSession],
+        workflows=[AgenticAIWorkflow, CopySession, DeleteSession],
         workflow_runner=runner,
         activities=[
             models.call_model,
@@ -105,6 +109,9 @@ def build_worker(
             hand_off.prepare_sub_task,
             archiving.move_to_archive,
             archiving.unpark,
+            copying.store_copy,
+            copying.drop_document,
+            copying.clear_copy,
             deletion.stop_session,
             deletion.clear_stores,
             deletion.delete_runs,

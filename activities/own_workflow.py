@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -57,7 +57,16 @@ def current_run_id() -> str:
 
 
 async def query_own_workflow(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
-    """Return the result of a query to this activity's own run, retried as long as the activity has time.
+    """Return the result of a query to this activity's own run; raises as `query_session`."""
+    # Pinned to the run: the session may have continued as new since.
+    own = client.get_workflow_handle(current_session_id(), run_id=current_run_id())
+    return await query_session(own, query, argument, answer_type)
+
+
+async def query_session(
+    session: WorkflowHandle[Any, Any], query: str, argument: object, answer_type: type[Answer]
+) -> Answer:
+    """Return the result of a query to a session, retried as long as the activity has time.
 
     Raises:
         WorkflowSilentError: The activity's time is nearly over.
@@ -67,19 +76,19 @@ async def query_own_workflow(client: Client, query: str, argument: object, answe
     """
     try:
         async with asyncio.timeout(_available_seconds(activity.info())):
-            return await _unless_stopping(_query_with_retries(client, query, argument, answer_type))
+            return await _unless_stopping(_query_with_retries(session, query, argument, answer_type))
     except TimeoutError:
         raise WorkflowSilentError(f"the session did not answer {query!r} in time") from None
 
 
-async def _query_with_retries(client: Client, query: str, argument: object, answer_type: type[Answer]) -> Answer:
-    # Pinned to the run: the session may have continued as new since.
-    workflow = client.get_workflow_handle(current_session_id(), run_id=current_run_id())
+async def _query_with_retries(
+    session: WorkflowHandle[Any, Any], query: str, argument: object, answer_type: type[Answer]
+) -> Answer:
     pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
     while True:
         try:
             async with asyncio.timeout(QUERY_SECONDS):
-                answer: Answer = await workflow.query(
+                answer: Answer = await session.query(
                     query, argument, result_type=answer_type, rpc_timeout=timedelta(seconds=QUERY_SECONDS)
                 )
                 return answer

@@ -44,6 +44,7 @@ from turnkeeper.api.routes import (
 from turnkeeper.api.routes.contents import attachments, blobs
 from turnkeeper.api.routes.temporal_ui import WebUi
 from turnkeeper.api.services import Services
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -79,14 +80,22 @@ ROUTES = _routes_of_the_api()
 """FastAPI takes 0.1 s to prepare them for the first request: once for all apps of a process."""
 
 
-def create_app(settings: Settings, *, client: Client | None = None, partials: PartialCarrier | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    client: Client | None = None,
+    partials: PartialCarrier | None = None,
+    timeouts: Timeouts | None = None,
+) -> FastAPI:
     """Build the gateway. It connects to Temporal when it starts, unless it is given a `client`. Raises `SettingsError`.
 
     `partials` replaces the carrier that the settings name, such as an in-memory one where the worker runs in the same
-    process. The caller closes it.
+    process. The caller closes it. Without `timeouts` it has those of production.
     """
+    timeouts = timeouts or Timeouts()
     stores, carrier, mcp = Stores.of(settings), carrier_factory(settings), McpEndpoint()
-    authenticator, rates = Authenticator(settings.auth, stores.api_keys, stores.logins), RequestRates(settings)
+    authenticator = Authenticator(settings.auth, stores.api_keys, stores.logins, timeouts)
+    rates = RequestRates(settings)
     closing = Closing()
     web_ui = WebUi(settings, closing)
 
@@ -95,9 +104,9 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         temporal = client or await connect(settings, lazy=True)
         outage_log = nullcontext() if client else outage_logged(temporal, settings)
         async with outage_log, stores, nullcontext(partials) if partials else carrier(temporal) as partial_carrier:
-            services = app.state.services = Services.of(temporal, settings, stores, partial_carrier, closing)
+            services = Services.of(temporal, settings, stores, partial_carrier, closing, timeouts)
+            app.state.services = services
             services.repair.start()
-            services.sweeper.start()
             async with mcp.running(services), authenticator.running():
                 yield
             await web_ui.close()
@@ -114,7 +123,8 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
         docs_url=None,
         redoc_url=None,
     )
-    app.state.authenticator, app.state.rates, app.state.closing = authenticator, rates, closing
+    app.state.authenticator, app.state.rates = authenticator, rates
+    app.state.closing, app.state.timeouts = closing, timeouts
     install_problem_handlers(app)
     mcp.install(app)
     page.install(app, settings)
@@ -123,13 +133,13 @@ def create_app(settings: Settings, *, client: Client | None = None, partials: Pa
     app.add_middleware(RecordingMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
-    app.add_middleware(StalledStreamMiddleware)
+    app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)
     app.add_middleware(RateLimitMiddleware, settings=settings, rates=rates)
     # The middleware that is added last runs first: a foreign request must not cost anything.
     app.add_middleware(AuthenticationMiddleware, authenticator=authenticator, rates=rates, routes=app.routes)
     app.add_middleware(OriginCheckMiddleware, settings=settings)
     app.add_middleware(page.ProblemPageMiddleware)
-    app.add_middleware(ClosingMiddleware, closing=closing)
+    app.add_middleware(ClosingMiddleware, closing=closing, timeouts=timeouts)
     app.add_middleware(ResponseHeadersMiddleware)
     return app
 

@@ -26,6 +26,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from turnkeeper.api.problems import problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.texts.formulas import leave_formulas
 from turnkeeper.stores.recent_texts import RecentTexts
@@ -45,9 +46,6 @@ CACHED_CHARS = 8 * 1024 * 1024
 
 MAX_NESTING = 80
 """Levels of quotes and lists. Beyond 100 the parser itself drops text without notice."""
-
-PATIENCE_SECONDS = 1.0
-"""How long a request waits for earlier ones."""
 
 _NO_OWNER = ""
 
@@ -77,7 +75,8 @@ class UnrenderableError(TurnkeeperError):
 class MarkdownRenderer:
     """Renders texts in a thread, one at a time."""
 
-    def __init__(self, *, cached_chars: int = CACHED_CHARS) -> None:
+    def __init__(self, timeouts: Timeouts, *, cached_chars: int = CACHED_CHARS) -> None:
+        self._timeouts = timeouts
         self._cache = RecentTexts[str](max_chars=cached_chars)
         self._rendering = asyncio.Lock()
         # A thread of its own: a store that hangs in the loop's default threads must not delay rendering.
@@ -94,7 +93,7 @@ class MarkdownRenderer:
 
     async def _render(self, texts: dict[str, str]) -> dict[str, str]:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(self._timeouts.render_queue):
                 await self._rendering.acquire()
         except TimeoutError:
             raise problem("rate-limited", "Too many texts are being rendered. Try again in a moment.") from None

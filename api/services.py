@@ -6,11 +6,8 @@ from typing import Self
 from temporalio.client import Client
 
 from turnkeeper.api.audit.recorder import AuditRecorder
-from turnkeeper.api.copies.copying import SessionCopies
+from turnkeeper.api.copies.copying import SessionCopier
 from turnkeeper.api.copies.exporting import SessionExporter
-from turnkeeper.api.copies.forking import SessionForker
-from turnkeeper.api.copies.importing import SessionImporter
-from turnkeeper.api.copies.sweeping import CopySweeper
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -35,6 +32,7 @@ from turnkeeper.api.tasks.tasks import Tasks
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.stores import Stores
@@ -45,6 +43,7 @@ class Services:
     """The services of one gateway. Each depends only on those above it."""
 
     settings: Settings
+    timeouts: Timeouts
     client: Client
     """To Temporal."""
     stores: Stores
@@ -74,9 +73,7 @@ class Services:
 
     # Copies of sessions
     exporter: SessionExporter
-    importer: SessionImporter
-    forker: SessionForker
-    sweeper: CopySweeper
+    copier: SessionCopier
 
     # Tasks
     approvals: TaskApprovals
@@ -90,28 +87,34 @@ class Services:
     markdown: MarkdownRenderer
 
     @classmethod
-    def of(cls, client: Client, settings: Settings, stores: Stores, partials: PartialCarrier, closing: Closing) -> Self:
-        repair = IndexRepair(client, stores.index)
-        forgotten = ForgottenSessions(client, stores)
-        reader = SessionReader(client, forgotten)
+    def of(
+        cls,
+        client: Client,
+        settings: Settings,
+        stores: Stores,
+        partials: PartialCarrier,
+        closing: Closing,
+        timeouts: Timeouts,
+    ) -> Self:
+        repair = IndexRepair(client, stores.index, timeouts)
+        forgotten = ForgottenSessions(client, stores, timeouts)
+        reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
         fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
         transcripts = TranscriptReader(reader, stores, texts, closing)
-        copies = SessionCopies(reader, sessions, transcripts, stores)
-        attachments = AttachmentKeeper(
-            reader, stores, sweep=copies.sweep, inline_bytes=settings.limits.attachments_bytes
-        )
+        attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
         sender = PromptSender(sessions, reader, fates, attachments)
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index)
+        forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
         preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
-        cache_warmer = CacheWarmer(client, settings.task_queue)
+        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
         shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
+            timeouts=timeouts,
             client=client,
             stores=stores,
             closing=closing,
@@ -123,28 +126,25 @@ class Services:
             attachments=attachments,
             sender=sender,
             repair=repair,
-            lists=SessionLists(client, stores, repair),
+            lists=SessionLists(client, stores, repair, timeouts),
             texts=texts,
             transcripts=transcripts,
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,
-            importer=SessionImporter(settings, copies, stores),
-            forker=SessionForker(settings, reader, exporter, copies, stores),
-            sweeper=CopySweeper(copies.sweep),
+            copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
             tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
             cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing),
+            poller=Poller(shared_reader, reader.watches, closing, timeouts),
             feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
-            markdown=MarkdownRenderer(),
+            markdown=MarkdownRenderer(timeouts),
         )
 
     async def close(self) -> None:
         """End all waits, streams and background tasks."""
         self.closing.begin()
         await self.repair.close()
-        await self.sweeper.close()
         await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

@@ -13,6 +13,7 @@ from turnkeeper.api.http.rate_limits import TokenBuckets, limit_of
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
 from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
 SESSIONS_RETRY_SECONDS = 60
@@ -29,7 +30,7 @@ class SessionLimits:
         self._settings = settings
         self._reader = reader
         self._prompts = TokenBuckets()
-        self._open = OpenSessions(reader.client)
+        self._open = OpenSessions(reader.client, reader.timeouts)
 
     async def check(self, caller: Caller, changes: list[Change]) -> None:
         """Count the changes. Raises 429 if they are too many; then none of them may be made."""
@@ -84,8 +85,9 @@ class _Count:
 class OpenSessions:
     """The numbers of open sessions by tenant: the last count, and what was started here since."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._counts: dict[str, _Count] = {}
         self._calls = Coalescer[str, _Count]()
 
@@ -108,5 +110,5 @@ class OpenSessions:
     async def _count(self, tenant: str) -> _Count:
         """Replace the tenant's count; all who wait for it then add to the same one. Raises `ProblemError`."""
         began = asyncio.get_running_loop().time()
-        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, tenant), began)
+        count = self._counts[tenant] = _Count(await count_open_sessions(self._client, self._timeouts, tenant), began)
         return count

@@ -8,12 +8,6 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 
 Answer = TypeVar("Answer")
 
-REQUEST_SECONDS = 2.7
-"""Time for all reads of one request; after that it is answered without the rest (API-2)."""
-
-RESTORE_SECONDS = 0.7
-"""Time for restoring answers that are stored by reference; after that the client gets their excerpts."""
-
 
 async def read_store(reading: Awaitable[Answer], *, until: float) -> Answer:
     """Return the result of `reading`. Raises `StoreUnavailableError` once the loop's clock reaches `until`."""

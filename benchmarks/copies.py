@@ -3,6 +3,7 @@
 Each turn has a tool call; some have large results and some an image. The gateway runs in its own process.
 """
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ TURNS = 2_000
 EARLY_TURN = 12
 SAMPLES = 5
 MAX_SECONDS = 2.0
+POLL_SECONDS = 0.02
 
 IMAGES = 20
 IMAGE = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 800
@@ -64,8 +66,7 @@ async def _seconds(call: Callable[[], Awaitable[object]]) -> float:
 
 async def _import(http: httpx.AsyncClient, body: bytes, session_id: str) -> None:
     headers = {"content-type": "application/json"}
-    response = await http.post("/workflow/import", params={"id": session_id}, content=body, headers=headers)
-    response.raise_for_status()
+    await _copied(http, await http.post("/workflow/import", params={"id": session_id}, content=body, headers=headers))
 
 
 async def _export(http: httpx.AsyncClient) -> None:
@@ -75,8 +76,15 @@ async def _export(http: httpx.AsyncClient) -> None:
 
 
 async def _fork(http: httpx.AsyncClient, turn: int) -> None:
-    response = await http.post("/workflow/i0/fork", json={"turn": turn})
-    response.raise_for_status()
+    await _copied(http, await http.post("/workflow/i0/fork", json={"turn": turn}))
+
+
+async def _copied(http: httpx.AsyncClient, response: httpx.Response) -> None:
+    """Wait until the copy is done."""
+    while response.raise_for_status().json()["status"] != "done":
+        assert response.json()["status"] == "running", response.text
+        await asyncio.sleep(POLL_SECONDS)
+        response = await http.get(f"/workflow/{response.json()['workflow_id']}/copy")
 
 
 def _document() -> dict[str, Any]:

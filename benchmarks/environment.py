@@ -21,6 +21,7 @@ from temporalio.worker import Worker
 from benchmarks.floor import FloorWorkflow, no_op
 from turnkeeper.activities.toolbox.configured_servers import build_toolbox
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -171,7 +172,7 @@ async def bench_environment(
         await stack.enter_async_context(
             Worker(client, task_queue="floor", workflows=[FloorWorkflow], activities=[no_op])
         )
-        watches = WatchRegistry(client)
+        watches = WatchRegistry(client, Timeouts())
         stack.push_async_callback(watches.close)
         yield BenchEnvironment(client, settings, watches)
 
@@ -192,7 +193,7 @@ async def stack_environment(*, in_memory: bool = False) -> AsyncIterator[BenchEn
             client = await connect(settings, patience=BOUND)
             log = settings.state_dir / "logs" / "worker.log"
             worker = Program(own_command("worker"), log=log, env={**os.environ, **variables})
-            watches = WatchRegistry(client)
+            watches = WatchRegistry(client, Timeouts())
             await worker.start()
             try:
                 yield BenchEnvironment(client, settings, watches, worker)

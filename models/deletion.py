@@ -5,6 +5,9 @@ from turnkeeper.models.wire import Compact, UtcDatetime
 
 SUFFIX = "/delete"
 
+FIRST_RUN = "first_run_id"
+"""The memo field that identifies the session, since an id can be used again after a deletion."""
+
 
 def deletion_id(workflow_id: WorkflowId) -> str:
     """Return the id of the workflow that deletes a session. No session can have it: session ids have no slash.

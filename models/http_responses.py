@@ -39,29 +39,26 @@ class SessionStarted(Frozen):
     message_id: str | None = None
 
 
-class SessionForked(Frozen):
-    """A session exists that has the turns of another up to one of them."""
+class CopyReceipt(Frozen):
+    """The progress of a fork or an import. Until it is done, the session can't be read; if it fails, nothing is left.
+
+    `turn_count`: turns that are copied. `forked_from` and `message_id`, of a fork: the original, and the last of them.
+    """
 
     workflow_id: PublicId
-    forked_from: PublicId
-    turn: int
-    """The number of its last turn, from 1."""
-    message_id: str
-    """The id of that turn."""
-
-
-class SessionImported(Frozen):
-    """A session exists that was imported."""
-
-    workflow_id: PublicId
+    """Of the new session."""
+    status: Literal["running", "done", "failed"]
+    reason: str | None = None
+    """Why it failed, or why it makes no progress now."""
     turn_count: int
+    forked_from: PublicId | None = None
+    message_id: str | None = None
 
 
 class SessionChanged(Frozen):
-    """A session was configured, or is ending. `message_id` is always null; earlier clients expect it."""
+    """A session was configured, or is ending."""
 
     workflow_id: PublicId
-    message_id: None = None
 
 
 class PromptAccepted(Frozen):

@@ -5,7 +5,7 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, func, select
+from sqlalchemy import ColumnElement, Connection, LargeBinary, delete, func, select
 
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.database.database import Database
@@ -62,6 +62,11 @@ class Blobs:
         rows = await self._database.read(lambda connection: connection.execute(query).all()) if names else []
         return {row.hash: row.head for row in rows}
 
+    async def delete_some(self, owner: WorkflowId, hashes: Iterable[str]) -> None:
+        """Delete the contents of `owner` with these hashes."""
+        change = delete(BLOBS).where(BLOBS.c.session_id == owner, BLOBS.c.hash.in_(sorted(set(hashes))))
+        await self._database.write(lambda connection: connection.execute(change))
+
     async def delete(self, session_id: WorkflowId) -> int:
         """Delete all texts of the session; return their number."""
         return await delete_rows(self._database, BLOBS, session_id)
@@ -110,10 +115,10 @@ def attachments_owner(session_id: WorkflowId) -> WorkflowId:
     return WorkflowId(f"{session_id}/attachments")
 
 
-def session_of(owner: WorkflowId) -> WorkflowId:
-    """Return the session of an owner id.
+def document_owner(session_id: WorkflowId) -> WorkflowId:
+    """Return the owner id of the document that a session is imported from, until it is (SES-18).
 
-    >>> session_of(WorkflowId("s1/attachments")), session_of(WorkflowId("s1"))
-    ('s1', 's1')
+    >>> document_owner(WorkflowId("s1"))
+    's1/document'
     """
-    return WorkflowId(owner.partition("/")[0])
+    return WorkflowId(f"{session_id}/document")

@@ -8,9 +8,7 @@ from turnkeeper.models.settings.settings import Settings, SettingsError
 from turnkeeper.stores.api_keys import ApiKeys
 from turnkeeper.stores.archive import Archive
 from turnkeeper.stores.audit import Audit
-from turnkeeper.stores.blobs import Blobs, attachments_owner, opaque_owner
-from turnkeeper.stores.copies.row_copies import RowCopies
-from turnkeeper.stores.copies.unfinished import UnfinishedCopies
+from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner, opaque_owner
 from turnkeeper.stores.database import OTHER_TABLES
 from turnkeeper.stores.database.database import Database
 from turnkeeper.stores.index_writer import IndexWriter
@@ -37,8 +35,6 @@ class Stores:
     index: SessionIndex
     index_writer: IndexWriter
     audit: Audit
-    row_copies: RowCopies
-    unfinished_copies: UnfinishedCopies
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -64,28 +60,22 @@ class Stores:
             index,
             IndexWriter(index),
             Audit(database),
-            RowCopies(database),
-            UnfinishedCopies(database),
         )
 
     async def has(self, session_id: WorkflowId) -> bool:
-        """Return whether the session has archived turns or a row in the index, or a copy was begun with its id."""
-        if await self.archive.count(session_id) or await self.index.find(session_id) is not None:
-            return True
-        return await self.unfinished_copies.find(session_id) is not None
+        """Return whether the session has archived turns or a row in the index."""
+        return bool(await self.archive.count(session_id)) or await self.index.find(session_id) is not None
 
     async def delete(self, session_id: WorkflowId) -> int:
         """Delete everything of the session but its audit; return the number of its archived turns."""
         await self.blobs.delete(session_id)
         await self.blobs.delete(opaque_owner(session_id))
         await self.blobs.delete_data(attachments_owner(session_id))
+        await self.blobs.delete_data(document_owner(session_id))
         await self.prompts.delete(session_id)
         await self.task_handles.delete(session_id)
         await self.index.delete(session_id)
-        count = await self.archive.delete(session_id)
-        # Last: until then, nobody sees the turns of an unfinished copy.
-        await self.unfinished_copies.finish(session_id)
-        return count
+        return await self.archive.delete(session_id)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import pkgutil
 import shutil
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -19,8 +18,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests.certificates import read_certificates_once
 from tests.file_order import in_order
+from tests.harness import PATIENT_SECONDS, patient, product
 from tests.log_watch import LOG_WATCH
 from tests.stores.ready_files import make_files_with_tables
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
@@ -105,61 +106,32 @@ def _workflows_are_validated_once() -> Iterator[None]:
         yield
 
 
-PATIENT_SECONDS = 20.0
+@pytest.fixture(scope="session")
+def timeouts() -> Timeouts:
+    """The times of the gateways of `http`, `url` and their like, which wait for as long as it takes.
 
-GATEWAY_BOUNDS = {
-    name: pkgutil.resolve_name(name)
-    for name in (
-        "turnkeeper.api.temporal.temporal_calls.CALL_SECONDS",
-        "turnkeeper.api.temporal.watch.TICK_SECONDS",
-        "turnkeeper.api.prompts.fate_reader.RECEIPT_SECONDS",
-        "turnkeeper.api.prompts.prompt_sender.RECEIPT_SECONDS",
-        "turnkeeper.api.prompts.prompt_sender.SEND_SECONDS",
-        "turnkeeper.api.ai_sdk.streams.RESTORE_SECONDS",
-        "turnkeeper.api.history.deletion.ARCHIVE_SECONDS",
-        "turnkeeper.api.history.replay_text.REQUEST_SECONDS",
-        "turnkeeper.api.history.transcript_reader.RESTORE_SECONDS",
-        "turnkeeper.api.history.transcript_reader.REQUEST_SECONDS",
-        "turnkeeper.api.history.forgotten_sessions.RESTORE_SECONDS",
-        "turnkeeper.api.history.session_lists.RESTORE_SECONDS",
-        "turnkeeper.api.live.shared_reader.RESTORE_SECONDS",
-        "turnkeeper.api.prompts.fate_reader.RESTORE_SECONDS",
-    )
-}
-"""How long the gateway waits for an answer of Temporal or of its store in production."""
+    A test that needs others builds its own gateway with `timeouts=patient(ping=0.1)`, or sets a field of these for its
+    own time: `monkeypatch.setattr(timeouts, "ping", 0.1)`.
+    """
+    return patient()
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch, *, seconds: float = PATIENT_SECONDS) -> None:
-    """Let the gateway wait for an answer for `seconds`, by default as long as it takes."""
-    for name in GATEWAY_BOUNDS:
-        monkeypatch.setattr(name, seconds)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_gateway_compares_its_index_with_all_sessions_of_the_run() -> Iterator[None]:
-    """Tests of the comparison begin it themselves."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnkeeper.api.history.index_repair.FIRST_PAUSE_SECONDS", 3_600.0)
-        yield
+@pytest.fixture
+def product_bounds(timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let these gateways wait as long as in production, for tests in which nobody answers."""
+    for name, seconds in vars(product()).items():
+        monkeypatch.setattr(timeouts, name, seconds)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _patience_with_a_busy_machine() -> Iterator[None]:
-    """Let the gateway and stopped turns wait for as long as it takes; tests of a bound itself set it back."""
+    """Let stopped turns and a worker's reads wait for as long as it takes; tests of a bound itself set it back."""
     patience = timedelta(seconds=PATIENT_SECONDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("turnkeeper.workflows.activity_options.UNFINISHED_PATIENCE", patience)
         patch.setattr("turnkeeper.activities.call_model.STORE_SECONDS", PATIENT_SECONDS)
         patch.setattr("turnkeeper.activities.quick_reads.MAX_SECONDS", PATIENT_SECONDS)
-        be_patient(patch)
         yield
-
-
-@pytest.fixture
-def product_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the gateway wait as long as in production, for tests in which nobody answers."""
-    for name, seconds in GATEWAY_BOUNDS.items():
-        monkeypatch.setattr(name, seconds)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, ModelError, Provider
 from turnkeeper.activities.tools import ToolSource
 from turnkeeper.api.temporal.temporal_calls import retry_undone
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.context.summary import INSTRUCTION
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -49,6 +50,8 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 Answer = TypeVar("Answer")
+
+PATIENT_SECONDS = 20.0
 
 UNANSWERED = (
     RPCStatusCode.CANCELLED,
@@ -104,6 +107,29 @@ def replayer() -> Replayer:
         data_converter=DATA_CONVERTER,
         build_id="tests",  # without one the SDK computes it of the code of every module, which takes a second
     )
+
+
+async def until_copied(handle: WorkflowHandle[Any, Any]) -> None:
+    """Wait until a copy is the session."""
+
+    async def is_session() -> bool:
+        return (await handle.describe()).workflow_type == "AgenticAIWorkflow"
+
+    await until(is_session)
+
+
+def product() -> Timeouts:
+    """Return times of production, for gateways that nobody answers.
+
+    But no gateway compares its index with all sessions of the run: tests of the comparison begin it themselves.
+    """
+    return Timeouts(repair_start=3_600.0)
+
+
+def patient(seconds: float = PATIENT_SECONDS, **times: float) -> Timeouts:
+    """Return times for a busy machine: the gateway waits for every answer for `seconds`. `times` are other ones."""
+    waits = dict.fromkeys(("call", "tick", "request", "restore", "deletion", "receipt", "send"), seconds)
+    return replace(product(), **{**waits, **times})
 
 
 class Gate:

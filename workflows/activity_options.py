@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from temporalio.common import RetryPolicy
-from temporalio.workflow import ActivityConfig
+from temporalio.workflow import ActivityCancellationType, ActivityConfig
 
 from turnkeeper.stores.database.timeouts import OPERATION_SECONDS
 
@@ -67,14 +67,19 @@ TOOL_LIST_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), ma
 TOOL_RELOAD_RETRIES = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=2)
 """For a session that already has tools."""
 
-DELETION = ActivityConfig(
-    # Thousands of turns are deleted in small transactions; heartbeats detect a dead worker.
+STORE_WORK = ActivityConfig(
+    # Thousands of turns are copied or deleted in small transactions; heartbeats detect a dead worker.
     start_to_close_timeout=timedelta(minutes=10),
     heartbeat_timeout=HEARTBEAT_TIMEOUT,
+    # What was stopped must not write after what clears up.
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
     # Unlimited: the archive will be up again, and clients see the reason meanwhile.
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)),
 )
-"""For every activity of a deletion."""
+"""For every activity of a deletion or a copy."""
+
+UPLOAD_PATIENCE = timedelta(minutes=5)
+"""How long a copy waits for its document. A gateway gives up sooner (`UPLOAD_SECONDS`)."""
 
 DELETION_QUIET = ARCHIVE_TIMEOUT + timedelta(seconds=OPERATION_SECONDS)
 """After this time no activity of a stopped session still writes."""

@@ -39,13 +39,13 @@ with workflow.unsafe.imports_passed_through():
         SessionInput,
         StateRequest,
         WithdrawPrompt,
+        check_outside_start,
         configured,
         parse,
         parse_cursor,
         parse_replay_request,
         read_start,
     )
-    from turnkeeper.models.session.outside_start import check_outside_start
     from turnkeeper.models.session.queue.prompts import Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
@@ -462,7 +462,7 @@ def _read_start(raw: Any, *, extra_arguments: int) -> tuple[SessionInput, Reject
         start = read_start(raw, extra_arguments=extra_arguments)
         # The state of an earlier run is our own; a contradiction in it is a bug, which a deployment can fix.
         if workflow.info().continued_run_id is None:
-            check_outside_start(start, now=workflow.now())
+            check_outside_start(start)
     except RejectedError as rejection:
         return SessionInput(), rejection
     return start, None

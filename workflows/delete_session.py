@@ -17,11 +17,11 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.deletion import DeletionActivities
+    from turnkeeper.activities.sessions.deletion import DeletionActivities
     from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, SessionRuns
     from turnkeeper.models.errors import RejectedError
     from turnkeeper.models.session.messages import parse
-    from turnkeeper.workflows.activity_options import DELETION, DELETION_PAUSE, DELETION_QUIET
+    from turnkeeper.workflows.activity_options import DELETION_PAUSE, DELETION_QUIET, STORE_WORK
 
 
 @workflow.defn
@@ -38,7 +38,7 @@ class DeleteSession:
         It is parsed here, since input that Temporal can't parse would fail the workflow task for ever (SES-5).
         """
         order = _read_order(order, extra_arguments=len(rest))
-        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **DELETION)
+        session = await workflow.execute_activity_method(DeletionActivities.stop_session, order, **STORE_WORK)
         runs = len(session.runs)
         self._progress = DeletionProgress(runs=runs, remaining=runs, archived_turns=session.archived_turns)
         await self._clear_stores(order)
@@ -54,14 +54,14 @@ class DeleteSession:
         return self._progress
 
     async def _clear_stores(self, order: DeletionOrder) -> None:
-        archived_turns = await workflow.execute_activity_method(DeletionActivities.clear_stores, order, **DELETION)
+        archived_turns = await workflow.execute_activity_method(DeletionActivities.clear_stores, order, **STORE_WORK)
         count = max(archived_turns, self._progress.archived_turns or 0)
         self._progress = self._progress.model_copy(update={"archived_turns": count})
 
     async def _delete_runs(self, session: SessionRuns) -> None:
         started_at = workflow.now()
         while True:
-            session = await workflow.execute_activity_method(DeletionActivities.delete_runs, session, **DELETION)
+            session = await workflow.execute_activity_method(DeletionActivities.delete_runs, session, **STORE_WORK)
             self._progress = self._progress.model_copy(update={"remaining": len(session.runs)})
             if not session.runs:
                 return

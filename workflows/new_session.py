@@ -17,7 +17,7 @@ def initial_attributes(start: SessionInput, *, tenant: str) -> TypedSearchAttrib
     pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(search_attributes.SESSION_STATUS, "open"),
         SearchAttributePair(search_attributes.MODEL, start.model),
-        SearchAttributePair(search_attributes.TURNS, start.carried.transcript.count if start.carried else 0),
+        SearchAttributePair(search_attributes.TURNS, 0),
     ]
     if start.user:
         pairs.append(SearchAttributePair(search_attributes.USER, search_attributes.encoded_user(start.user)))

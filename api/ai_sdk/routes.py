@@ -104,7 +104,7 @@ async def ai_sdk_chat(
     """
     workflow_id = caller.workflow_id(body.id)
     turn = await _send(services, workflow_id, body, caller, request)
-    return _stream(TurnStream(services, workflow_id, turn), version)
+    return _stream(services, TurnStream(services, workflow_id, turn), version)
 
 
 @router.get(
@@ -126,7 +126,9 @@ async def ai_sdk_resume(services: ServicesDep, workflow_id: SessionId, version: 
     turn_id = await turn_to_resume(services, workflow_id)
     if turn_id is None:
         return Response(status_code=204)
-    return _stream(TurnStream(services, workflow_id, TurnChunks(session_id_of(workflow_id), turn_id)), version)
+    return _stream(
+        services, TurnStream(services, workflow_id, TurnChunks(session_id_of(workflow_id), turn_id)), version
+    )
 
 
 @router.get(
@@ -150,8 +152,8 @@ async def ai_sdk_messages(
     return list(messages_of(state.messages, session_id=session_id_of(workflow_id)))
 
 
-def _stream(stream: TurnStream, version: Version) -> EventStreamResponse:
-    return EventStreamResponse(_events(stream, version), headers={STREAM_HEADER: STREAM_VERSION})
+def _stream(services: Services, stream: TurnStream, version: Version) -> EventStreamResponse:
+    return EventStreamResponse(_events(stream, version), services.timeouts, headers={STREAM_HEADER: STREAM_VERSION})
 
 
 async def _events(stream: TurnStream, version: Version) -> AsyncGenerator[bytes, None]:

@@ -17,7 +17,7 @@ from turnkeeper.api.live.live_output import PartialEvent
 from turnkeeper.api.live.shared_reader import QueueEvent, UpdateEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
-from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
@@ -149,7 +149,7 @@ class TurnStream:
         new_steps = [step for step in turn.steps if isinstance(step, ModelStep) and step.number > self._turn.final_step]
         # Results stay excerpts with a link.
         hashes = {hash_ for step in new_steps for hash_ in _text_hashes(step)}
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._services.timeouts.restore)
         (whole,) = await self._services.texts.restore_texts(self._workflow_id, [turn], hashes, until=until)
         return self._turn.on_turn(whole, await self._pending_of(turn))
 

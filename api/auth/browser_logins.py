@@ -15,6 +15,7 @@ from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.recent_lookups import RecentLookups
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.problems import problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.stores.logins import Login, Logins, digest_of_token
 
 LIFETIME = timedelta(days=7)
@@ -47,9 +48,9 @@ def login_token(headers: Headers) -> str | None:
 class LoginVerifier:
     """Creates, verifies and ends logins. One that ended is refused within a second."""
 
-    def __init__(self, logins: Logins, keys: KeyVerifier | None) -> None:
+    def __init__(self, logins: Logins, keys: KeyVerifier | None, timeouts: Timeouts) -> None:
         self._logins = logins
-        self._recent = RecentLookups[Login](logins.find)
+        self._recent = RecentLookups[Login](logins.find, timeouts)
         self._keys = keys
 
     async def create(self, identity: Identity) -> str:

@@ -20,6 +20,7 @@ from turnkeeper.api.auth.keys import KeyVerifier
 from turnkeeper.api.auth.open_requests import OpenRequest
 from turnkeeper.api.callers import LOCAL
 from turnkeeper.api.problems import NO_CREDENTIAL, problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.stores.api_keys import PREFIX, ApiKeys
 from turnkeeper.stores.cancellation import cancel_until_done
@@ -28,9 +29,6 @@ from turnkeeper.stores.logins import Logins
 
 if TYPE_CHECKING:
     from turnkeeper.api.auth.oidc import TokenVerifier
-
-RECHECK_SECONDS = 2.0
-"""How often the credentials of open requests are checked. With `CACHE_SECONDS`, streams end within five seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +45,11 @@ def credential_in(headers: Headers) -> str | None:
 class Authenticator:
     """Says who sends a request, and ends requests whose credential has ended."""
 
-    def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins) -> None:
+    def __init__(self, settings: AuthSettings, keys: ApiKeys, logins: Logins, timeouts: Timeouts) -> None:
         self._settings = settings
-        self._keys = KeyVerifier(keys) if settings.keys else None
-        self.logins = LoginVerifier(logins, self._keys)
+        self._timeouts = timeouts
+        self._keys = KeyVerifier(keys, timeouts) if settings.keys else None
+        self.logins = LoginVerifier(logins, self._keys, timeouts)
         self._tokens: TokenVerifier | None = None
         self._open: dict[Identity, set[OpenRequest]] = {}
 
@@ -82,7 +81,7 @@ class Authenticator:
             # Slow to load, and not every gateway has an issuer.
             from turnkeeper.api.auth.oidc import TokenVerifier
 
-            self._tokens = TokenVerifier(self._settings.oidc)
+            self._tokens = TokenVerifier(self._settings.oidc, self._timeouts)
         return await self._tokens.verify(credential)
 
     # ---- requests that last
@@ -120,7 +119,7 @@ class Authenticator:
             # The database's first use may have to create its tables: not while the first caller waits.
             await self._has_ended(Identity(LOCAL, key_id=""))
         while True:
-            await asyncio.sleep(RECHECK_SECONDS)
+            await asyncio.sleep(self._timeouts.recheck)
             # All at once: a store that hangs delays no other check. It has few slots, which bound the lookups.
             await asyncio.gather(*(self._end_if_over(identity) for identity in list(self._open)))
 

@@ -6,14 +6,15 @@ from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.auth.recent_lookups import RecentLookups
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.problems import problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.stores.api_keys import ApiKey, ApiKeys, has_secret, parse_key
 
 
 class KeyVerifier:
     """Verifies keys. A key that can't be looked up is a 503, not a 401: the caller should try again."""
 
-    def __init__(self, keys: ApiKeys) -> None:
-        self._keys = RecentLookups[ApiKey](lambda key_id: keys.find(key_id))
+    def __init__(self, keys: ApiKeys, timeouts: Timeouts) -> None:
+        self._keys = RecentLookups[ApiKey](lambda key_id: keys.find(key_id), timeouts)
 
     async def verify(self, text: str) -> Identity:
         """Return whose key it is. Raises `ProblemError` 401 and `StoreUnavailableError`."""

@@ -26,6 +26,7 @@ from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import ROLES, Caller, Role
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import DEFAULT_TENANT, is_tenant
 from turnkeeper.models.settings.origins import origin_of
 from turnkeeper.models.settings.roles import role_of
@@ -37,18 +38,8 @@ ALGORITHMS = frozenset(
 )
 KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 
-LEEWAY_SECONDS = 30
-"""By how much the issuer's clock may differ from ours."""
-
 FETCH_SECONDS = 2.0
 """For reading the issuer's configuration and keys."""
-RENEW_SECONDS = 600.0
-"""How long the keys are used without reading them again."""
-UNKNOWN_KEY_SECONDS = 30.0
-"""How long a token with an unknown key causes no further request to the issuer."""
-FAILURE_SECONDS = 2.0
-"""The same after a request that failed."""
-
 MAX_BYTES = 1_000_000
 """Of an answer of the issuer."""
 
@@ -66,9 +57,10 @@ Jwk = dict[str, Any]
 class TokenVerifier:
     """Verifies tokens of one issuer."""
 
-    def __init__(self, settings: OidcSettings) -> None:
+    def __init__(self, settings: OidcSettings, timeouts: Timeouts) -> None:
         self._settings = settings
-        self._keys = IssuerKeys(settings.issuer or "")
+        self._leeway = timeouts.issuer_leeway
+        self._keys = IssuerKeys(settings.issuer or "", timeouts)
 
     async def verify(self, token: str) -> Identity:
         """Return whose token it is.
@@ -96,7 +88,7 @@ class TokenVerifier:
             algorithms=[algorithm],
             audience=self._settings.audience,
             issuer=self._settings.issuer,
-            leeway=LEEWAY_SECONDS,
+            leeway=self._leeway,
             options={"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True},
         )
         return claims
@@ -114,14 +106,15 @@ class TokenVerifier:
         name = _NOT_IN_USER_NAMES.sub("_", user)[:MAX_USER_CHARS] if isinstance(user, str) and user else None
         role = _role_in(claims.get(self._settings.role_claim))
         caller = Caller(id=subject, tenant=tenant, user=name, role=role)
-        return Identity(caller, expires_at=float(claims["exp"]) + LEEWAY_SECONDS)
+        return Identity(caller, expires_at=float(claims["exp"]) + self._leeway)
 
 
 class IssuerKeys:
     """The public keys of the issuer, by their ids."""
 
-    def __init__(self, issuer: str, *, read: "Callable[[str], list[Jwk]] | None" = None) -> None:
+    def __init__(self, issuer: str, timeouts: Timeouts, *, read: "Callable[[str], list[Jwk]] | None" = None) -> None:
         self._issuer = issuer
+        self._timeouts = timeouts
         self._read = read or read_keys
         self._keys: list[Jwk] | None = None
         self._renew_at = 0.0
@@ -163,11 +156,12 @@ class IssuerKeys:
                 self._keys = await asyncio.to_thread(self._read, self._issuer)
         except (OSError, HTTPException, ValueError, TypeError, LookupError) as error:
             # A timeout is an `OSError` too.
-            self._has_failed, self._may_ask_at = True, time.monotonic() + FAILURE_SECONDS
+            self._has_failed, self._may_ask_at = True, time.monotonic() + self._timeouts.issuer_failure
             _log.warning("the issuer's keys can't be read: %s", type(error).__name__)
             raise problem("issuer-unavailable") from None
         now = time.monotonic()
-        self._has_failed, self._may_ask_at, self._renew_at = False, now + UNKNOWN_KEY_SECONDS, now + RENEW_SECONDS
+        self._has_failed = False
+        self._may_ask_at, self._renew_at = now + self._timeouts.issuer_unknown_key, now + self._timeouts.issuer_renewal
 
 
 def read_keys(issuer: str) -> list[Jwk]:

@@ -5,10 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.stores.bounded_dict import BoundedDict
-
-CACHE_SECONDS = 1.0
-"""How long a row is used without looking it up again. So an ended key or login is refused within this time."""
 
 MAX_CACHED = 10_000
 """Rows in the cache, missing ones included: a stranger may ask for any number of those."""
@@ -19,15 +17,16 @@ Row = TypeVar("Row")
 class RecentLookups(Generic[Row]):
     """Finds rows by their ids."""
 
-    def __init__(self, look_up: Callable[[str], Awaitable[Row | None]]) -> None:
+    def __init__(self, look_up: Callable[[str], Awaitable[Row | None]], timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._look_up = look_up
         self._cache = BoundedDict[str, tuple[float, Row | None]](max_entries=MAX_CACHED)
         self._running = Coalescer[str, Row | None]()
 
     async def find(self, row_id: str) -> Row | None:
-        """Return the row, or `None`, as it was at most `CACHE_SECONDS` ago. Raises what the lookup raises."""
+        """Return the row, or `None`, as it was at most `Timeouts.lookup_cache` ago. Raises what the lookup raises."""
         looked_up_at, row = self._cache.get(row_id, (float("-inf"), None))
-        if time.monotonic() - looked_up_at < CACHE_SECONDS:
+        if time.monotonic() - looked_up_at < self._timeouts.lookup_cache:
             return row
         return await self._running.run(row_id, lambda: self._find(row_id))
 

@@ -43,6 +43,7 @@ ROUTES: dict[str, Access] = {
     "POST /workflow/{id}/end": "writer",
     "DELETE /workflow/{id}": "admin",
     "GET /workflow/{id}/export": "reader",
+    "GET /workflow/{id}/copy": "reader",
     "POST /workflow/import": "writer",
     "POST /workflow/{id}/fork": "writer",
     # Conversation

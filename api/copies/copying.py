@@ -1,118 +1,271 @@
-"""Starting a session as a copy: its rows are written first, then its workflow is started (SES-18, docs/decisions/0054).
+"""Forks and imports: a request is checked and started here, and a workflow copies (SES-18, docs/decisions/0064).
 
-Theory of operation. A copy takes its id with a note of what it copies. While there is that note and no session, nobody
-sees the copy's rows, and nobody else can have the id. All writes add what is missing. So a copy can be repeated with
-the same id, also twice at once: Temporal starts one session, which has all rows, and every copy is answered the same.
-Notes of copies that nobody repeats are removed an hour later, with their rows.
+The original of a fork is only read, by one query and in the archive, so nothing is added to its history. Nothing of an
+imported document is trusted: its id is ignored, its configuration must be one that the caller may set, and all of it is
+checked before the workflow is started, and once more by the worker that stores it.
 """
 
-from datetime import UTC, datetime, timedelta
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from hashlib import sha256
+from tempfile import SpooledTemporaryFile
 
+from pydantic import ValidationError
+from pydantic_core import to_json
+from temporalio.client import WorkflowExecutionDescription, WorkflowFailureError
+from temporalio.client import WorkflowExecutionStatus as Status
+
+from turnkeeper.api.auth.roles import require_for_copy
+from turnkeeper.api.bodies import StartSession
+from turnkeeper.api.callers import Caller
+from turnkeeper.api.copies.exporting import SessionExporter
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import find_first_run, find_running_deletion, id_is_being_deleted
+from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
+from turnkeeper.api.problems import ProblemError, invalid, problem
+from turnkeeper.api.session_links import chat_url, requested_input
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.models.bounds import head_within
+from turnkeeper.models.errors import RejectedError
+from turnkeeper.models.field_paths import field_path
+from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.stores.blobs import session_of
+from turnkeeper.models.invalid_values import reason_of
+from turnkeeper.models.session.copies.document import SessionDocument
+from turnkeeper.models.session.copies.order import COPY, CopyMemo, CopyOrder, ForkSource, StoredDocument
+from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE, check_document, copy_of_document, read_document
+from turnkeeper.models.session.copies.snapshot import SessionSnapshot
+from turnkeeper.models.session.messages import SessionInput, check_outside_start
+from turnkeeper.models.settings.settings import Settings
+from turnkeeper.stores.blobs import document_owner
 from turnkeeper.stores.stores import Stores
 
-COPIED_FROM = "copied_from"
-"""Key of the memo of a session that began as a copy: what it copies."""
+TITLE_BYTES = 100
+FORK_MARK = " (fork)"
 
-MAX_COPY_AGE = timedelta(hours=1)
-"""A copy takes seconds; an unfinished one that is older was given up."""
+MAX_IMPORTS = 1
+"""Documents that a gateway has in memory at once; more requests wait, with theirs in files."""
 
-SWEPT_AT_ONCE = 3
+PART_BYTES = 1_000_000
+"""Of a document, stored in one transaction."""
+
+UPLOAD_SECONDS = 120.0
+"""How long a gateway stores a document. The workflow waits longer before it deletes what is there."""
+
+COPY_TYPE = "CopySession"
+
+COPY_STOPPED = "The copy was stopped from outside. Delete the session, or choose another id."
 
 
-class SessionCopies:
-    """Starts sessions whose rows are written before. Methods raise `ProblemError` and `StoreUnavailableError`."""
+class SessionCopier:
+    """Starts copies of sessions, and says what has become of them. Methods raise `ProblemError`."""
 
     def __init__(
-        self, reader: SessionReader, sessions: SessionCommands, transcripts: TranscriptReader, stores: Stores
+        self,
+        settings: Settings,
+        reader: SessionReader,
+        sessions: SessionCommands,
+        transcripts: TranscriptReader,
+        exporter: SessionExporter,
+        stores: Stores,
     ) -> None:
-        self._client = reader.client
+        self._settings = settings
+        self._reader = reader
+        self._timeouts = reader.timeouts
         self._sessions = sessions
         self._transcripts = transcripts
+        self._exporter = exporter
         self._stores = stores
+        self._slots = asyncio.Semaphore(MAX_IMPORTS)
 
-    async def begin(self, workflow_id: WorkflowId, source: str) -> bool:
-        """Take the id for a copy of `source`, a SHA-256 in hex; return whether its rows are to be written.
+    async def fork(
+        self, caller: Caller, source: WorkflowId, target: WorkflowId, *, turn: int | str | None, title: str | None
+    ) -> CopyReceipt:
+        """Start to copy the turns up to `turn`, an id or a number from 1; `None`: up to the last completed one.
 
-        They are not if the same copy has started its session already. Raises 409.
+        Raises 403, 404, 409 and 422.
         """
-        await self.sweep()
-        copies = self._stores.unfinished_copies
-        earlier = await read_store(copies.find(workflow_id), until=seconds_from_now(REQUEST_SECONDS))
-        if await find_running_deletion(self._client, workflow_id):
-            raise id_is_being_deleted(workflow_id)
-        if await find_first_run(self._client, workflow_id) is not None:
-            if earlier is not None:  # of the copy that the session began as
-                await copies.finish(workflow_id)
-            if not await self._is_copy_of(workflow_id, source):
-                raise problem("session-exists", workflow_id=workflow_id)
-            return False
-        if earlier is None:
-            await self._raise_if_id_was_used(workflow_id, source)
-        if await copies.begin(workflow_id, source, now=datetime.now(UTC)) != source:
-            detail = (
-                f"Another copy was begun under the id {session_id_of(workflow_id)!r} and not finished. Repeat it, "
-                "delete the session, or choose another id."
-            )
-            raise problem("session-exists", detail)
-        return True
+        snapshot = await self._exporter.snapshot(source)
+        require_for_copy(caller, snapshot.config)
+        number, turn_id = await self._turn_of(source, snapshot, turn)
+        start = snapshot.config.model_copy(
+            update={
+                "title": title or _fork_title(snapshot.config.title),
+                "user": caller.user or snapshot.config.user,
+                "chat_url": chat_url(self._settings, target),
+                "first_prompt": None,
+                "task": None,
+            }
+        )
+        first_run_id = await self._reader.first_run_id(source) if snapshot.context else ""
+        order = CopyOrder(start=start, fork=ForkSource(session=source, first_run_id=first_run_id, turn=number))
+        key = sha256(to_json(["fork", source, first_run_id, turn_id, number, title])).hexdigest()
+        memo = CopyMemo(key=key, turn_count=number, forked_from=session_id_of(source), message_id=turn_id)
+        await self._begin(target, order, memo)
+        return await self.receipt(target)
 
-    async def start(self, workflow_id: WorkflowId, start: SessionInput, source: str) -> None:
-        """Start the session after its rows were written. Raises 409 if another one has taken the id meanwhile."""
-        archived = start.carried.transcript.archived if start.carried else 0
-        if await self._stores.archive.count(workflow_id) < archived:
-            detail = "Turns of the copy were deleted while it was made. Send the request again."
-            raise problem("archive-unavailable", detail)
+    async def import_document(self, caller: Caller, target: WorkflowId, parts: AsyncIterator[bytes]) -> CopyReceipt:
+        """Start to import a document.
+
+        Raises 422 naming what is wrong in the document, 409 if the id was used, 429 while others are imported.
+        """
+        with SpooledTemporaryFile(max_size=MAX_HISTORY_BYTES) as file:
+            async for part in parts:
+                file.write(part)
+            async with self._slot():
+                file.seek(0)
+                body = file.read()
+                # In a thread: a large document takes seconds.
+                document, start = await asyncio.to_thread(_checked, body, caller, target, self._settings)
+                key = sha256(body).hexdigest()
+                memo = CopyMemo(key=key, turn_count=len(document.turns))
+                if await self._begin(target, CopyOrder(start=start, document=key), memo):
+                    await self._upload(target, body)
+                return await self.receipt(target)
+
+    async def receipt(self, workflow_id: WorkflowId) -> CopyReceipt:
+        """Return the progress of a copy. Raises 404 if the session is none."""
+        description, memo = await self._find(workflow_id)
+        if memo is None:
+            raise problem("unknown-session", workflow_id=workflow_id)
+        is_copying = description.workflow_type == COPY_TYPE
+        status = "done" if not is_copying else "running" if description.status == Status.RUNNING else "failed"
+        return CopyReceipt(
+            workflow_id=session_id_of(workflow_id),
+            status=status,
+            reason=await self._reason(description) if is_copying else None,
+            turn_count=memo.turn_count,
+            forked_from=memo.forked_from,
+            message_id=memo.message_id,
+        )
+
+    # ---- starting
+
+    async def _begin(self, target: WorkflowId, order: CopyOrder, memo: CopyMemo) -> bool:
+        """Start the copy, unless it was started before; return whether it still runs. Raises 409."""
+        await self._transcripts.raise_if_id_was_used(target)
         try:
-            await self._sessions.start(workflow_id, start, memo={COPIED_FROM: source})
+            await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()})
         except ProblemError as error:
             if error.problem.status != 409:
                 raise
-            if not await self._is_copy_of(workflow_id, source):
-                # Its turns would be those of the other session, which may have texts under the id already.
-                await self._stores.archive.delete(workflow_id)
-                await self._stores.unfinished_copies.finish(workflow_id)
+            try:
+                description, earlier = await self._find(target)
+            except ProblemError:  # it is being deleted
+                raise error from None
+            is_copying = description.workflow_type == COPY_TYPE
+            if is_copying and description.status == Status.FAILED:  # nothing is left of it
+                await self._sessions.start_copy(target, order, memo={COPY: memo.model_dump()}, is_repeated=True)
+                return True
+            if earlier is None or earlier.key != memo.key:
                 raise
-        await self._stores.unfinished_copies.finish(workflow_id)
+            return is_copying and description.status == Status.RUNNING
+        return True
 
-    async def abandon(self, workflow_id: WorkflowId) -> None:
-        """Remove the rows of a copy that must not start, unless the same copy has just started its session."""
-        if await find_first_run(self._client, workflow_id) is None:
-            await self._stores.delete(workflow_id)
-
-    async def _raise_if_id_was_used(self, workflow_id: WorkflowId, source: str) -> None:
+    async def _find(self, workflow_id: WorkflowId) -> tuple[WorkflowExecutionDescription, CopyMemo | None]:
+        description = await self._reader.describe(workflow_id)
         try:
-            await self._transcripts.raise_if_id_was_used(workflow_id)
-        except ProblemError:
-            if await self._stores.unfinished_copies.find(workflow_id) != source:  # begun by a repeat just now
-                raise
+            return description, CopyMemo.model_validate((await description.memo()).get(COPY))
+        except ValidationError:  # anybody can start a workflow with any memo
+            return description, None
 
-    async def _is_copy_of(self, workflow_id: WorkflowId, source: str) -> bool:
-        """Return whether the session began as a copy of `source`."""
-        handle = self._client.get_workflow_handle(workflow_id)
-        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
-        return (await description.memo()).get(COPIED_FROM) == source
-
-    async def sweep(self) -> None:
-        """Remove what is left of copies that were broken off and not repeated, and of starts with attachments."""
-        copies, now = self._stores.unfinished_copies, datetime.now(UTC)
-        for owner in await copies.claim(now - MAX_COPY_AGE, now=now, limit=SWEPT_AT_ONCE):
-            workflow_id = session_of(owner)
-            is_needed = await find_first_run(self._client, workflow_id) is not None
-            # A session that Temporal has forgotten has its row of the index.
-            is_needed = is_needed or await self._stores.index.find(workflow_id) is not None
-            if owner == workflow_id and not is_needed:
-                await self._stores.delete(workflow_id)
-                continue
-            if not is_needed and await copies.find(workflow_id) is None:
+    async def _upload(self, target: WorkflowId, body: bytes) -> None:
+        """Store the document, and tell its workflow. A repetition changes nothing."""
+        owner, parts = document_owner(target), list[str]()
+        until = seconds_from_now(UPLOAD_SECONDS)
+        for first in range(0, len(body), PART_BYTES):
+            part = body[first : first + PART_BYTES]
+            storing = self._stores.blobs.put_data(owner, [part])
+            await read_store(storing, until=min(until, seconds_from_now(self._timeouts.request)))
+            parts.append(sha256(part).hexdigest())
+        try:
+            await self._sessions.note_stored_document(target, StoredDocument(parts=parts))
+        except ProblemError as error:
+            if error.problem.status in (404, 409):  # the workflow has stopped waiting, and has deleted what was there
                 await self._stores.blobs.delete_data(owner)
-            await copies.finish(owner)
+            raise
+
+    async def _reason(self, description: WorkflowExecutionDescription) -> str | None:
+        """Return why a copy has failed, or why it makes no progress now."""
+        if description.status == Status.RUNNING:
+            failures = [pending.last_failure.message for pending in description.raw_description.pending_activities]
+            return next((message for message in failures if message), None)
+        if description.status != Status.FAILED:
+            return COPY_STOPPED
+        handle = self._reader.client.get_workflow_handle(description.id, run_id=description.run_id)
+        try:
+            result = handle.result(rpc_timeout=self._timeouts.rpc)
+            await call_temporal(result, WorkflowId(description.id), seconds=self._timeouts.call)
+        except WorkflowFailureError as error:
+            return str(getattr(error.cause, "message", error.cause))
+        return None
+
+    # ---- forks
+
+    async def _turn_of(self, source: WorkflowId, snapshot: SessionSnapshot, turn: int | str | None) -> tuple[int, str]:
+        """Return number and id of a completed turn. Raises 404 if there is no such turn, 422 if it is running."""
+        transcript, running, archive = (snapshot.transcript, snapshot.running_turn, self._stores.archive)
+        if turn is None:
+            if not transcript.count:
+                raise invalid("turn", "the session has no completed turn")
+            turn = transcript.count
+        elif running and turn in (running, transcript.count + 1):
+            raise invalid("turn", "has not ended yet")
+        for number, own in enumerate(transcript.turns, start=transcript.archived + 1):
+            if turn in (number, own.id):
+                return number, own.id
+        reading = archive.range(source, turn, turn) if isinstance(turn, int) else archive.find(source, turn)
+        stored = await read_store(reading, until=seconds_from_now(self._timeouts.request))
+        row = next(iter(stored), None) if isinstance(stored, list) else stored
+        if row is None or row.number > transcript.archived:
+            raise problem("unknown-turn", turn_id=str(turn))
+        return row.number, row.turn.id
+
+    # ---- imports
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._timeouts.import_queue):
+                await self._slots.acquire()
+        except TimeoutError:
+            detail = "Other documents are being imported. Try again in a moment."
+            raise problem("rate-limited", detail, retry_after=5) from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+
+def _checked(
+    body: bytes, caller: Caller, workflow_id: WorkflowId, settings: Settings
+) -> tuple[SessionDocument, SessionInput]:
+    """Return the document, and the configuration of its session. Raises 403 and 422."""
+    document = read_document(body, max_values=settings.api_max_import_bytes // BYTES_PER_VALUE)
+    check_document(document)
+    configuration = document.session.configuration
+    require_for_copy(caller, configuration, path="session.configuration.")
+    try:
+        options = StartSession.model_validate(configuration.model_dump(mode="json"))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise invalid(f"session.configuration.{field_path(first['loc'])}", reason_of(first)) from None
+    try:
+        start = requested_input(options, settings, workflow_id, caller)
+        check_outside_start(start)
+    except RejectedError as error:
+        if not error.field:
+            raise
+        name = f"session.configuration.{error.field}"
+        raise RejectedError(error.reason, error.message.replace(error.field, name, 1), field=name) from None
+    copy_of_document(document, start, now=datetime.now(UTC))
+    return document, start
+
+
+def _fork_title(title: str | None) -> str | None:
+    """Return the title of a fork; `None`: its first prompt gives it one."""
+    return None if title is None else head_within(title.removesuffix(FORK_MARK), TITLE_BYTES) + FORK_MARK

@@ -14,17 +14,17 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from turnkeeper.api.copies.whole_turns import whole_turns
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of
-from turnkeeper.models.session.copies.copied_turns import StoredContents, texts_in
+from turnkeeper.models.session.copies.copied import StoredContents
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedConfiguration, ExportedTurn
 from turnkeeper.models.session.copies.markdown import markdown_head, markdown_turn
 from turnkeeper.models.session.copies.snapshot import SessionSnapshot
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.models.transcript.large_texts import resolve_turn
+from turnkeeper.models.transcript.large_texts import refs_in, resolve_turn
+from turnkeeper.stores.archive import whole_turns
 from turnkeeper.stores.blobs import attachments_owner
 from turnkeeper.stores.stores import Stores
 
@@ -73,7 +73,7 @@ class SessionExporter:
             contents.add_view(snapshot.context)
         # The first page of turns is read before anything is sent, so that most errors are answers.
         opening, is_first = to_json(_head(workflow_id, snapshot))[:-1] + b',"turns":[', True
-        async for page in whole_turns(self._stores.archive, workflow_id, snapshot):
+        async for page in whole_turns(self._stores.archive, workflow_id, snapshot.transcript):
             for exported in page:
                 contents.add_turn(exported.turn)
                 yield (opening if is_first else b",") + to_json(_turn(exported))
@@ -93,7 +93,7 @@ class SessionExporter:
         separator = b""
         for some in _batches(sorted(hashes), TEXTS_AT_ONCE):
             reading = self._stores.blobs.get(workflow_id, some)
-            stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
             missing += [name for name in some if name not in stored]
             for name, text in stored.items():
                 yield separator + to_json(name) + b":" + to_json(text)
@@ -103,7 +103,7 @@ class SessionExporter:
         separator = b""
         for name in sorted(hashes):
             reading = self._stores.blobs.get_data(attachments_owner(workflow_id), [name])
-            stored = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+            stored = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
             if name not in stored:
                 missing.append(name)
                 continue
@@ -112,11 +112,11 @@ class SessionExporter:
 
     async def _markdown(self, workflow_id: WorkflowId, snapshot: SessionSnapshot) -> AsyncIterator[bytes]:
         opening = markdown_head(session_id_of(workflow_id), snapshot, now=datetime.now(UTC))
-        async for page in whole_turns(self._stores.archive, workflow_id, snapshot):
+        async for page in whole_turns(self._stores.archive, workflow_id, snapshot.transcript):
             for exported in page:
-                hashes = {ref.hash for ref in texts_in(exported.turn)}
+                hashes = {ref.hash for ref in refs_in(exported.turn)}
                 reading = self._stores.blobs.get(workflow_id, hashes)
-                texts = await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))
+                texts = await read_store(reading, until=seconds_from_now(self._reader.timeouts.request))
                 turn = resolve_turn(exported.turn, texts)
                 yield (opening + markdown_turn(exported.number, turn)).encode()
                 opening = ""

@@ -4,7 +4,7 @@ from turnkeeper.api.store_calls import read_store
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.trajectory import ReasoningTrajectory
-from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.archive import MISSING_TURNS, Archive
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 
@@ -37,4 +37,4 @@ async def with_archived_steps(
 
 def missing_turns_error() -> StoreUnavailableError:
     """Return the error of an archive that is not the one that the session uses, such as an empty new one."""
-    return StoreUnavailableError("The archive lacks turns that the session has moved to it.")
+    return StoreUnavailableError(MISSING_TURNS)

@@ -16,11 +16,11 @@ from temporalio.service import RPCError
 
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.deletions import FIRST_RUN, Deletion, find_deletion, find_first_run
+from turnkeeper.api.temporal.deletions import Deletion, find_deletion, find_first_run
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.backoff import growing_pauses
-from turnkeeper.models.deletion import DeletionOrder, DeletionProgress, deletion_id
+from turnkeeper.models.deletion import FIRST_RUN, DeletionOrder, DeletionProgress, deletion_id
 from turnkeeper.models.http_responses import DeletionReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.settings.settings import Settings
@@ -28,7 +28,6 @@ from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.delete_session import DeleteSession
 
-ARCHIVE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.02
 MAX_PAUSE_SECONDS = 0.2
 """Between two queries to a deletion that doesn't know yet what to delete."""
@@ -42,19 +41,20 @@ class SessionDeleter:
         self._reader = reader
         self._stores = stores
         self._client: Client = reader.client
+        self._timeouts = reader.timeouts
 
     async def delete(self, workflow_id: WorkflowId) -> DeletionReceipt:
         """Start to delete a session, or return the progress of the deletion.
 
         Raises 404 if there is no such session, and 503 while the archive can't be reached.
         """
-        deletion = await find_deletion(self._client, workflow_id)
-        first_run_id = await find_first_run(self._client, workflow_id)
+        deletion = await find_deletion(self._client, workflow_id, self._timeouts)
+        first_run_id = await find_first_run(self._client, workflow_id, self._timeouts)
         if deletion is None or not await self._is_of(deletion, workflow_id, first_run_id):
             await self._begin(workflow_id, first_run_id, instead_of=deletion)
         is_done, progress = False, DeletionProgress()
         try:
-            async with asyncio.timeout(rpc_timeout().total_seconds()):
+            async with asyncio.timeout(self._timeouts.call):
                 is_done, progress = await self._progress(workflow_id)
         except TimeoutError:
             pass
@@ -79,7 +79,7 @@ class SessionDeleter:
             return first_run_id == deletion.first_run_id
         if not deletion.is_done:
             return True
-        # A copy may have been begun with the id; an archive restored from a backup has the deleted turns again.
+        # An archive restored from a backup has the deleted turns again.
         try:
             return not await self._stores_have(workflow_id)
         except StoreUnavailableError:
@@ -99,9 +99,9 @@ class SessionDeleter:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             task_timeout=timedelta(seconds=self._settings.task_timeout),
             memo={FIRST_RUN: first_run_id or ""},
-            rpc_timeout=rpc_timeout(),
+            rpc_timeout=self._timeouts.rpc,
         )
-        await call_temporal(start_call, workflow_id)
+        await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
 
     async def _raise_if_unknown(self, workflow_id: WorkflowId, first_run_id: str | None) -> None:
         """Raise 404 if neither Temporal nor the stores have the session, and 503 if they can't be read."""
@@ -112,22 +112,22 @@ class SessionDeleter:
         if first_run_id is None and not is_stored:
             # No turn was archived, but large texts may have been stored.
             with suppress(StoreUnavailableError):
-                await read_store(self._stores.delete(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
+                await read_store(self._stores.delete(workflow_id), until=seconds_from_now(self._timeouts.deletion))
             raise problem("unknown-session", workflow_id=workflow_id)
 
     async def _stores_have(self, workflow_id: WorkflowId) -> bool:
-        return await read_store(self._stores.has(workflow_id), until=seconds_from_now(ARCHIVE_SECONDS))
+        return await read_store(self._stores.has(workflow_id), until=seconds_from_now(self._timeouts.deletion))
 
     async def _end(self, workflow_id: WorkflowId, deletion: Deletion) -> None:
         """End the deletion of an earlier session with the id: it only waits for what Temporal deletes by itself."""
         handle = self._client.get_workflow_handle(deletion_id(workflow_id), run_id=deletion.run_id)
-        await _terminate(workflow_id, handle, reason="the id was used again")
+        await self._terminate(workflow_id, handle, reason="the id was used again")
 
     async def _stop(self, workflow_id: WorkflowId, first_run_id: str) -> None:
         """Try to terminate the session now; otherwise the deletion does it."""
         handle = self._client.get_workflow_handle(workflow_id, first_execution_run_id=first_run_id)
         with suppress(ProblemError):
-            await _terminate(workflow_id, handle, reason="deleted by request")
+            await self._terminate(workflow_id, handle, reason="deleted by request")
 
     # ---- progress
 
@@ -138,7 +138,7 @@ class SessionDeleter:
         """
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
-            deletion = await find_deletion(self._client, workflow_id)
+            deletion = await find_deletion(self._client, workflow_id, self._timeouts)
             if deletion is None:
                 return False, DeletionProgress()  # it has just failed: the next request starts another
             if deletion.problem:
@@ -147,18 +147,23 @@ class SessionDeleter:
                 DeleteSession.run, deletion_id(workflow_id), run_id=deletion.run_id
             )
             if deletion.is_done:
-                return True, await call_temporal(handle.result(rpc_timeout=rpc_timeout()), workflow_id)
+                return True, await call_temporal(
+                    handle.result(rpc_timeout=self._timeouts.rpc), workflow_id, seconds=self._timeouts.call
+                )
             with suppress(RPCError, WorkflowQueryFailedError):  # no worker answers
-                progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=rpc_timeout())
+                progress = await handle.query(DeleteSession.get_receipt, rpc_timeout=self._timeouts.rpc)
                 if progress.runs is not None:
                     return False, progress
             await asyncio.sleep(next(pauses))
 
-
-async def _terminate(workflow_id: WorkflowId, handle: WorkflowHandle[Any, Any], *, reason: str) -> None:
-    """Terminate a workflow, unless it has ended already. Raises 503."""
-    try:
-        await call_temporal(handle.terminate(reason=reason, rpc_timeout=rpc_timeout()), workflow_id)
-    except ProblemError as problem:
-        if problem.problem.status not in (404, 409):
-            raise
+    async def _terminate(self, workflow_id: WorkflowId, handle: WorkflowHandle[Any, Any], *, reason: str) -> None:
+        """Terminate a workflow, unless it has ended already. Raises 503."""
+        try:
+            await call_temporal(
+                handle.terminate(reason=reason, rpc_timeout=self._timeouts.rpc),
+                workflow_id,
+                seconds=self._timeouts.call,
+            )
+        except ProblemError as problem:
+            if problem.problem.status not in (404, 409):
+                raise

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from temporalio.client import Client
 
 from turnkeeper.api.problems import problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import find_deletion, find_first_run
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import SessionInput
@@ -37,8 +38,9 @@ MAX_FATES = 200
 class ForgottenSessions:
     """Finds sessions by what the stores have of them."""
 
-    def __init__(self, client: Client, stores: Stores) -> None:
+    def __init__(self, client: Client, stores: Stores, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._stores = stores
 
     async def find(self, workflow_id: WorkflowId) -> Session | None:
@@ -54,7 +56,7 @@ class ForgottenSessions:
             is_forgotten, fates = await asyncio.gather(self._is_forgotten(workflow_id), newest_fates)
         except StoreUnavailableError as error:
             raise problem("archive-unavailable", reason=error) from error
-        if not is_forgotten or (row is None and await self._is_unfinished_copy(workflow_id)):
+        if not is_forgotten:
             return None
         if row is not None and row.turn_count and not turns:
             raise problem("no-longer-retained", workflow_id=workflow_id)
@@ -66,14 +68,14 @@ class ForgottenSessions:
             row, turns = await self._stored(workflow_id, limit=1)
         except StoreUnavailableError as error:
             raise problem("archive-unavailable", reason=error) from error
-        if not (row or turns) or (row is None and await self._is_unfinished_copy(workflow_id)):
+        if not (row or turns):
             return False
         return await self._is_forgotten(workflow_id)
 
     async def has_row(self, workflow_id: WorkflowId) -> bool:
         """Return whether the index has the session. Raises `StoreUnavailableError`."""
         row = self._stores.index.find(workflow_id)
-        return await read_store(row, until=seconds_from_now(RESTORE_SECONDS)) is not None
+        return await read_store(row, until=seconds_from_now(self._timeouts.restore)) is not None
 
     async def _stored(
         self, workflow_id: WorkflowId, *, limit: int | None = None
@@ -81,20 +83,13 @@ class ForgottenSessions:
         """Return the row and at most `limit` of the newest turns. Raises `StoreUnavailableError`."""
         page = self._stores.archive.page(workflow_id, before=None, limit=limit, max_bytes=PAGE_BYTES)
         both = asyncio.gather(self._stores.index.find(workflow_id), page)
-        row, turns = await read_store(both, until=seconds_from_now(RESTORE_SECONDS))
+        row, turns = await read_store(both, until=seconds_from_now(self._timeouts.restore))
         return row, turns
-
-    async def _is_unfinished_copy(self, workflow_id: WorkflowId) -> bool:
-        """Return whether the turns are those of a copy whose session was never started (SES-18). Raises 503."""
-        try:
-            finding = self._stores.unfinished_copies.find(workflow_id)
-            return await read_store(finding, until=seconds_from_now(RESTORE_SECONDS)) is not None
-        except StoreUnavailableError as error:
-            raise problem("archive-unavailable", reason=error) from error
 
     async def _is_forgotten(self, workflow_id: WorkflowId) -> bool:
         first_run_id, deletion = await asyncio.gather(
-            find_first_run(self._client, workflow_id), find_deletion(self._client, workflow_id)
+            find_first_run(self._client, workflow_id, self._timeouts),
+            find_deletion(self._client, workflow_id, self._timeouts),
         )
         # Otherwise it is being deleted, or another session has just started with the id.
         return first_run_id is None and (deletion is None or deletion.is_done)

@@ -24,16 +24,13 @@ from turnkeeper.api.temporal.lists.visibility import (
     is_deletion_begun,
     sessions_in_deletion,
 )
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.session_index import IndexedSession as Row
 from turnkeeper.stores.session_index import SessionClosure, SessionIndex
 
-FIRST_PAUSE_SECONDS = 2.0
-"""After the start of a gateway, which has more urgent things to do."""
-
-PAUSE_SECONDS = 60.0
 PAGE_PAUSE_SECONDS = 0.05
 """Between two pages of a comparison, so that it takes little of anything."""
 
@@ -60,8 +57,9 @@ _log = logging.getLogger(__name__)
 class IndexRepair:
     """Repairs the index in the background. Only `close` waits."""
 
-    def __init__(self, client: Client, index: SessionIndex) -> None:
+    def __init__(self, client: Client, index: SessionIndex, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._index = index
         self._tasks: set[asyncio.Task[None]] = set()
         self._caught_up = datetime.now(UTC) - OVERLAP
@@ -107,10 +105,10 @@ class IndexRepair:
         await self._index.note_compared(name, began)
 
     async def _compare_for_ever(self) -> None:
-        await asyncio.sleep(FIRST_PAUSE_SECONDS)
+        await asyncio.sleep(self._timeouts.repair_start)
         while True:
             await _unless_failing(self.compare())
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(self._timeouts.repair_pause)
 
     async def _catch_up_once(self) -> None:
         began = datetime.now(UTC)
@@ -119,7 +117,7 @@ class IndexRepair:
         await asyncio.sleep(CATCH_UP_SECONDS)
 
     async def _compare_since(self, since: datetime | None) -> None:
-        async for page in changed_since(self._client, since):
+        async for page in changed_since(self._client, self._timeouts, since):
             await self._store(page)
             await asyncio.sleep(PAGE_PAUSE_SECONDS)
 
@@ -128,7 +126,7 @@ class IndexRepair:
         new = [session for session in page if session.session_id in missing]
         if any(session.closed_at for session in new):
             # A session that is being deleted is listed until Temporal has deleted it, and has no row any more.
-            in_deletion = await sessions_in_deletion(self._client)
+            in_deletion = await sessions_in_deletion(self._client, self._timeouts)
             new = [session for session in new if session.session_id not in in_deletion]
         await self._add_missing(new)
         await self._index.close([session.closure for session in page if session.closure])
@@ -141,7 +139,7 @@ class IndexRepair:
         rows = [session.as_indexed for session in sessions]
         await self._index.add_missing(rows)
         try:
-            are_deleted = [await is_deletion_begun(self._client, session) for session in sessions]
+            are_deleted = [await is_deletion_begun(self._client, self._timeouts, session) for session in sessions]
         except ProblemError:
             await self._index.remove_added(rows)
             raise
@@ -151,7 +149,7 @@ class IndexRepair:
         """Close the rows of sessions that are listed as open, and that Temporal no longer has."""
         after, idle_since = WorkflowId(""), datetime.now(UTC) - FORGOTTEN_AFTER
         while ids := await self._index.open_ids(after=after, limit=BATCH, idle_since=idle_since):
-            visible = await find_visible(self._client, ids)
+            visible = await find_visible(self._client, self._timeouts, ids)
             for session_id in ids:
                 row = None if session_id in visible else await self._index.find(session_id)
                 if row is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from turnkeeper.api.history.archived_turns import turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.store_calls import REQUEST_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.replay_text.turns import ReplayTurns, count_events, with_newest_events
@@ -53,7 +53,7 @@ class ReplayTextReader:
 
     async def text(self, workflow_id: WorkflowId, *, max_history: int) -> ReplayText:
         """Return the whole CURRENT and the last `max_history` events of HISTORY (0: all, up to about 10 MB)."""
-        until, max_events = seconds_from_now(REQUEST_SECONDS), max_history or ALL
+        until, max_events = seconds_from_now(self._reader.timeouts.request), max_history or ALL
         in_session = await self._reader.replay_turns(workflow_id, ReplayRequest(max_history=max_history))
         replay = await self._with_archive(workflow_id, in_session, max_events, until)
         return ReplayText(replay.text(max_history), is_whole=_is_whole(replay, max_events))

@@ -12,9 +12,10 @@ from temporalio.client import Client
 from turnkeeper.api.history.index_cursors import index_cursor, index_position
 from turnkeeper.api.history.index_repair import IndexRepair
 from turnkeeper.api.problems import problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.lists.listing import PAGE, ListedStatus, list_sessions
 from turnkeeper.api.temporal.lists.visibility import VisibleSession, awaiting_approval, find_changed
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import session_id_of
 from turnkeeper.models.session.tasks.task_input import NO_PARENT
@@ -40,8 +41,9 @@ _STATUSES: dict[ListedStatus, IndexStatus] = {
 class SessionLists:
     """Lists the sessions of a tenant. Methods raise `ProblemError`."""
 
-    def __init__(self, client: Client, stores: Stores, repair: IndexRepair) -> None:
+    def __init__(self, client: Client, stores: Stores, repair: IndexRepair, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._stores = stores
         self._repair = repair
 
@@ -68,18 +70,20 @@ class SessionLists:
             except StoreUnavailableError as error:
                 if after is not None:
                     raise problem("archive-unavailable", reason=error) from error
-        return await list_sessions(self._client, tenant=tenant, status=status, user=user, text=text, cursor=cursor)
+        return await list_sessions(
+            self._client, self._timeouts, tenant=tenant, status=status, user=user, text=text, cursor=cursor
+        )
 
     async def _from_index(
         self, query: IndexQuery, status: ListedStatus | None, after: IndexPosition | None
     ) -> SessionList:
         if status == "awaiting_approval":
-            query = replace(query, ids=await awaiting_approval(self._client, tenant=query.tenant))
-        until = seconds_from_now(RESTORE_SECONDS)
+            query = replace(query, ids=await awaiting_approval(self._client, self._timeouts, tenant=query.tenant))
+        until = seconds_from_now(self._timeouts.restore)
         await read_store(self._stores.index_writer.flush(), until=until)  # a caller finds what it has just started
         rows = await read_store(self._stores.index.page(query, limit=PAGE + 1, after=after), until=until)
         page_rows = rows[:PAGE]
-        visible = await find_changed(self._client, [row for row in page_rows if row.status == "open"])
+        visible = await find_changed(self._client, self._timeouts, [row for row in page_rows if row.status == "open"])
         self._repair.note_differences(page_rows, visible)
         sessions = [_listed(row, visible.get(row.session_id)) for row in page_rows]
         return SessionList(

@@ -21,7 +21,7 @@ from turnkeeper.api.history.archived_turns import missing_turns_error, turns_bef
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.receipts import Receipt
 from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
@@ -54,7 +54,7 @@ class TranscriptReader:
 
         Raises `StoreUnavailableError` if only the archive has them.
         """
-        until = seconds_from_now(REQUEST_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.request)
         state, first_in_session = await self._page_in_session(workflow_id, before, limit, until)
         older = await self._older(workflow_id, state, first_in_session, limit, until)
         turns = await self._texts.restore_answers(workflow_id, [*older, *state.messages], until=until)
@@ -126,7 +126,9 @@ class TranscriptReader:
         Temporal retains ended sessions for a limited time, but ids are never reused (API-1).
         """
         try:
-            was_used = await read_store(self._stores.has(workflow_id), until=seconds_from_now(RESTORE_SECONDS))
+            was_used = await read_store(
+                self._stores.has(workflow_id), until=seconds_from_now(self._reader.timeouts.restore)
+            )
         except StoreUnavailableError:
             return  # if Temporal still has the session, it rejects the id itself
         if was_used:
@@ -135,7 +137,7 @@ class TranscriptReader:
             except ProblemError as problem:
                 if problem.problem.status != 404:
                     raise
-                raise await used_id_error(self._reader.client, workflow_id) from None
+                raise await used_id_error(self._reader.client, workflow_id, self._reader.timeouts) from None
 
     async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
         receipt = await self._reader.receipt(workflow_id, message_id)
@@ -196,7 +198,7 @@ class TranscriptReader:
         update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
         turns = update.updated_messages
         if update.reset:
-            until = seconds_from_now(REQUEST_SECONDS)
+            until = seconds_from_now(self._reader.timeouts.request)
             archived_turn = await read_store(self._archive.find(workflow_id, message_id), until=until)
             if archived_turn is None:
                 raise problem("unknown-turn", turn_id=message_id)
@@ -219,7 +221,7 @@ class TranscriptReader:
             return None
         turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
         update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.restore)
         is_gone = update.reset and receipt.fate is not None
         turns = await self._archived_turn(workflow_id, turn_id, until) if is_gone else update.updated_messages
         whole = await self._texts.restore_answers(workflow_id, turns, until=until)

@@ -1,7 +1,7 @@
 """The end of the gateway: every wait of a request ends at once, with what it returns when its time is up (API-2).
 
 A prompt that is waited for is a 202, a poll returns an update without news, a task is returned as it is, and a stream
-ends. Requests that are still not answered `STOP_SECONDS` later are answered with a problem (`http/server.py`).
+ends. Requests that are still not answered `Timeouts.stop` later are answered with a problem (`http/server.py`).
 """
 
 import asyncio

@@ -12,12 +12,10 @@ from fastapi.sse import KEEPALIVE_COMMENT
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.stores.cancellation import cancel_until_done
 
 EVENT_STREAM = "text/event-stream"
-
-PING_SECONDS = 15.0
-"""After this time without an event a comment is sent: clients and proxies take a silent connection for lost."""
 
 
 class EventStreamResponse(StreamingResponse):
@@ -25,8 +23,11 @@ class EventStreamResponse(StreamingResponse):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], timeouts: Timeouts, headers: Mapping[str, str] | None = None
+    ) -> None:
         """`events` are closed when the client has left."""
+        self._ping_seconds = timeouts.ping
         super().__init__(events, headers={"X-Accel-Buffering": "no", **(headers or {})})
         self._events = events
 
@@ -41,8 +42,8 @@ class EventStreamResponse(StreamingResponse):
 
         async def keep_alive() -> None:
             while True:
-                await asyncio.sleep(silent_since + PING_SECONDS - clock())
-                if clock() >= silent_since + PING_SECONDS:
+                await asyncio.sleep(silent_since + self._ping_seconds - clock())
+                if clock() >= silent_since + self._ping_seconds:
                     await send_and_note({"type": "http.response.body", "body": KEEPALIVE_COMMENT, "more_body": True})
 
         comments = asyncio.create_task(keep_alive())

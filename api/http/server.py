@@ -23,16 +23,8 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
-
-STOP_SECONDS = 3
-"""Time for open requests to finish when the gateway stops. Waits and streams end at once."""
-
-KEEP_ALIVE_SECONDS = 5
-"""How long a connection may be idle between two requests."""
-
-SEND_SECONDS = 30.0
-"""How long a client of an event stream may take to accept an event before it is disconnected. It can resume."""
 
 NOT_FINISHED = (
     "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."
@@ -60,14 +52,15 @@ class GatewayServer(uvicorn.Server):
     """Serves the gateway on `host` and `port` (0: any free port). Waits and event streams end at once when it stops."""
 
     def __init__(self, app: FastAPI, *, host: str, port: int, bounds: ConnectionBounds = DEFAULT_BOUNDS) -> None:
+        timeouts: Timeouts = app.state.timeouts
         config = BoundedConfig(
             app,
             bounds,
             host=host,
             port=port,
             # The second is for sending the answers.
-            timeout_graceful_shutdown=STOP_SECONDS + 1,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=timeouts.stop + 1,
+            timeout_keep_alive=timeouts.keep_alive,
             # Logging is configured elsewhere: one format for all processes, and no line for every poll.
             log_config=None,
             access_log=False,
@@ -108,11 +101,12 @@ class GatewayServer(uvicorn.Server):
 
 
 class ClosingMiddleware:
-    """Answers requests with a problem that are not answered `STOP_SECONDS` after the gateway began to stop."""
+    """Answers requests with a problem that are not answered `Timeouts.stop` after the gateway began to stop."""
 
-    def __init__(self, app: ASGIApp, *, closing: Closing) -> None:
+    def __init__(self, app: ASGIApp, *, closing: Closing, timeouts: Timeouts) -> None:
         self._app = app
         self._closing = closing
+        self._grace = timeouts.stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,7 +120,7 @@ class ClosingMiddleware:
             await send(message)
 
         try:
-            async with self._closing.time_limit(grace=STOP_SECONDS):
+            async with self._closing.time_limit(grace=self._grace):
                 await self._app(scope, receive, send_and_note)
         except TimeoutError:
             if not self._closing.has_begun:
@@ -139,20 +133,23 @@ class ClosingMiddleware:
 class StalledStreamMiddleware:
     """Disconnects clients of event streams that have stopped reading."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, timeouts: Timeouts) -> None:
         self._app = app
+        self._timeouts = timeouts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         with anyio.CancelScope() as request:
-            await self._app(scope, receive, _with_send_timeout(send, request))
+            await self._app(scope, receive, _with_send_timeout(send, request, self._timeouts.stalled))
         if request.cancel_called:
-            _log.info("a client of %s read nothing for %g s and was disconnected", scope["path"], SEND_SECONDS)
+            _log.info(
+                "a client of %s read nothing for %g s and was disconnected", scope["path"], self._timeouts.stalled
+            )
 
 
-def _with_send_timeout(send: Send, request: anyio.CancelScope) -> Send:
+def _with_send_timeout(send: Send, request: anyio.CancelScope, seconds: float) -> Send:
     """Return a `send` that ends the request when the client of an event stream takes too long to accept a message."""
     clock, is_stream = asyncio.get_running_loop().time, False
 
@@ -163,7 +160,7 @@ def _with_send_timeout(send: Send, request: anyio.CancelScope) -> Send:
         if not is_stream or request.deadline < math.inf:  # another message is on its way
             await send(message)
             return
-        request.deadline = clock() + SEND_SECONDS
+        request.deadline = clock() + seconds
         try:
             await send(message)
         finally:

@@ -4,7 +4,7 @@ Starting a watch costs as much as a few polls. So a session that is polled rarel
 often, or waited for, is watched, and then a current answer costs nothing.
 
 A client that sends only `last_seen_message_id`, as in the original design (decision 34), doesn't say in which form it
-has seen that turn: running or ended. So it gets the turn again while it runs and for `REPEAT_SECONDS` after its end,
+has seen that turn: running or ended. So it gets the turn again while it runs and for `Timeouts.repeat` after its end,
 and a `wait` for it lasts `UNCLEAR_SECONDS`. Every gateway decides that by the turn alone and remembers no clients.
 """
 
@@ -18,6 +18,7 @@ from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.problems import problem
 from turnkeeper.api.temporal.watch import Watch, WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
@@ -29,9 +30,6 @@ OFTEN_SECONDS = 10.0
 REWATCH_SECONDS = 0.5
 """Before watching a session again after its watch has ended."""
 
-REPEAT_SECONDS = 5.0
-"""How long a turn is repeated after its end. The clocks of gateway and Temporal must differ by less."""
-
 UNCLEAR_SECONDS = 1.0
 """How long to hold a client that may or may not have seen the answer."""
 
@@ -41,7 +39,10 @@ MAX_POLLED = 10_000
 class Poller:
     """Answers polls. Methods raise `ProblemError`."""
 
-    def __init__(self, shared_reader: SharedReader, watches: WatchRegistry, closing: Closing) -> None:
+    def __init__(
+        self, shared_reader: SharedReader, watches: WatchRegistry, closing: Closing, timeouts: Timeouts
+    ) -> None:
+        self._timeouts = timeouts
         self._shared_reader = shared_reader
         self._watches = watches
         self._closing = closing
@@ -59,7 +60,7 @@ class Poller:
                     event = await self._shared_reader.update(workflow_id, cursor, watch)
                 else:
                     event = await self._shared_reader.unshared_update(workflow_id, cursor)
-        return without_old_repeats(event, cursor, now=datetime.now(UTC))
+        return without_old_repeats(event, cursor, self._timeouts, now=datetime.now(UTC))
 
     async def wait_for_news(
         self,
@@ -91,7 +92,7 @@ class Poller:
         while True:
             version = watch.version
             event = await self._shared_reader.update(workflow_id, news.cursor, watch)
-            event = without_old_repeats(event, news.cursor, now=datetime.now(UTC))
+            event = without_old_repeats(event, news.cursor, self._timeouts, now=datetime.now(UTC))
             is_closed = event.update.status in FINAL_STATUSES
             seconds = news.hold_seconds(event)
             due_at = until if seconds is None else min(until, asked_at + seconds)
@@ -144,21 +145,23 @@ def _has_changed(update: ConversationUpdate, before: ConversationUpdate) -> bool
     return bool(update.updated_messages) and update.updated_messages != before.updated_messages
 
 
-def without_old_repeats(event: UpdateEvent, cursor: UpdatesRequest, *, now: datetime) -> UpdateEvent:
+def without_old_repeats(
+    event: UpdateEvent, cursor: UpdatesRequest, timeouts: Timeouts, *, now: datetime
+) -> UpdateEvent:
     """Return the event without the last seen turn, if the client sends no revision and that ended long ago.
 
     With new messages it is repeated once more, for a client that comes back after a pause.
     """
     update = event.update
     turns = [] if cursor.since_revision is not None or update.new_messages else update.updated_messages
-    if not turns or not all(_ended_before(turn, now) for turn in turns):
+    if not turns or not all(_ended_before(turn, now - timedelta(seconds=timeouts.repeat)) for turn in turns):
         return event
     return replace(event, update=update.model_copy(update={"updated_messages": []}))
 
 
-def _ended_before(turn: ConversationMessage, now: datetime) -> bool:
+def _ended_before(turn: ConversationMessage, time: datetime) -> bool:
     ended_at = turn.agent_timestamp if turn.is_complete else None
-    return ended_at is not None and ended_at < now - timedelta(seconds=REPEAT_SECONDS)
+    return ended_at is not None and ended_at < time
 
 
 def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:

@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from turnkeeper.api.coalescer import SharedCall
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.watch import Watch
@@ -156,13 +156,13 @@ class SharedReader:
 
     async def unshared_update(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new since `cursor` with a query of its own, for a session that is not watched."""
-        update, until = await self._reader.updates(workflow_id, cursor), seconds_from_now(RESTORE_SECONDS)
+        update, until = await self._reader.updates(workflow_id, cursor), seconds_from_now(self._reader.timeouts.restore)
         first_run_id = await self._reader.first_run_id_in_temporal(workflow_id)  # of the answer: the query has noted it
         return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
 
     async def with_whole_answer(self, workflow_id: WorkflowId, turn: ConversationMessage) -> ConversationMessage:
         """Return a turn with its whole answer, if that can be read now."""
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.restore)
         (turn,) = await self._texts.restore_answers(workflow_id, [turn], until=until)
         return turn
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import chat_url, session_links
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.http_responses import PromptFate, Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import StateRequest
@@ -50,8 +50,8 @@ async def _first_turn(services: Services, workflow_id: WorkflowId) -> Conversati
             break
     else:
         reading = services.stores.archive.page(workflow_id, before=2, limit=1, max_bytes=FIRST_TURN_BYTES)
-        turns = [item.turn for item in await read_store(reading, until=seconds_from_now(REQUEST_SECONDS))]
-    until = seconds_from_now(REQUEST_SECONDS)
+        turns = [item.turn for item in await read_store(reading, until=seconds_from_now(services.timeouts.request))]
+    until = seconds_from_now(services.timeouts.request)
     return next(iter(await services.texts.restore_answers(workflow_id, turns, until=until)), None)
 
 

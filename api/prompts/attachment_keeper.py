@@ -1,19 +1,16 @@
 """Storing the contents of attachments before a prompt is signalled (CTX-16).
 
-A prompt in Temporal's history has references only. Its contents are stored first: if this gateway dies in between, they
-are removed with the session, and the same prompt sent again stores the same rows. Contents whose session may not exist
-are noted beside unfinished copies: those of a session that is started next, and those of one that is deleted meanwhile.
-The notes are swept an hour later, with the contents if there is still no session.
+A prompt in Temporal's history has references only. Its contents are stored first, by session and hash: the same prompt
+sent again stores the same rows, and they are deleted with the session. If this gateway dies before the prompt is
+signalled, or the session started, nobody refers to them, and nobody can read what is under an id without a session.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from turnkeeper.api.problems import UNKNOWN_UPLOAD, ProblemError, invalid, problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, Answer, read_store, seconds_from_now
+from turnkeeper.api.store_calls import Answer, read_store, seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
@@ -24,9 +21,6 @@ from turnkeeper.models.transcript.attachments import Attachment, CodeAttachment
 from turnkeeper.stores.blobs import attachments_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
-
-SOURCE = "attachments"
-"""What is noted where a copy has the hash of its source."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +42,11 @@ class AttachmentKeeper:
         reader: SessionReader,
         stores: Stores,
         *,
-        sweep: Callable[[], Awaitable[None]],
         inline_bytes: int = LARGE_TEXT_BYTES,
     ) -> None:
-        """`inline_bytes`: what the attachments of a prompt may have as JSON, unless a session has limits of its own.
-
-        `sweep` removes contents that were noted an hour ago and still have no session.
-        """
+        """`inline_bytes`: what the attachments of a prompt may have as JSON, unless a session has limits of its own."""
         self._reader = reader
         self._blobs = stores.blobs
-        self._notes = stores.unfinished_copies
-        self._sweep = sweep
         self._inline_bytes = inline_bytes
 
     async def prepare(
@@ -86,48 +74,32 @@ class AttachmentKeeper:
             raise invalid(name, reason)
         return PreparedAttachments(referred, contents)
 
-    async def store(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
-        """Store contents of a session; a repetition changes nothing.
+    async def store(
+        self, workflow_id: WorkflowId, contents: Mapping[str, bytes], *, is_started_next: bool = False
+    ) -> None:
+        """Store contents of a session, or of one that is started next; a repetition changes nothing.
 
         Raises 404 if the session does not exist, or was deleted meanwhile, and 503. Then nothing may be signalled.
         """
         if not contents:
             return
-        await self._reader.describe_if_retained(workflow_id)
-        await self._call(self._put(workflow_id, contents))
+        owner = attachments_owner(workflow_id)
+        if not is_started_next:
+            await self._reader.describe_if_retained(workflow_id)
+        await self._call(self._blobs.put_data(owner, contents.values()))
+        if is_started_next:
+            return
         try:
             await self._reader.describe_if_retained(workflow_id)
         except ProblemError as problem:
             if problem.problem.status == 404:  # its deletion may have passed before the contents were there
-                await self._call(self._note(workflow_id))
+                await self._call(self._blobs.delete_some(owner, contents))
             raise
-
-    async def store_before_start(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
-        """Store contents of a session that is started next; `note_started` must follow. Raises 503."""
-        if contents:
-            with suppress(StoreUnavailableError):
-                await read_store(self._sweep(), until=seconds_from_now(REQUEST_SECONDS))
-            await self._call(self._note(workflow_id))
-            await self._call(self._put(workflow_id, contents))
-
-    async def note_started(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
-        """Note that the session of the contents exists. Without the note, the sweep looks for the session."""
-        if contents:
-            with suppress(StoreUnavailableError):
-                finishing = self._notes.finish(attachments_owner(workflow_id))
-                await read_store(finishing, until=seconds_from_now(REQUEST_SECONDS))
-
-    async def _put(self, workflow_id: WorkflowId, contents: Mapping[str, bytes]) -> None:
-        await self._blobs.put_data(attachments_owner(workflow_id), contents.values())
-
-    async def _note(self, workflow_id: WorkflowId) -> None:
-        if await self._notes.begin(attachments_owner(workflow_id), SOURCE, now=datetime.now(UTC)) != SOURCE:
-            raise StoreUnavailableError("earlier contents under this id are being removed")
 
     async def _call(self, call: Awaitable[Answer]) -> Answer:
         """Return what a call of the store returns. Raises 503."""
         try:
-            return await read_store(call, until=seconds_from_now(REQUEST_SECONDS))
+            return await read_store(call, until=seconds_from_now(self._reader.timeouts.request))
         except StoreUnavailableError as error:
             detail = f"{error} The attachments can't be stored, so nothing was sent. Try again."
             raise problem("archive-unavailable", detail) from error

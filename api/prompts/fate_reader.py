@@ -11,9 +11,9 @@ import asyncio
 from contextlib import suppress
 
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.receipts import position_in
-from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptFate
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import UpdatesRequest
@@ -41,7 +41,7 @@ class FateReader:
         """
         session_query = asyncio.create_task(self._from_session(workflow_id, message_id))
         try:
-            done, _ = await asyncio.wait({session_query}, timeout=RECEIPT_SECONDS)
+            done, _ = await asyncio.wait({session_query}, timeout=self._reader.timeouts.receipt)
             if not done:
                 with suppress(StoreUnavailableError):
                     if fate := await self._from_stores(workflow_id, message_id, is_final=False):
@@ -108,7 +108,7 @@ class FateReader:
 
     async def archived_fate(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the archive. Raises `StoreUnavailableError`."""
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.restore)
         if await read_store(self._stores.archive.number_of(workflow_id, message_id), until=until) is not None:
             return _started_fate(workflow_id, message_id)
         fate = await read_store(self._stores.prompts.fate_of(workflow_id, message_id), until=until)

@@ -20,7 +20,7 @@ from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.temporal.queue_estimates import QueueEstimate
 from turnkeeper.api.temporal.receipts import Receipt, early_receipt_of, receipt_of
 from turnkeeper.api.temporal.session_commands import SessionCommands
-from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
@@ -38,9 +38,6 @@ STEPS_TO_SEND = 2
 """Turns of the event loop after which a query has been sent, unless the session has another one open."""
 
 NO_CONTENTS: Mapping[str, bytes] = MappingProxyType({})
-
-SEND_SECONDS = 2.7
-"""After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
 
 
 class PromptSender:
@@ -86,13 +83,13 @@ class PromptSender:
                 await self._signal(workflow_id, prompt, start, contents)
             return Receipt(message_id)
         with self._reader.receipt_limit.waiting():
-            seconds, asked_at = RECEIPT_SECONDS - (_now() - started_at), _now()
+            seconds, asked_at = self._reader.timeouts.receipt - (_now() - started_at), _now()
             if receipt is None and seconds > 0 and self._can_ask_at_once(workflow_id, prompt, start):
                 receipt = await self._signal_and_ask(workflow_id, prompt, contents, seconds=seconds)
             elif receipt is None:
                 await self._signal(workflow_id, prompt, start, contents)
                 asked_at = _now()
-            seconds = min(asked_at + seconds, started_at + SEND_SECONDS) - _now()
+            seconds = min(asked_at + seconds, started_at + self._reader.timeouts.send) - _now()
             if seconds <= 0 or (receipt is not None and receipt.is_known):
                 return receipt or Receipt(message_id)
             return await self._reader.receipt(workflow_id, message_id, seconds=seconds)
@@ -138,17 +135,13 @@ class PromptSender:
     ) -> None:
         estimate, message_id, clock = self._estimates.of(workflow_id), prompt.id or "", asyncio.get_running_loop().time
         try:
-            if start:
-                await self._attachments.store_before_start(workflow_id, contents)
-            else:
-                await self._attachments.store(workflow_id, contents)
+            await self._attachments.store(workflow_id, contents, is_started_next=start is not None)
         except BaseException:
             estimate.release(message_id)
             raise
         try:
             if start:
                 await self._sessions.start_or_prompt(workflow_id, start, prompt)
-                await self._attachments.note_started(workflow_id, contents)
             else:
                 await self._sessions.prompt(workflow_id, prompt)
         except ProblemError as problem:

@@ -13,7 +13,7 @@ from turnkeeper.api.http.openapi import SESSION, WORKER, errors
 from turnkeeper.api.problems import invalid
 from turnkeeper.api.request_audit import recorded
 from turnkeeper.api.session_links import session_path
-from turnkeeper.models.http_responses import SessionForked, SessionImported
+from turnkeeper.models.http_responses import CopyReceipt
 from turnkeeper.models.ids import ID_PATTERN, session_id_of
 from turnkeeper.models.session.copies.document import FORMAT, VERSION
 
@@ -81,9 +81,9 @@ async def export_session(
 
 @router.post(
     "/workflow/import",
-    status_code=201,
+    status_code=202,
     operation_id="import_session",
-    responses=errors(*SESSION, "too-large", "session-exists"),
+    responses=errors(*SESSION, "too-large", "session-exists", "archive-unavailable"),
     openapi_extra=_DOCUMENT,
 )
 async def import_session(
@@ -94,25 +94,25 @@ async def import_session(
     session_id: Annotated[
         str | None, Query(alias="id", pattern=ID_PATTERN, description="The new session's id; by default a random one.")
     ] = None,
-) -> SessionImported:
-    """Start a session from an exported document: the same transcript, and the same view of it for the model.
+) -> CopyReceipt:
+    """Import an exported document: a session with the same transcript, and the same view of it for the model.
 
-    All of the document is checked first; 422 says what is wrong, and then nothing was imported. Its `session.id` is
-    ignored. 409 if the id was used before. After an answer that was lost, the same request can be sent again.
+    All of the document is checked first; 422 says what is wrong, and then nothing is imported. Its `session.id` is
+    ignored. `Location` names the receipt, which says when the session is there. 409 if the id was used before. After an
+    answer that was lost, the same request can be sent again.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise invalid("body", "must be sent with the Content-Type application/json")
     workflow_id = caller.workflow_id(session_id or str(uuid4()))
-    count = await services.importer.run(caller, workflow_id, request.stream())
-    response.headers["Location"] = session_path(workflow_id)
-    return SessionImported(workflow_id=session_id_of(workflow_id), turn_count=count)
+    response.headers["Location"] = f"{session_path(workflow_id)}/copy"
+    return await services.copier.import_document(caller, workflow_id, request.stream())
 
 
 @router.post(
     "/workflow/{id}/fork",
-    status_code=201,
+    status_code=202,
     operation_id="fork_session",
-    responses=errors(*WORKER, "too-large", "session-exists", "unknown-turn"),
+    responses=errors(*WORKER, "too-large", "session-exists", "unknown-turn", "archive-unavailable"),
 )
 async def fork_session(
     services: ServicesDep,
@@ -120,16 +120,19 @@ async def fork_session(
     response: Response,
     workflow_id: SessionId,
     body: Fork | None = None,
-) -> SessionForked:
-    """Start a session with the turns of this one up to a completed turn. The original stays as it is.
+) -> CopyReceipt:
+    """Fork the session: a new one with its turns up to a completed turn. The original stays as it is.
 
-    The session is the caller's. 409 if the new id was used before. After an answer that was lost, the same request can
-    be sent again.
+    The new session is the caller's. `Location` names the receipt, which says when the session is there. 409 if the new
+    id was used before. After an answer that was lost, the same request can be sent again.
     """
     options = body or Fork()
     target = caller.workflow_id(options.id or str(uuid4()))
-    number, turn_id = await services.forker.run(caller, workflow_id, target, turn=options.turn, title=options.title)
-    response.headers["Location"] = session_path(target)
-    return SessionForked(
-        workflow_id=session_id_of(target), forked_from=session_id_of(workflow_id), turn=number, message_id=turn_id
-    )
+    response.headers["Location"] = f"{session_path(target)}/copy"
+    return await services.copier.fork(caller, workflow_id, target, turn=options.turn, title=options.title)
+
+
+@router.get("/workflow/{id}/copy", operation_id="get_copy", responses=errors(*SESSION))
+async def get_copy(services: ServicesDep, workflow_id: SessionId) -> CopyReceipt:
+    """Return the receipt of the fork or import that the session is from; 404 if it is from none. Needs no worker."""
+    return await services.copier.receipt(workflow_id)

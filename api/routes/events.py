@@ -64,7 +64,7 @@ async def open_feed(
         **errors(*WORKER),
     },
 )
-async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
+async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
     """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
 
     - `update`: what is new, as in `GET /workflow/{id}/conversation`: first since the cursor, then after every change.
@@ -81,7 +81,7 @@ async def watch_session(feed: Annotated[OpenFeed, Depends(open_feed)]) -> Respon
     if feed.first is None:
         # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
         return Response(status_code=204)
-    return EventStreamResponse(_encoded(feed.first, feed.rest))
+    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
 
 
 async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:

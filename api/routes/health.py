@@ -42,7 +42,9 @@ async def readiness(services: ServicesDep) -> Readiness:
     It needs Temporal, and with keys or tokens the archive's database too. It needs no worker: prompts are safe without.
     """
     archive = asyncio.create_task(_archive(services.stores))
-    workers = await call_temporal(polling_workers(services.client, services.settings.task_queue), NO_SESSION)
+    workers = await call_temporal(
+        polling_workers(services.client, services.settings.task_queue), NO_SESSION, seconds=services.timeouts.call
+    )
     if services.closing.has_begun:
         raise problem("stopping")
     if await archive == "unavailable" and services.settings.auth.is_on:
@@ -55,7 +57,7 @@ async def readiness(services: ServicesDep) -> Readiness:
 async def service_status(services: ServicesDep) -> ServiceStatus:
     """Return the versions of this gateway and of the workers that poll its task queue."""
     task_queue = services.settings.task_queue
-    workers = await call_temporal(pollers(services.client, task_queue), NO_SESSION)
+    workers = await call_temporal(pollers(services.client, task_queue), NO_SESSION, seconds=services.timeouts.call)
     return ServiceStatus(
         version=version("turnkeeper"), temporal=_host(services), task_queue=task_queue, workers=[*map(_worker, workers)]
     )

@@ -67,9 +67,8 @@ async def start_session(
         start, message_id = start.model_copy(update={"first_prompt": first}), first.id
     if options.id:
         await services.transcripts.raise_if_id_was_used(workflow_id)
-    await services.attachments.store_before_start(workflow_id, prepared.contents)
+    await services.attachments.store(workflow_id, prepared.contents, is_started_next=True)
     await services.sessions.start(workflow_id, start)
-    await services.attachments.note_started(workflow_id, prepared.contents)
     response.headers["Location"] = session_path(workflow_id)
     return SessionStarted(workflow_id=session_id_of(workflow_id), message_id=message_id)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.problems import ProblemError
-from turnkeeper.api.store_calls import REQUEST_SECONDS, RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
@@ -31,10 +31,10 @@ class TaskApprovals:
     async def pending(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the waiting calls of a session, then those of its tasks, each with the id of its own session.
 
-        Their texts have all arguments that can be read in `REQUEST_SECONDS`; the first call is returned whatever its
+        Their texts have all arguments that can be read in `Timeouts.request`; the first call is returned whatever its
         size. Only tasks with the status `input_required` are queried. A task that doesn't answer counts as omitted.
         """
-        until = seconds_from_now(REQUEST_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.request)
         own, blocked = await self._of_session(workflow_id)
         approvals, omitted, room = list[PendingApproval](), 0, MAX_BYTES
         answers: list[tuple[WorkflowId, PendingApprovals | None]] = [(workflow_id, own)]
@@ -73,7 +73,7 @@ class TaskApprovals:
             if blob and (blob.bytes <= room or (first and not index)):
                 hashes.add(blob.hash)
                 room -= blob.bytes
-        until = min(until, seconds_from_now(RESTORE_SECONDS))
+        until = min(until, seconds_from_now(self._reader.timeouts.restore))
         texts = await self._texts.read_texts(session, hashes, until=until)
         whole = list[PendingApproval]()
         for approval in waiting:

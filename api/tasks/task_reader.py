@@ -16,12 +16,12 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.session_links import chat_url, session_links, session_path
-from turnkeeper.api.store_calls import RESTORE_SECONDS, seconds_from_now
+from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.new_task import read_note
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
 from turnkeeper.api.temporal.lists.visibility import visible_session
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF, SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal
 from turnkeeper.models.http_responses import Task, TaskResult
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import SessionEnd, StateRequest
@@ -84,7 +84,7 @@ class TaskReader:
         if await self._reader.is_stuck(workflow_id, description):
             return await self.without_state(description, STUCK)
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
-        until = seconds_from_now(RESTORE_SECONDS)
+        until = seconds_from_now(self._reader.timeouts.restore)
         turns = await self._texts.restore_answers(workflow_id, state.messages, until=until)
         facts = await self._facts(description)
         return await self._task(workflow_id, facts, state, turns[-1] if turns else None, with_answer=True)
@@ -101,7 +101,7 @@ class TaskReader:
     async def _forgotten_task(self, workflow_id: WorkflowId, *, with_answer: bool = True) -> Task:
         """Return a task that Temporal no longer has, as the archive has it. Raises 404 for a session that is none."""
         state = await self._reader.state(workflow_id, StateRequest(limit=1))
-        view, until = state.session.task, seconds_from_now(RESTORE_SECONDS)
+        view, until = state.session.task, seconds_from_now(self._reader.timeouts.restore)
         if view is None:
             raise problem("unknown-task", workflow_id=workflow_id)
         turns = state.messages
@@ -175,7 +175,9 @@ class TaskReader:
     async def _state_of_result(self, workflow_id: WorkflowId) -> dict[str, Any]:
         """Return the status and the result from the result of a task's workflow."""
         handle = self._reader.client.get_workflow_handle(workflow_id, result_type=SessionEnd)
-        end = await call_temporal(handle.result(rpc_timeout=rpc_timeout()), workflow_id)
+        end = await call_temporal(
+            handle.result(rpc_timeout=self._reader.timeouts.rpc), workflow_id, seconds=self._reader.timeouts.call
+        )
         outcome = end.task
         if outcome is None:
             return {"status": "cancelled"}

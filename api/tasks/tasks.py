@@ -181,6 +181,7 @@ class Tasks:
         while True:
             executions, cursor = await list_task_executions(
                 self._reader.client,
+                self._reader.timeouts,
                 tenant=tenant,
                 parent=parent,
                 is_open=is_open,

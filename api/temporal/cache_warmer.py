@@ -17,14 +17,11 @@ import logging
 from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError
 
-from turnkeeper.api.temporal.temporal_calls import rpc_timeout
 from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.workflows.hosting.connection import polling_workers
-
-WORKER_LIST_SECONDS = 5.0
-"""How long the list of workers is cached. Temporal itself lists a dead worker for another minute."""
 
 REJECTED_UPDATE = "cancel_turn"
 """Without a turn's id its validator always rejects it (SES-8)."""
@@ -35,8 +32,9 @@ _log = logging.getLogger(__name__)
 class CacheWarmer:
     """Keeps watched sessions in a worker's memory."""
 
-    def __init__(self, client: Client, task_queue: str) -> None:
+    def __init__(self, client: Client, task_queue: str, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._task_queue = task_queue
         self._workers: frozenset[str] = frozenset()
         self._listed_at = float("-inf")
@@ -70,13 +68,13 @@ class CacheWarmer:
     async def _send_rejected_update(self, workflow_id: WorkflowId) -> None:
         handle = self._client.get_workflow_handle(workflow_id)
         with contextlib.suppress(WorkflowUpdateFailedError):  # expected: the update is rejected
-            async with asyncio.timeout(rpc_timeout().total_seconds()):
-                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=rpc_timeout())
+            async with asyncio.timeout(self._timeouts.call):
+                await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
 
     async def _present_workers(self) -> frozenset[str]:
         loop = asyncio.get_running_loop()
         async with self._worker_list_lock:
-            if loop.time() > self._listed_at + WORKER_LIST_SECONDS:
+            if loop.time() > self._listed_at + self._timeouts.worker_list:
                 self._workers = frozenset(await polling_workers(self._client, self._task_queue))
                 self._listed_at = loop.time()
         return self._workers

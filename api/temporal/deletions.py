@@ -6,13 +6,11 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.client import WorkflowExecutionStatus as Status
 
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.temporal.temporal_calls import call_temporal, rpc_timeout
-from turnkeeper.models.deletion import deletion_id
+from turnkeeper.api.temporal.temporal_calls import call_temporal
+from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.deletion import FIRST_RUN, deletion_id
 from turnkeeper.models.errors import ARCHIVE_UNAVAILABLE, DELETION_REFUSED
 from turnkeeper.models.ids import WorkflowId, session_id_of
-
-FIRST_RUN = "first_run_id"
-"""The memo field that identifies the session, since an id can be used again after a deletion."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class Deletion:
     """Why it makes no progress now; Temporal retries it."""
 
 
-async def find_deletion(client: Client, workflow_id: WorkflowId) -> Deletion | None:
+async def find_deletion(client: Client, workflow_id: WorkflowId, timeouts: Timeouts) -> Deletion | None:
     """Return the newest deletion for that id, running or done; `None` if there is none. Raises 503."""
-    description = await _describe(client, workflow_id, deletion_id(workflow_id))
+    description = await _describe(client, workflow_id, deletion_id(workflow_id), timeouts)
     if description is None or description.status not in (Status.RUNNING, Status.COMPLETED):
         return None
     return Deletion(
@@ -40,9 +38,9 @@ async def find_deletion(client: Client, workflow_id: WorkflowId) -> Deletion | N
     )
 
 
-async def find_first_run(client: Client, workflow_id: WorkflowId) -> str | None:
+async def find_first_run(client: Client, workflow_id: WorkflowId, timeouts: Timeouts) -> str | None:
     """Return the id of the first run of the session that has the id now; `None` if there is none. Raises 503."""
-    description = await _describe(client, workflow_id, workflow_id)
+    description = await _describe(client, workflow_id, workflow_id, timeouts)
     return None if description is None else first_run_of(description)
 
 
@@ -51,23 +49,23 @@ def first_run_of(description: WorkflowExecutionDescription) -> str:
     return description.raw_description.workflow_execution_info.first_run_id or description.run_id or ""
 
 
-async def find_running_deletion(client: Client, workflow_id: WorkflowId) -> Deletion | None:
+async def find_running_deletion(client: Client, workflow_id: WorkflowId, timeouts: Timeouts) -> Deletion | None:
     """Return the running deletion of the session that has the id now; `None` if there is none. Raises 503."""
-    deletion = await find_deletion(client, workflow_id)
+    deletion = await find_deletion(client, workflow_id, timeouts)
     if deletion is None or deletion.is_done:
         return None
     # Otherwise a new session has the id.
-    is_of_it = await find_first_run(client, workflow_id) in (None, deletion.first_run_id)
+    is_of_it = await find_first_run(client, workflow_id, timeouts) in (None, deletion.first_run_id)
     return deletion if is_of_it else None
 
 
-async def raise_if_deleted(client: Client, workflow_id: WorkflowId) -> None:
+async def raise_if_deleted(client: Client, workflow_id: WorkflowId, timeouts: Timeouts) -> None:
     """Raise 404 if the session is being deleted: for clients it is gone, though Temporal takes a while (API-1).
 
     Call it for closed sessions only, since a deletion begins by terminating the session. While the archive is
     unavailable, or Temporal doesn't permit the deletion, the session can still be read.
     """
-    deletion = await find_running_deletion(client, workflow_id)
+    deletion = await find_running_deletion(client, workflow_id, timeouts)
     if deletion and not deletion.problem:
         raise problem("unknown-session", workflow_id=workflow_id)
 
@@ -80,17 +78,19 @@ def id_is_being_deleted(workflow_id: WorkflowId) -> ProblemError:
     return problem("session-exists", detail)
 
 
-async def used_id_error(client: Client, workflow_id: WorkflowId) -> ProblemError:
+async def used_id_error(client: Client, workflow_id: WorkflowId, timeouts: Timeouts) -> ProblemError:
     """Return the 409 for an id that another session has or had. Raises 503."""
-    if await find_running_deletion(client, workflow_id):
+    if await find_running_deletion(client, workflow_id, timeouts):
         return id_is_being_deleted(workflow_id)
     return problem("session-exists", workflow_id=workflow_id)
 
 
-async def _describe(client: Client, workflow_id: WorkflowId, workflow: str) -> WorkflowExecutionDescription | None:
+async def _describe(
+    client: Client, workflow_id: WorkflowId, workflow: str, timeouts: Timeouts
+) -> WorkflowExecutionDescription | None:
     handle = client.get_workflow_handle(workflow)
     try:
-        return await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
+        return await call_temporal(handle.describe(rpc_timeout=timeouts.rpc), workflow_id, seconds=timeouts.call)
     except ProblemError as problem:
         if problem.problem.status == 404:
             return None

@@ -22,13 +22,14 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.store_calls import RESTORE_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
 from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
 from turnkeeper.models.ids import WorkflowId, tenant_of
 from turnkeeper.models.session.approvals import ApprovalReceipt, ResolveApproval
+from turnkeeper.models.session.copies.order import CopyOrder, StoredDocument
 from turnkeeper.models.session.messages import (
     CancelReceipt,
     CancelTurn,
@@ -64,6 +65,7 @@ class SessionCommands:
         self._reader = reader
         self._stores = stores
         self._watches = reader.watches
+        self._timeouts = reader.timeouts
         self._estimates = reader.estimates
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -92,11 +94,34 @@ class SessionCommands:
         )
         asked_at = asyncio.get_running_loop().time()
         try:
-            await call_temporal(start_call, workflow_id)
+            await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
             self._estimates.of(workflow_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
-            raise await used_id_error(self._client, workflow_id) from error
+            raise await used_id_error(self._client, workflow_id, self._timeouts) from error
         self._list(workflow_id, start, start.first_prompt)
+
+    async def start_copy(
+        self, workflow_id: WorkflowId, order: CopyOrder, *, memo: Mapping[str, Any], is_repeated: bool = False
+    ) -> None:
+        """Start the workflow that copies a session and then is it (SES-18). Raises 409 if the id was used before.
+
+        `memo` is added to what every session's memo has. `is_repeated`: a copy with the id has failed.
+        """
+        options = self._start_options(workflow_id, order.start)
+        options["memo"] |= memo
+        if is_repeated:
+            options["id_reuse_policy"] = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        start_call = self._client.start_workflow(
+            "CopySession", order, id_conflict_policy=WorkflowIDConflictPolicy.FAIL, **options
+        )
+        try:
+            await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
+        except WorkflowAlreadyStartedError as error:
+            raise await used_id_error(self._client, workflow_id, self._timeouts) from error
+
+    async def note_stored_document(self, workflow_id: WorkflowId, document: StoredDocument) -> None:
+        """Tell the copy of a document that all of it is stored."""
+        await self._signal(workflow_id, "document_stored", document)
 
     async def start_or_prompt(self, workflow_id: WorkflowId, start: SessionInput, prompt: PromptSignal) -> None:
         """Signal the session, and start it in the same call if it doesn't exist. Raises 409 if it is closed."""
@@ -109,7 +134,7 @@ class SessionCommands:
         )
         try:
             with self._watches.writing(workflow_id):
-                await call_temporal(start_call, workflow_id)
+                await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
         except WorkflowAlreadyStartedError as error:
             raise problem("session-ended", workflow_id=workflow_id) from error
         self._list(workflow_id, start, prompt)
@@ -118,10 +143,6 @@ class SessionCommands:
         """Add the session to the index, unless it is there; its first turn completes the row (API-1)."""
         attachments = prompt.attachments if isinstance(prompt, PromptSignal) else []
         text = (prompt.text if isinstance(prompt, PromptSignal) else prompt) or with_names("", attachments)
-        carried = start.carried
-        if carried and carried.transcript.turns:
-            newest = carried.transcript.turns[-1]
-            text = newest.user_message or with_names("", newest.attachments)
         now = datetime.now(UTC)
         self._stores.index_writer.add_missing(
             IndexedSession(
@@ -131,8 +152,6 @@ class SessionCommands:
                 title=start.title,
                 user=start.user,
                 model=start.model,
-                turn_count=carried.transcript.count if carried else 0,
-                cost=carried.usage.cost if carried else None,
                 preview=preview_of(text) if text else None,
                 parent=task_parent(start.task) if start.task else None,
                 hand_off=start.task.report if start.task else None,
@@ -148,7 +167,7 @@ class SessionCommands:
             "static_summary": initial_summary(start),
             "memo": initial_memo(start, now=datetime.now(UTC)),
             "search_attributes": initial_attributes(start, tenant=tenant_of(workflow_id)),
-            "rpc_timeout": rpc_timeout(),
+            "rpc_timeout": self._timeouts.rpc,
         }
 
     # ---- prompts
@@ -183,7 +202,7 @@ class SessionCommands:
         await self._update(workflow_id, "configure", change)
         with suppress(StoreUnavailableError):  # the next turn stores it too
             configuring = self._stores.index.configure(workflow_id, title=change.title, model=change.model)
-            await read_store(configuring, until=seconds_from_now(RESTORE_SECONDS))
+            await read_store(configuring, until=seconds_from_now(self._timeouts.restore))
 
     async def end(self, workflow_id: WorkflowId, request: EndSession) -> None:
         """Signal the session to end. Like a prompt, this is safe even if no worker runs."""
@@ -194,20 +213,20 @@ class SessionCommands:
 
         One that has ended stays as it is. Raises 404 where there is none.
         """
-        cancelling = self._handle(workflow_id).cancel(reason=reason or "", rpc_timeout=rpc_timeout())
+        cancelling = self._handle(workflow_id).cancel(reason=reason or "", rpc_timeout=self._timeouts.rpc)
         with self._watches.writing(workflow_id):
             try:
                 async with self._ended_if_forgotten(workflow_id):
-                    await call_temporal(cancelling, workflow_id)
+                    await call_temporal(cancelling, workflow_id, seconds=self._timeouts.call)
             except ProblemError as problem:
                 if problem.problem.status != 409:
                     raise
 
     async def _signal(self, workflow_id: WorkflowId, name: str, argument: BaseModel) -> None:
-        signal_call = self._handle(workflow_id).signal(name, argument, rpc_timeout=rpc_timeout())
+        signal_call = self._handle(workflow_id).signal(name, argument, rpc_timeout=self._timeouts.rpc)
         with self._watches.writing(workflow_id):
             async with self._ended_if_forgotten(workflow_id):
-                await call_temporal(signal_call, workflow_id)
+                await call_temporal(signal_call, workflow_id, seconds=self._timeouts.call)
 
     async def _update(
         self, workflow_id: WorkflowId, name: str, argument: BaseModel, *, result_type: type[UpdateResult] | None = None
@@ -220,13 +239,15 @@ class SessionCommands:
                 argument.model_dump(mode="json", exclude_none=True),
                 id=update_id,
                 result_type=result_type,
-                rpc_timeout=rpc_timeout(),
+                rpc_timeout=self._timeouts.rpc,
             )
 
         async with self._update_slots.setdefault(workflow_id, asyncio.Semaphore(MAX_CONCURRENT_UPDATES)):
             with self._watches.writing(workflow_id):
                 async with self._ended_if_forgotten(workflow_id):
-                    return await call_worker(self._client, retry_undone(update), workflow_id)
+                    return await call_worker(
+                        self._client, retry_undone(update), workflow_id, seconds=self._timeouts.call
+                    )
 
     @asynccontextmanager
     async def _ended_if_forgotten(self, workflow_id: WorkflowId) -> AsyncIterator[None]:

@@ -36,8 +36,9 @@ from turnkeeper.api.temporal.query_client import query_client
 from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
 from turnkeeper.api.temporal.receipt_limit import ReceiptLimit
 from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, are_accepted, receipt_of
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing
 from turnkeeper.api.temporal.watch import WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX
@@ -147,14 +148,15 @@ class ForgottenSource(Protocol):
 class SessionReader:
     """Reads sessions by their ids, also those that Temporal no longer has. Every method raises `ProblemError`."""
 
-    def __init__(self, client: Client, forgotten: ForgottenSource) -> None:
+    def __init__(self, client: Client, forgotten: ForgottenSource, timeouts: Timeouts) -> None:
         self.client = client
+        self.timeouts = timeouts
         self._forgotten = forgotten
-        self.watches = WatchRegistry(client)
+        self.watches = WatchRegistry(client, timeouts)
         self.estimates = QueueEstimates()
         self.receipt_limit = ReceiptLimit()
         self.tails = HistoryTailReader(client)
-        self._queries = SessionQueries(client, self.watches)
+        self._queries = SessionQueries(client, self.watches, timeouts)
         self._receipts = ReceiptReader(partial(self.queue_result, for_receipts=True))
         self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
 
@@ -277,9 +279,11 @@ class SessionReader:
     async def describe(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription:
         """Return Temporal's description of the session, without a worker. Raises 404 while it is being deleted."""
         handle = self.client.get_workflow_handle(workflow_id)
-        description = await call_temporal(handle.describe(rpc_timeout=rpc_timeout()), workflow_id)
+        description = await call_temporal(
+            handle.describe(rpc_timeout=self.timeouts.rpc), workflow_id, seconds=self.timeouts.call
+        )
         if description.status != Status.RUNNING:
-            await raise_if_deleted(self.client, workflow_id)
+            await raise_if_deleted(self.client, workflow_id, self.timeouts)
         return description
 
     async def describe_if_retained(self, workflow_id: WorkflowId) -> WorkflowExecutionDescription | None:
@@ -298,7 +302,7 @@ class SessionReader:
 
     async def is_stuck(self, workflow_id: WorkflowId, description: WorkflowExecutionDescription) -> bool:
         """Return whether the session's workflow task repeatedly fails or times out."""
-        return await call_temporal(keeps_failing(self.client, description), workflow_id)
+        return await call_temporal(keeps_failing(self.client, description), workflow_id, seconds=self.timeouts.call)
 
     async def first_run_id(self, workflow_id: WorkflowId) -> str:
         """Return the id of the session's first run, which distinguishes it from other sessions with the same id.
@@ -324,7 +328,7 @@ class SessionReader:
         return first_run_id
 
     async def raise_if_deleted(self, workflow_id: WorkflowId) -> None:
-        await raise_if_deleted(self.client, workflow_id)
+        await raise_if_deleted(self.client, workflow_id, self.timeouts)
 
     # ----
 
@@ -362,8 +366,9 @@ class SessionReader:
 class SessionQueries:
     """Sends queries to sessions, one at a time to each."""
 
-    def __init__(self, client: Client, watches: WatchRegistry) -> None:
+    def __init__(self, client: Client, watches: WatchRegistry, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._watches = watches
         self._query_client = query_client(client)
         self._commits = CommitChecker(self._query_client, watches)
@@ -385,7 +390,7 @@ class SessionQueries:
         """
         key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type, for_receipts)
         query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
-        result = await call_worker(self._client, query_call, workflow_id)
+        result = await call_worker(self._client, query_call, workflow_id, seconds=self._timeouts.call)
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
         return result
 
@@ -397,7 +402,7 @@ class SessionQueries:
         was_sent = False
         try:
             # Bounded here too: a query that continues after its callers have given up would block the next one.
-            async with asyncio.timeout(rpc_timeout().total_seconds()):
+            async with asyncio.timeout(self._timeouts.call):
                 await self._backoff.wait(workflow_id)
                 was_sent = True
                 result = await self._ask_until_committed(workflow_id, key)
@@ -439,7 +444,7 @@ class SessionQueries:
                 )
             except WorkflowQueryRejectedError as error:
                 if error.status != Status.CONTINUED_AS_NEW:
-                    await raise_if_deleted(self._client, workflow_id)
+                    await raise_if_deleted(self._client, workflow_id, self._timeouts)
                     view = await self._query_with_retries(workflow_id, key, QueryRejectCondition.NONE)
                     return QueryResult(view, closed=error.status)
             # The session continued as new between Temporal's two lookups of its run.
@@ -456,7 +461,7 @@ class SessionQueries:
                     json.loads(key.argument),
                     result_type=key.view_type,
                     reject_condition=condition,
-                    rpc_timeout=rpc_timeout(),
+                    rpc_timeout=self._timeouts.rpc,
                 )
             except RPCError as error:
                 if error.status not in _TEMPORARY:

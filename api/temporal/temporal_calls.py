@@ -27,11 +27,9 @@ from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, 
 from turnkeeper.api.temporal.workflow_tasks import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
+from turnkeeper.models.session.copies.order import COPYING
 
 Answer = TypeVar("Answer")
-
-CALL_SECONDS = 2.0
-"""Time for one call, with or without a worker; with a description after it, under 3 s (API-2)."""
 
 NO_SESSION = WorkflowId("")
 """For calls that are about no session: Temporal never says that it is unknown."""
@@ -57,14 +55,10 @@ DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCod
 """Statuses of a call that the server has not answered."""
 
 
-def rpc_timeout() -> timedelta:
-    return timedelta(seconds=CALL_SECONDS)
-
-
-async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float | None = None) -> Answer:
+async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float) -> Answer:
     """Return the result of a call that needs no worker. Raises `ProblemError` for every failure."""
     try:
-        async with asyncio.timeout(CALL_SECONDS if seconds is None else seconds):
+        async with asyncio.timeout(seconds):
             return await call
     except (TimeoutError, RuntimeError) as error:  # a client that could never connect raises `RuntimeError`
         raise problem("temporal-unreachable") from error
@@ -72,14 +66,18 @@ async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, sec
         raise _problem_of(error, workflow_id) from error
 
 
-async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId) -> Answer:
+async def call_worker(client: Client, call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float) -> Answer:
     """Return the result of a query or update. Raises `ProblemError`, which says who did not answer."""
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(seconds):
             return await call
     except WorkflowQueryFailedError as error:
+        if COPYING in str(error):  # until it is copied, the session is not there
+            raise problem("unknown-session", workflow_id=workflow_id) from error
         raise invalid("request", str(error).removeprefix(REJECTION_PREFIX)) from error
     except WorkflowUpdateFailedError as error:
+        if COPYING in str(error.cause):
+            raise problem("unknown-session", workflow_id=workflow_id) from error
         raise _rejection_of(error) from error
     except (TimeoutError, UpdateTimeoutError, RuntimeError, WorkflowQueryRejectedError) as error:
         raise await _unanswered(client, workflow_id, error) from error

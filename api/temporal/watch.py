@@ -35,15 +35,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.temporal.temporal_calls import DOWN
 from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
 LINGER_SECONDS = 30.0
-POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 
-TICK_SECONDS = 0.5
 MAX_MISSED_BEFORE_STALE = 1
 MIN_MISSED_OF_OUTAGE = 4
 """Ticks without an answer. With the tick before the call, an outage is noticed after 2.5 s (API-2: within 3 s)."""
@@ -57,8 +56,9 @@ _CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 class ConnectionMonitor:
     """Calls Temporal again and again while it runs. `on_change` is called when an outage begins and when it ends."""
 
-    def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
+    def __init__(self, client: Client, on_change: Callable[[], None], timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._on_change = on_change
         self._missed = 0
         self._task: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class ConnectionMonitor:
         while True:
             call = asyncio.create_task(self._is_answered())
             try:
-                while not (await asyncio.wait([call], timeout=TICK_SECONDS))[0]:
+                while not (await asyncio.wait([call], timeout=self._timeouts.tick))[0]:
                     self._note_silence()
             finally:
                 call.cancel()
@@ -110,7 +110,7 @@ class ConnectionMonitor:
                 self.note_answer()
             else:
                 self._note_silence()
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(self._timeouts.tick)
 
     async def _is_answered(self) -> bool:
         try:
@@ -173,11 +173,12 @@ class Watch(VersionCounter):
 class WatchRegistry:
     """The watches of all watched sessions."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, timeouts: Timeouts) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._watches: dict[str, Watch] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
-        self._connection = ConnectionMonitor(client, self._notify_all)
+        self._connection = ConnectionMonitor(client, self._notify_all, timeouts)
 
     @asynccontextmanager
     async def watching(self, workflow_id: WorkflowId) -> AsyncIterator[Watch]:
@@ -291,9 +292,9 @@ class WatchRegistry:
         )
         while True:
             try:
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(self._timeouts.watch_poll):
                     page = await self._client.workflow_service.get_workflow_execution_history(
-                        request, timeout=timedelta(seconds=POLL_SECONDS)
+                        request, timeout=timedelta(seconds=self._timeouts.watch_poll)
                     )
             except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
                 watch.was_answered = False

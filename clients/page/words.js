@@ -36,6 +36,7 @@ export const TEXTS = {
   queued: "Queued",
   retry: "Retry",
   forkHere: "Fork from here",
+  sessionCopyFailed: "The session could not be copied.",
   edit: "Edit",
   remove: "Remove",
   rejectedPrompt: "The session rejected this prompt.",

@@ -3,6 +3,7 @@
 GatewayError
 ├── GatewayProblemError       the gateway answered with a problem (RFC 9457), which says what is wrong
 ├── GatewayUnreachableError   there was no response, or only a proxy's: trying again may help
+├── CopyFailedError           a fork or an import has failed, and nothing is left of it
 └── GatewayUnreadableError    another program answered, or a gateway of another release: trying again won't help
 """
 
@@ -45,6 +46,10 @@ class Problem(BaseModel):
 
 class GatewayError(TurnkeeperError):
     """A call of the gateway failed."""
+
+
+class CopyFailedError(GatewayError):
+    """A fork or an import has failed; the message says why."""
 
 
 class GatewayProblemError(GatewayError):

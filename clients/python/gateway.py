@@ -11,6 +11,7 @@
 Every prompt is sent with an id, so that it can be sent again after a lost response and still becomes one turn.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
@@ -23,9 +24,11 @@ import httpx2
 from pydantic import RootModel
 
 from turnkeeper.clients.python.conversation import Cursor
+from turnkeeper.clients.python.errors import CopyFailedError
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
+from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.http_responses import (
     ApprovalDecided,
@@ -34,6 +37,7 @@ from turnkeeper.models.http_responses import (
     Cancelling,
     ChatAccepted,
     ConversationResponse,
+    CopyReceipt,
     DeletionReceipt,
     FullConversation,
     Health,
@@ -41,8 +45,6 @@ from turnkeeper.models.http_responses import (
     PromptAccepted,
     PromptFate,
     SessionDescription,
-    SessionForked,
-    SessionImported,
     SessionList,
     SessionStarted,
 )
@@ -63,8 +65,11 @@ EXPORT_SECONDS = 30.0
 """Without a part of an export; then the connection counts as lost."""
 
 IMPORT_SECONDS = 300.0
-FORK_SECONDS = 30.0
-"""How much longer than usual a request may take."""
+"""How much longer than usual an import may take."""
+
+FIRST_COPY_PAUSE_SECONDS = 0.05
+MAX_COPY_PAUSE_SECONDS = 1.0
+"""Between two receipts of a copy."""
 
 
 class GatewayClient:
@@ -133,8 +138,11 @@ class GatewayClient:
             async for part in response.aiter_bytes():
                 yield part
 
-    async def import_session(self, document: bytes, session_id: str | None = None) -> SessionImported:
-        """Start a session from an exported document. The status is 409 if the id was ever used."""
+    async def import_session(self, document: bytes, session_id: str | None = None) -> CopyReceipt:
+        """Import an exported document, and return once its session is there. The status is 409 if the id was ever used.
+
+        Raises `CopyFailedError` if it can't be imported.
+        """
         response = await self._sender.send(
             "POST",
             "/workflow/import",
@@ -144,15 +152,31 @@ class GatewayClient:
             repeatable=False,
             wait=IMPORT_SECONDS,
         )
-        return self._sender.parse(SessionImported, response)
+        return await self._copied(self._sender.parse(CopyReceipt, response))
 
     async def fork(
         self, session_id: str, *, turn: int | str | None = None, new_id: str | None = None, title: str | None = None
-    ) -> SessionForked:
-        """Start a session with the turns up to `turn`, an id or a number from 1; by default up to the last one."""
+    ) -> CopyReceipt:
+        """Fork the session at `turn`, an id or a number from 1, by default the last one; return once the fork is there.
+
+        Raises `CopyFailedError` if it can't be copied.
+        """
         body = without_none({"turn": turn, "id": new_id, "title": title})
         path = _path(session_id, "fork")
-        return await self._sender.ask(SessionForked, "POST", path, body=body, repeatable=False, wait=FORK_SECONDS)
+        return await self._copied(await self._sender.ask(CopyReceipt, "POST", path, body=body, repeatable=False))
+
+    async def copy_receipt(self, session_id: str) -> CopyReceipt:
+        """Return the progress of the fork or import that the session is from."""
+        return await self._sender.ask(CopyReceipt, "GET", _path(session_id, "copy"))
+
+    async def _copied(self, receipt: CopyReceipt) -> CopyReceipt:
+        pauses = growing_pauses(FIRST_COPY_PAUSE_SECONDS, MAX_COPY_PAUSE_SECONDS)
+        while receipt.status == "running":
+            await asyncio.sleep(next(pauses))
+            receipt = await self.copy_receipt(receipt.workflow_id)
+        if receipt.status == "failed":
+            raise CopyFailedError(receipt.reason or "")
+        return receipt
 
     async def configure(self, session_id: str, change: Configure) -> None:
         """Change the session from its next turn on."""

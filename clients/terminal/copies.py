@@ -7,7 +7,7 @@ from pathlib import Path
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.clients.terminal import texts
 from turnkeeper.clients.terminal.gateway_command import GatewayCommand, fail, with_gateway
-from turnkeeper.models.http_responses import SessionForked, SessionImported
+from turnkeeper.models.http_responses import CopyReceipt
 
 
 class CopyCommands(GatewayCommand):
@@ -53,7 +53,7 @@ class CopyCommands(GatewayCommand):
         last_turn = int(turn) if turn and is_number else turn
         return self._print_copy(await gateway.fork(session_id, turn=last_turn, new_id=new_id, title=title))
 
-    def _print_copy(self, copy: SessionImported | SessionForked) -> int:
+    def _print_copy(self, copy: CopyReceipt) -> int:
         command = self.resume_command(copy.workflow_id)
         self.print_result(copy, texts.COPIED.format(session_id=copy.workflow_id, command=command))
         return 0

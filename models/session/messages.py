@@ -21,10 +21,11 @@ from turnkeeper.models.limits import MIN_STATE_BYTES, Limits, LimitsChange
 from turnkeeper.models.model_name import MODEL_PATTERN, split_model
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.defaults import DEFAULT_MODEL, DEFAULT_SYSTEM_PROMPT
-from turnkeeper.models.session.queue.prompts import PromptSignal, rejection_for
+from turnkeeper.models.session.queue.prompts import PromptSignal, check_text, rejection_for
 from turnkeeper.models.session.tasks.outcome import TaskOutcome
 from turnkeeper.models.session.tasks.task_input import TaskInput
 from turnkeeper.models.session.tools.tool_policy import ToolPolicy
+from turnkeeper.models.tasks.enrichment import first_prompt
 from turnkeeper.models.tasks.history_policy import HandOffPresets
 from turnkeeper.models.texts.one_line import one_line
 from turnkeeper.models.wire import Change, Compact, Frozen, Person, Reason, Strict, UndecodablePayload
@@ -45,16 +46,6 @@ ModelName = Annotated[
 ]
 """`provider:name`; `split_model` validates it."""
 MessageId = Annotated[str, Field(pattern=ID_PATTERN)]
-
-
-_NEWER_LIMITS = {
-    "max_tokens_per_turn",
-    "max_cost_per_turn",
-    "approval_timeout",
-    "max_task_depth",
-    "max_tasks_at_once",
-    "max_tasks",
-}
 
 
 class SessionInput(Frozen):
@@ -84,18 +75,6 @@ class SessionInput(Frozen):
     hand_off: HandOffPresets | None = Field(None, exclude_if=lambda presets: presets is None)
     """The operator's presets for the histories of its tasks; `None`: ours (CTX-9)."""
     carried: CarriedState | None = None
-
-    @property
-    def counted_bytes(self) -> int:
-        """JSON bytes that count towards the carried state.
-
-        Fields of later releases are left out, since earlier runs decided by this size and must decide the same on
-        replay (SES-19); `ENVELOPE_BYTES` covers them.
-        """
-        newer: Any = {"unattended": True, "limits": _NEWER_LIMITS}
-        if self.task is None:
-            newer["task"] = True
-        return len(self.model_dump_json(exclude=newer).encode())
 
 
 class WithdrawPrompt(Strict):
@@ -252,14 +231,31 @@ def configured(current: SessionInput, change: Configure) -> SessionInput:
     return current.model_copy(update=update)
 
 
+MAX_START_BYTES = 1_500_000
+"""Maximum of a start, as JSON: at 2 MB Temporal fails the workflow task."""
+
+
 def read_start(raw: object, *, extra_arguments: int) -> SessionInput:
-    """Parse and check the workflow's argument. Raises `RejectedError` naming the field (SES-4)."""
+    """Parse the workflow's argument. Raises `RejectedError` naming the field (SES-4)."""
     if extra_arguments:
         raise RejectedError("invalid", "A session is started with one JSON object, or nothing.")
-    start = parse(SessionInput, raw)
-    if start.carried is None:
-        check_start(start, user_pattern=USER_PATTERN)
-    return start
+    return parse(SessionInput, raw)
+
+
+def check_outside_start(start: SessionInput) -> None:
+    """Check a start that continues no run: it brings no state. Raises `RejectedError` naming the field (SES-10)."""
+    if start.carried is not None:
+        raise RejectedError(
+            "invalid", "carried: only the run before brings it. To copy a session, import or fork it.", field="carried"
+        )
+    check_start(start)
+    if start.task and start.first_prompt is None:
+        if start.task.context is None:
+            raise RejectedError("invalid", "task.context: give it, or a first_prompt.", field="task.context")
+        check_text(first_prompt(start.task.context), limits=start.limits, field="task.context")
+    size = len(start.model_dump_json().encode())
+    if size > MAX_START_BYTES:
+        raise RejectedError("invalid", f"The input has {size:,} bytes of JSON; {MAX_START_BYTES:,} are allowed.")
 
 
 def check_start(start: SessionInput, *, user_pattern: str = USER_PATTERN) -> None:

@@ -88,5 +88,5 @@ class Room:
         """Return the JSON bytes of the configuration, cached until it changes."""
         config = self._session.config
         if self._measured_config is None or self._measured_config[0] is not config:
-            self._measured_config = (config, config.counted_bytes)
+            self._measured_config = (config, len(config.model_dump_json().encode()))
         return self._measured_config[1]

@@ -54,12 +54,6 @@ DEFAULT_FILE = "turnkeeper.toml"
 VENDORS_MODELS = {"ANTHROPIC_API_KEY": "anthropic:claude-sonnet-5-5", "OPENAI_API_KEY": "openai:gpt-5.5"}
 """The default model when a vendor's key is set, the first vendor first; the SDKs read the same variables (AGT-4)."""
 
-REMOVED = {
-    "api_trusted_network": "It was removed: set auth.keys=true and create keys with `turnkeeper keys create`, or set "
-    "auth.oidc.issuer; without either, the gateway listens on loopback only"
-}
-"""What to do in place of settings that earlier versions had."""
-
 _SQLITE_URL = re.compile(r"sqlite(\+aiosqlite)?:///(?!:memory:$)[^?\n]+")
 """A file, without options: they could make the database one in memory, or read-only."""
 
@@ -453,9 +447,6 @@ def _variable(name: str) -> str:
 
 
 def _suggestion(name: str, allowed: set[str]) -> str:
-    removed = REMOVED.get(name.removeprefix(ENV_PREFIX).lower())
-    if removed:
-        return f". {removed}."
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.85)
     return f". Did you mean {close[0]}?" if close else ". docs/settings.md lists all settings."
 

@@ -79,7 +79,7 @@ class ConversationMessage(Frozen):
     user_message: str
     user_timestamp: UtcDatetime
     attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
-    """Of the request (CTX-16). Left out of the JSON if there are none, whose size older runs decided by (SES-19)."""
+    """Of the request (CTX-16). Left out of the JSON if there are none."""
     agent_message: str | None = None
     agent_message_blob: BlobRef | None = None
     agent_timestamp: UtcDatetime | None = None

@@ -48,7 +48,7 @@ class ToolResult(Frozen):
     cut: bool = False
     tool_changed: bool = False
     attachments: Items[Attachment] = Field([], exclude_if=lambda attachments: not attachments)
-    """Images and files that the tool returned. Left out of the JSON if there are none (SES-19)."""
+    """Images and files that the tool returned. Left out of the JSON if there are none."""
 
 
 class FileChange(Compact):
@@ -70,7 +70,7 @@ class Approval(Frozen):
 
     `args_digest` is that of the arguments it is about. `decision` is null until somebody decides, and stays null if the
     turn ends first; `expired`: nobody decided in time, which counts as a rejection. `decided_by` is the person of the
-    key or token that decided. Without one it is left out of the JSON, whose size older runs decided by (SES-19).
+    key or token that decided. Without one it is left out of the JSON.
     `change` is what the call would change in a file; the call runs only while that file is the same.
     """
 

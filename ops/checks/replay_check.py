@@ -25,10 +25,11 @@ from turnkeeper.models.invalid_values import counted
 from turnkeeper.ops.checks.first_difference import Difference
 from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
-SESSION_TYPE, DELETION_TYPE = AgenticAIWorkflow.__name__, DeleteSession.__name__
+SESSION_TYPE, COPY_TYPE, DELETION_TYPE = (kind.__name__ for kind in (AgenticAIWorkflow, CopySession, DeleteSession))
 
 MAX_CONCURRENT = 4
 """How many sessions are checked concurrently, which hides the latency of a remote server."""
@@ -199,7 +200,7 @@ def _check_is_encoded(history: WorkflowHistory) -> None:
 
 def _check_type(history: WorkflowHistory) -> None:
     kind = history.events[0].workflow_execution_started_event_attributes.workflow_type.name
-    if kind not in (SESSION_TYPE, DELETION_TYPE):
+    if kind not in (SESSION_TYPE, COPY_TYPE, DELETION_TYPE):
         raise UnusableHistoryError(f"is the history of a workflow {kind!r}, not of a session ({SESSION_TYPE})")
 
 
@@ -209,7 +210,7 @@ def _check_type(history: WorkflowHistory) -> None:
 async def check_sessions(
     client: Client, *, ids: Sequence[str] = (), closed: bool = False, limit: int | None = None
 ) -> AsyncIterator[Finding]:
-    """Replay the sessions `ids` from Temporal; without `ids`, all open sessions and deletions of sessions.
+    """Replay the sessions `ids` from Temporal; without `ids`, all open sessions, copies and deletions of sessions.
 
     `closed`: also those that have ended and are still retained. `limit`: the maximum, newest first.
 
@@ -242,8 +243,8 @@ async def _chains_of(ids: Sequence[str]) -> AsyncIterator[_Chain]:
 async def _list_chains(client: Client, *, closed: bool, limit: int | None) -> AsyncIterator[_Chain]:
     # In a chain, every run but the newest continued as new.
     which = "ExecutionStatus != 'ContinuedAsNew'" if closed else "CloseTime IS NULL"
-    deletions = f"WorkflowType = '{DELETION_TYPE}' AND CloseTime IS NULL"
-    query = f"(WorkflowType = '{SESSION_TYPE}' AND {which}) OR ({deletions})"
+    others = f"WorkflowType IN ('{COPY_TYPE}', '{DELETION_TYPE}') AND CloseTime IS NULL"
+    query = f"(WorkflowType = '{SESSION_TYPE}' AND {which}) OR ({others})"
     async for run in client.list_workflows(query, limit=limit, rpc_timeout=RPC_TIMEOUT):
         # An open session may continue as new before it is checked.
         yield _Chain(run.id, run.run_id if run.close_time else None)

@@ -28,6 +28,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from turnkeeper.ops.checks.first_difference import Difference, UncertainError, WorkflowTask, first_difference
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
@@ -87,7 +88,7 @@ class RunReplayer:
     async def _replay_once(self, history: WorkflowHistory) -> tuple["_RecordingRunner", Exception | None]:
         runner = _RecordingRunner()
         replayer = Replayer(
-            workflows=[AgenticAIWorkflow, DeleteSession],
+            workflows=[AgenticAIWorkflow, CopySession, DeleteSession],
             workflow_task_executor=self._threads,
             workflow_runner=runner,
             data_converter=DATA_CONVERTER,

@@ -17,6 +17,6 @@ def tables_in_place(connection: Connection) -> Literal["none", "current", "other
         return "none"
     if set(connection.scalars(select(_VERSIONS.c.version_num))) != {NEWEST}:
         return "other"
-    columns = {name: {one["name"] for one in found} for (_, name), found in inspector.get_multi_columns().items()}
+    columns = {name: {row["name"] for row in rows} for (_, name), rows in inspector.get_multi_columns().items()}
     is_current = all(columns.get(name) == set(own.columns.keys()) for name, own in METADATA.tables.items())
     return "current" if is_current else "other"

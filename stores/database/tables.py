@@ -39,16 +39,6 @@ BLOBS = Table(
     Column("content", LargeBinary, nullable=False),
 )
 
-UNFINISHED_COPIES = Table(
-    "unfinished_copies",
-    METADATA,
-    Column("session_id", String(MAX_ID_CHARS), primary_key=True),
-    # SHA-256 of what is copied: only the same copy goes on under this id.
-    Column("source", String(64), nullable=False),
-    # Microseconds since 1970.
-    Column("began_at", BigInteger, nullable=False),
-)
-
 FATES = Table(
     "fates",
     METADATA,

@@ -20,13 +20,14 @@ from temporalio.client import (
 )
 
 from tests.api.long_chats import archived_chat
-from tests.harness import TASK_SECONDS, DrivenSession, Environment, environment
+from tests.harness import TASK_SECONDS, DrivenSession, Environment, environment, patient, product
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.identity import Identity
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, ConnectionBounds
 from turnkeeper.api.http.server import GatewayServer
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -53,12 +54,13 @@ async def gateway(
     partials: PartialCarrier | None = None,
     caller: Caller | None = None,
     task_seconds: float = TASK_SECONDS,
+    timeouts: Timeouts | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """With `caller`, all requests come from that one."""
+    """With `caller`, all requests come from that one. Without `timeouts` it waits for as long as it takes."""
     settings = Settings(
         task_queue=task_queue, state_dir=state_dir, task_timeout=task_seconds, **UNLIMITED if caller else {}
     )
-    app = create_app(settings, client=client, partials=partials)
+    app = create_app(settings, client=client, partials=partials, timeouts=timeouts or patient())
     if caller:
         identify_as(app, caller)
     async with app.router.lifespan_context(app):
@@ -92,9 +94,10 @@ async def served(
     port: int = 0,
     bounds: ConnectionBounds = DEFAULT_BOUNDS,
     caller: Caller | None = None,
+    timeouts: Timeouts | None = None,
 ) -> AsyncIterator[str]:
     """A gateway that listens on a port; yields its URL. Tests see the bytes on the wire as they arrive."""
-    app = create_app(settings, client=client, partials=partials)
+    app = create_app(settings, client=client, partials=partials, timeouts=timeouts or patient())
     if caller:
         identify_as(app, caller)
     async with serving(app, port=port, bounds=bounds) as server:
@@ -158,11 +161,13 @@ def session_requests() -> SessionRequests:
 
 
 @pytest.fixture
-async def url(temporal: Client, env: Environment, session_requests: SessionRequests) -> AsyncIterator[str]:
+async def url(
+    temporal: Client, env: Environment, session_requests: SessionRequests, timeouts: Timeouts
+) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it that keeps its archive in the same place."""
     settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
-    async with served(client, settings, partials=env.partials) as url:
+    async with served(client, settings, partials=env.partials, timeouts=timeouts) as url:
         yield url
 
 
@@ -173,9 +178,11 @@ async def env(temporal: Client) -> AsyncIterator[Environment]:
 
 
 @pytest.fixture
-async def http(temporal: Client, env: Environment) -> AsyncIterator[AsyncClient]:
+async def http(temporal: Client, env: Environment, timeouts: Timeouts) -> AsyncIterator[AsyncClient]:
     """The gateway, with a worker behind it that keeps its archive in the same place, in the same process."""
-    async with gateway(temporal, env.task_queue, env.settings.state_dir, partials=env.partials) as client:
+    async with gateway(
+        temporal, env.task_queue, env.settings.state_dir, partials=env.partials, timeouts=timeouts
+    ) as client:
         yield client
 
 
@@ -187,10 +194,11 @@ async def shared_env(temporal: Client) -> AsyncIterator[Environment]:
 
 
 @pytest.fixture(scope="module")
-async def shared_http(temporal: Client, shared_env: Environment) -> AsyncIterator[AsyncClient]:
+async def shared_http(temporal: Client, shared_env: Environment, timeouts: Timeouts) -> AsyncIterator[AsyncClient]:
     """The gateway of `shared_env`."""
-    settings = shared_env.settings
-    async with gateway(temporal, shared_env.task_queue, settings.state_dir, partials=shared_env.partials) as client:
+    settings, partials = shared_env.settings, shared_env.partials
+    queue = shared_env.task_queue
+    async with gateway(temporal, queue, settings.state_dir, partials=partials, timeouts=timeouts) as client:
         yield client
 
 
@@ -214,17 +222,17 @@ def api_document(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-async def http_alone(temporal: Client, tmp_path: Path, product_bounds: None) -> AsyncIterator[AsyncClient]:
+async def http_alone(
+    temporal: Client, tmp_path: Path, timeouts: Timeouts, product_bounds: None
+) -> AsyncIterator[AsyncClient]:
     """The gateway, with no worker anywhere."""
-    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=timeouts) as client:
         yield client
 
 
 @pytest.fixture
-async def http_nowhere(
-    tmp_path: Path, product_bounds: None, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[AsyncClient]:
+async def http_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
     """The gateway, with no Temporal to reach."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
-    async with gateway(None, "q", tmp_path) as client:
+    async with gateway(None, "q", tmp_path, timeouts=product()) as client:
         yield client

@@ -106,6 +106,7 @@ CLIENT_METHODS = {
     "export_session": GatewayClient.export,
     "import_session": GatewayClient.import_session,
     "fork_session": GatewayClient.fork,
+    "get_copy": GatewayClient.copy_receipt,
     "send_prompt": GatewayClient.prompt,
     "chat": GatewayClient.chat,
     "get_queue": GatewayClient.queue,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +130,7 @@ def part_of(attribute: ast.Attribute) -> str | None:
 
 
 def test_every_handler_has_a_description_and_takes_one_json_value() -> None:
-    definitions = [kind.__temporal_workflow_definition for kind in (AgenticAIWorkflow, DeleteSession)]  # type: ignore[attr-defined]
+    definitions = [kind.__temporal_workflow_definition for kind in (AgenticAIWorkflow, CopySession, DeleteSession)]  # type: ignore[attr-defined]
     handlers = [
         handler
         for definition in definitions

@@ -11,6 +11,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.harness import TASK_SECONDS, Environment, Tools, Vendor, environment
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation, ToolList
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
@@ -89,9 +90,10 @@ def gateway_settings(env: Environment) -> Settings:
 
 
 @pytest.fixture(scope="session")
-async def shared_url(temporal: Client, shared_worker: Environment) -> AsyncIterator[str]:
+async def shared_url(temporal: Client, shared_worker: Environment, timeouts: Timeouts) -> AsyncIterator[str]:
     """Where the gateway listens, with a worker behind it in the same process."""
-    async with served(temporal, gateway_settings(shared_worker), partials=shared_worker.partials) as url:
+    settings = gateway_settings(shared_worker)
+    async with served(temporal, settings, partials=shared_worker.partials, timeouts=timeouts) as url:
         yield url
 
 

@@ -6,9 +6,10 @@ from functools import partial
 from unittest.mock import patch
 from uuid import uuid4
 
-from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says
+from tests.harness import UNASKED, DrivenSession, Environment, Gate, asks, last_user_message, says, until_copied
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.models.deletion import DeletionOrder, deletion_id
+from turnkeeper.models.session.copies.order import CopyOrder, ForkSource
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tasks.sub_tasks import sub_task_id
 from turnkeeper.models.session.tools import session_tools
@@ -519,10 +520,32 @@ async def deleted(env: Environment) -> DrivenSession:
     return env.adopt(deletion)
 
 
+async def forked(env: Environment) -> DrivenSession:
+    """A fork: its first run is the copy, which a prompt waits for."""
+    session = await env.start()
+    await session.prompt("hello", id="p1")
+    await session.idle(turns=1)
+    fork = ForkSource(session=session.handle.id, first_run_id=session.handle.first_execution_run_id or "", turn=1)
+    order = CopyOrder(start=SessionInput(), fork=fork)
+    copy = await env.client.start_workflow(
+        "CopySession",
+        order,
+        id=f"fork-{uuid4()}",
+        task_queue=env.task_queue,
+        start_signal="prompt",
+        start_signal_args=["and now?"],
+    )
+    forked = env.adopt(env.client.get_workflow_handle(copy.id))
+    await until_copied(forked.handle)
+    await forked.idle(turns=2)
+    return forked
+
+
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
         one_turn,
+        forked,
         tool_calls,
         quick_reads,
         failed_tool,

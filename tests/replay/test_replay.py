@@ -16,6 +16,7 @@ from tests.replay.record import HISTORIES
 from tests.replay.stories import STORIES
 from turnkeeper.activities.tools import ToolActivities
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
+from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
@@ -32,7 +33,7 @@ def history(path: Path) -> WorkflowHistory:
 def replayer(runner: WorkflowRunner | None = None) -> Replayer:
     """Return what replays a history; without the sandbox, which takes longer than all else, unless `runner` has one."""
     return Replayer(
-        workflows=[AgenticAIWorkflow, DeleteSession],
+        workflows=[AgenticAIWorkflow, CopySession, DeleteSession],
         workflow_runner=runner or UnsandboxedWorkflowRunner(),
         data_converter=DATA_CONVERTER,
         build_id="tests",

@@ -2,13 +2,9 @@
 
 import asyncio
 
-import pytest
-
 from tests.stores.builders import hash_of
 from turnkeeper.stores.blobs import READ_AT_ONCE, Blobs
-from turnkeeper.stores.copies import row_copies
 from turnkeeper.stores.database import rows
-from turnkeeper.stores.database.database import Database
 
 
 async def test_ses_15_a_text_is_read_back_by_the_hash_of_its_utf_8(blobs: Blobs):
@@ -59,23 +55,3 @@ async def test_ses_15_deleting_takes_all_texts_of_a_session_and_of_no_other(blob
     assert await blobs.delete("s1") == 10
     assert await blobs.get("s1", [hash_of("1")]) == {}
     assert await blobs.delete("s2") == 10
-
-
-async def test_ses_18_large_contents_are_copied_in_short_transactions(
-    blobs: Blobs, database: Database, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(row_copies, "BLOB_BYTES_AT_ONCE", 25)
-    texts = {hash_of(text): text for text in (str(number) * 10 for number in range(5))}
-    await blobs.put("s1", texts.values())
-    counts: list[int] = []
-    write = database.write
-
-    async def write_and_count(work):
-        before = len(await blobs.sizes_of("s2", texts))
-        await write(work)
-        counts.append(len(await blobs.sizes_of("s2", texts)) - before)
-
-    monkeypatch.setattr(database, "write", write_and_count)
-    await row_copies.RowCopies(database).copy_blobs("s1", "s2", [*texts, "nonsense"])
-    assert counts == [2, 2, 1]
-    assert await blobs.get("s2", texts) == texts

@@ -134,7 +134,7 @@ async def test_ses_5_a_query_of_any_payload_fails_with_a_reason(shared: Environm
     assert {str(error)[:9] for error in refused} == {"Refused: "}
 
 
-@pytest.mark.parametrize("workflow", ["AgenticAIWorkflow", "DeleteSession"])
+@pytest.mark.parametrize("workflow", ["AgenticAIWorkflow", "CopySession", "DeleteSession"])
 async def test_ses_5_a_start_with_any_payload_fails_as_invalid(shared: Environment, workflow: str) -> None:
     async def start(payload: Payload) -> str:
         handle = await shared.client.start_workflow(

@@ -13,7 +13,7 @@ from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import invalid, problem
 from turnkeeper.api.prompts.attachment_bodies import attachment_path
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.transcript.attachment_rules import check_content, first_problem, image_type_of
 from turnkeeper.models.transcript.attachments import (
     MAX_ATTACHMENT_BYTES,
@@ -115,7 +115,7 @@ async def get_attachment(
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
 ) -> Response:
     """Return the content of an attachment by its `hash`. `name` is what a browser saves it as."""
-    until = seconds_from_now(REQUEST_SECONDS)
+    until = seconds_from_now(services.timeouts.request)
     await services.reader.describe_if_retained(workflow_id)
     reading = services.stores.blobs.get_data(attachments_owner(workflow_id), [content_hash])
     contents = await read_store(reading, until=until)

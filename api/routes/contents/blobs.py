@@ -10,7 +10,7 @@ from turnkeeper.api.dependencies import BlobHash, ServicesDep, SessionId
 from turnkeeper.api.http.etags import matches
 from turnkeeper.api.http.openapi import SESSION, errors
 from turnkeeper.api.problems import problem
-from turnkeeper.api.store_calls import REQUEST_SECONDS, read_store, seconds_from_now
+from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.models.texts.legible import legible_json
 
 router = APIRouter(tags=["conversation"])
@@ -50,7 +50,7 @@ async def get_blob(
     With `legible`, a call's arguments are the text that people approve: digits as they are, a marker for what can't be
     seen, and texts of several lines as lines.
     """
-    until = seconds_from_now(REQUEST_SECONDS)
+    until = seconds_from_now(services.timeouts.request)
     await services.reader.describe_if_retained(workflow_id)
     # A vendor's opaque state has an owner that is no valid session id, so that nobody can read it here (AGT-3).
     texts = await read_store(services.stores.blobs.get(workflow_id, [blob_hash]), until=until)

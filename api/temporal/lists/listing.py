@@ -17,7 +17,8 @@ from turnkeeper.api.problems import ProblemError, invalid
 from turnkeeper.api.temporal.lists.cursors import decode_cursor, encode_cursor
 from turnkeeper.api.temporal.lists.visibility import AWAITING_APPROVAL, SESSIONS, sessions_of, visible_session
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.http_responses import ListedSession, SessionList
 from turnkeeper.models.ids import WorkflowId, session_id_of, tenant_of
 from turnkeeper.models.texts.one_line import searchable
@@ -45,6 +46,7 @@ _STATUS_FILTERS: dict[ListedStatus, str] = {
 
 async def list_sessions(
     client: Client,
+    timeouts: Timeouts,
     *,
     tenant: str,
     status: ListedStatus | None = None,
@@ -57,7 +59,7 @@ async def list_sessions(
     `text` is searched in titles and ids.
     `user` must match `turnkeeper.models.session.messages.USER_PATTERN`.
     """
-    pages = _Pages(client, _filter(tenant, status, user), page_size=PAGE, cursor=cursor)
+    pages = _Pages(client, timeouts, _filter(tenant, status, user), page_size=PAGE, cursor=cursor)
     sessions: list[ListedSession] = []
     scanned_count = 0
     while True:
@@ -74,7 +76,14 @@ async def list_sessions(
 
 
 async def list_task_executions(
-    client: Client, *, tenant: str, parent: str | None, is_open: bool, page_size: int, cursor: str | None
+    client: Client,
+    timeouts: Timeouts,
+    *,
+    tenant: str,
+    parent: str | None,
+    is_open: bool,
+    page_size: int,
+    cursor: str | None,
 ) -> tuple[Sequence[WorkflowExecution], str | None]:
     """Return a page of the tenant's sessions that are tasks, of all or of `parent`, and the cursor of the next one.
 
@@ -83,33 +92,38 @@ async def list_task_executions(
     conditions = [sessions_of(tenant), f"AgentTaskParent = '{parent}'" if parent else "AgentTaskParent IS NOT NULL"]
     if is_open:
         conditions.append(_STATUS_FILTERS["open"])
-    pages = _Pages(client, " AND ".join(conditions), page_size=page_size, cursor=cursor)
+    pages = _Pages(client, timeouts, " AND ".join(conditions), page_size=page_size, cursor=cursor)
     page = [execution for execution in await pages.next() if tenant_of(WorkflowId(execution.id)) == tenant]
     return page, pages.next_cursor
 
 
-async def count_open_sessions(client: Client, tenant: str) -> int:
+async def count_open_sessions(client: Client, timeouts: Timeouts, tenant: str) -> int:
     """Return how many sessions of the tenant are open, its tasks' included."""
     condition = f"{sessions_of(tenant)} AND {_STATUS_FILTERS['open']}"
-    count = await call_temporal(client.count_workflows(condition, rpc_timeout=rpc_timeout()), NO_SESSION)
+    count = await call_temporal(
+        client.count_workflows(condition, rpc_timeout=timeouts.rpc), NO_SESSION, seconds=timeouts.call
+    )
     return count.count
 
 
 class _Pages:
     """The pages of a list, from a cursor on. Raises 422 for what is no cursor of ours."""
 
-    def __init__(self, client: Client, condition: str, *, page_size: int, cursor: str | None) -> None:
+    def __init__(
+        self, client: Client, timeouts: Timeouts, condition: str, *, page_size: int, cursor: str | None
+    ) -> None:
         self._client = client
+        self._timeouts = timeouts
         self._token = _token(cursor)
         self._pages = (query_client(client) if self._token else client).list_workflows(
-            condition, page_size=page_size, next_page_token=self._token, rpc_timeout=rpc_timeout()
+            condition, page_size=page_size, next_page_token=self._token, rpc_timeout=timeouts.rpc
         )
 
     async def next(self) -> Sequence[WorkflowExecution]:
         try:
-            await call_temporal(self._pages.fetch_next_page(), NO_SESSION)
+            await call_temporal(self._pages.fetch_next_page(), NO_SESSION, seconds=self._timeouts.call)
         except ProblemError as problem:
-            if self._token and await _is_token_invalid(problem, self._client):
+            if self._token and await _is_token_invalid(problem, self._client, self._timeouts):
                 raise _invalid_cursor() from problem
             raise
         self._token = None
@@ -121,12 +135,12 @@ class _Pages:
         return encode_cursor(token, list_name=_LIST) if token else None
 
 
-async def _is_token_invalid(problem: ProblemError, client: Client) -> bool:
+async def _is_token_invalid(problem: ProblemError, client: Client, timeouts: Timeouts) -> bool:
     """Return whether only this page can't be read, by reading the first one: the error doesn't mention the token."""
     error = problem.__cause__
     if not isinstance(error, RPCError) or error.status not in _PAGE_TOKEN_STATUSES:
         return False
-    first_page = query_client(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=rpc_timeout())
+    first_page = query_client(client).list_workflows(SESSIONS, page_size=1, rpc_timeout=timeouts.rpc)
     try:
         await first_page.fetch_next_page()
     except RPCError:

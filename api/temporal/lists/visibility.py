@@ -14,7 +14,8 @@ from temporalio.client import Client, WorkflowExecution
 
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.temporal.session_reader import FINAL_STATUS_OF
-from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal, rpc_timeout
+from turnkeeper.api.temporal.temporal_calls import NO_SESSION, call_temporal
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.bounds import encodable_text
 from turnkeeper.models.deletion import deleted_session, deletion_id
 from turnkeeper.models.ids import WorkflowId, is_tenant
@@ -86,13 +87,17 @@ def sessions_of(tenant: str) -> str:
     return f"{SESSIONS} AND AgentTenant = '{tenant}'" if tenant else f"{SESSIONS} AND AgentTenant IS NULL"
 
 
-async def find_visible(client: Client, session_ids: Iterable[WorkflowId]) -> dict[WorkflowId, VisibleSession]:
+async def find_visible(
+    client: Client, timeouts: Timeouts, session_ids: Iterable[WorkflowId]
+) -> dict[WorkflowId, VisibleSession]:
     """Return those of at most some hundred sessions that Temporal lists. Raises `ProblemError`."""
     plain = _plain(session_ids)
-    return await _newest_by_id(client, _has_id(plain), count=len(plain)) if plain else {}
+    return await _newest_by_id(client, timeouts, _has_id(plain), count=len(plain)) if plain else {}
 
 
-async def find_changed(client: Client, rows: Sequence[IndexedSession]) -> dict[WorkflowId, VisibleSession]:
+async def find_changed(
+    client: Client, timeouts: Timeouts, rows: Sequence[IndexedSession]
+) -> dict[WorkflowId, VisibleSession]:
     """Return those of some hundred open sessions of the index of which Temporal may know more. Raises `ProblemError`.
 
     They have ended, wait for an approval, or have not sent a row yet. The others are left out, because Temporal reads
@@ -104,47 +109,51 @@ async def find_changed(client: Client, rows: Sequence[IndexedSession]) -> dict[W
     condition = f"{_has_id(plain)} AND (ExecutionStatus != 'Running' OR {AWAITING_APPROVAL})"
     if silent := _plain(row.session_id for row in rows if row.title is None and not row.revision):
         condition = f"({condition}) OR {_has_id(silent)}"
-    visible = await _newest_by_id(client, condition, count=len(plain))
+    visible = await _newest_by_id(client, timeouts, condition, count=len(plain))
     return {row.session_id: visible[row.session_id] for row in rows if _is_of_row(visible.get(row.session_id), row)}
 
 
-async def awaiting_approval(client: Client, *, tenant: str) -> list[WorkflowId]:
+async def awaiting_approval(client: Client, timeouts: Timeouts, *, tenant: str) -> list[WorkflowId]:
     """Return a tenant's sessions that wait for an approval, `MAX_AWAITING` at most. Raises `ProblemError`."""
     ids: list[WorkflowId] = []
-    async for page in _pages(client, f"{sessions_of(tenant)} AND {AWAITING_APPROVAL}", page_size=PAGE):
+    async for page in _pages(client, timeouts, f"{sessions_of(tenant)} AND {AWAITING_APPROVAL}", page_size=PAGE):
         ids += [session.session_id for session in page]
         if len(ids) >= MAX_AWAITING:
             break
     return ids[:MAX_AWAITING]
 
 
-async def changed_since(client: Client, since: datetime | None) -> AsyncIterator[list[VisibleSession]]:
+async def changed_since(
+    client: Client, timeouts: Timeouts, since: datetime | None
+) -> AsyncIterator[list[VisibleSession]]:
     """Yield pages of the sessions that have started or ended since then; `None`: of all. Raises `ProblemError`."""
     condition = SESSIONS
     if since is not None:
         moment = since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         condition += f" AND (StartTime > '{moment}' OR CloseTime > '{moment}')"
-    async for page in _pages(client, condition, page_size=PAGE):
+    async for page in _pages(client, timeouts, condition, page_size=PAGE):
         yield page
 
 
-async def sessions_in_deletion(client: Client) -> set[WorkflowId]:
+async def sessions_in_deletion(client: Client, timeouts: Timeouts) -> set[WorkflowId]:
     """Return the workflow ids of the sessions that are being deleted. Raises `ProblemError`."""
     condition = "WorkflowType = 'DeleteSession' AND ExecutionStatus = 'Running'"
-    pages = client.list_workflows(condition, page_size=PAGE, rpc_timeout=rpc_timeout())
+    pages = client.list_workflows(condition, page_size=PAGE, rpc_timeout=timeouts.rpc)
     ids: set[WorkflowId] = set()
     while True:
-        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        await call_temporal(pages.fetch_next_page(), NO_SESSION, seconds=timeouts.call)
         ids |= {deleted_session(execution.id) for execution in pages.current_page or []}
         if not pages.next_page_token:
             return ids
 
 
-async def is_deletion_begun(client: Client, session: VisibleSession) -> bool:
+async def is_deletion_begun(client: Client, timeouts: Timeouts, session: VisibleSession) -> bool:
     """Return whether a deletion of the session has begun. Raises `ProblemError`."""
     deletion = client.get_workflow_handle(deletion_id(session.session_id))
     try:
-        description = await call_temporal(deletion.describe(rpc_timeout=rpc_timeout()), NO_SESSION)
+        description = await call_temporal(
+            deletion.describe(rpc_timeout=timeouts.rpc), NO_SESSION, seconds=timeouts.call
+        )
     except ProblemError as problem:
         if problem.problem.status == 404:
             return False
@@ -181,11 +190,13 @@ def _has_id(plain_ids: Sequence[WorkflowId]) -> str:
     return f"WorkflowId IN ({names})"
 
 
-async def _newest_by_id(client: Client, condition: str, *, count: int) -> dict[WorkflowId, VisibleSession]:
+async def _newest_by_id(
+    client: Client, timeouts: Timeouts, condition: str, *, count: int
+) -> dict[WorkflowId, VisibleSession]:
     """Return the newest session with each id; `count`: of the ids."""
     by_id: dict[WorkflowId, VisibleSession] = {}
     # One more than the ids, since a full page makes Temporal look for another one.
-    async for page in _pages(client, f"{SESSIONS} AND ({condition})", page_size=count + 1):
+    async for page in _pages(client, timeouts, f"{SESSIONS} AND ({condition})", page_size=count + 1):
         for session in page:
             other = by_id.get(session.session_id)
             if other is None or session.run_started_at > other.run_started_at:
@@ -198,10 +209,12 @@ def _is_of_row(session: VisibleSession | None, row: IndexedSession) -> bool:
     return session is not None and (session.closed_at is None or session.closed_at > row.started_at)
 
 
-async def _pages(client: Client, condition: str, *, page_size: int) -> AsyncIterator[list[VisibleSession]]:
-    pages = client.list_workflows(condition, page_size=page_size, rpc_timeout=rpc_timeout())
+async def _pages(
+    client: Client, timeouts: Timeouts, condition: str, *, page_size: int
+) -> AsyncIterator[list[VisibleSession]]:
+    pages = client.list_workflows(condition, page_size=page_size, rpc_timeout=timeouts.rpc)
     while True:
-        await call_temporal(pages.fetch_next_page(), NO_SESSION)
+        await call_temporal(pages.fetch_next_page(), NO_SESSION, seconds=timeouts.call)
         yield [await visible_session(execution) for execution in pages.current_page or []]
         if not pages.next_page_token:
             return

@@ -4,8 +4,8 @@
  * A request without a response may have been processed, so every one of them is safe to repeat: the page chooses the ids
  * of prompts and sessions, and names what it decides or stops.
  *
- * @import {Attachment, ContextView, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView, SessionDescription,
- *   SessionList} from "./wire.js"
+ * @import {Attachment, ContextView, CopyReceipt, Decision, FullConversation, Me, PendingApprovals, PromptMode, QueueView,
+ *   SessionDescription, SessionList} from "./wire.js"
  */
 
 import { TEXTS, unexpectedStatus } from "../words.js";
@@ -15,6 +15,8 @@ const UPLOAD_TIMEOUT_MS = 60_000;
 const MAX_NAME_CHARS = 200;
 /** How long a request over a limit is sent again, each time after the time that the gateway names. */
 const PATIENCE_MS = 10_000;
+/** Between two receipts of a copy. */
+const COPY_PAUSE_MS = 300;
 const JSON_BODY = { "content-type": "application/json" };
 
 /** The event of the window when a request was refused for want of a valid key. */
@@ -167,11 +169,24 @@ export const attachmentPath = (sessionId, hash, name) => path(sessionId, `/attac
 /** Send a failed turn's prompt again; a repeated call has no effect. @param {string} sessionId @param {string} turnId */
 export const retryTurn = (sessionId, turnId) => send("POST", path(sessionId, "/retry"), { message_id: turnId });
 
-/** @param {string} sessionId @param {{id: string, turn: string}} fork the new session's id, and that of its last turn */
-export const forkSession = (sessionId, fork) => startOnce(path(sessionId, "/fork"), fork);
+/**
+ * Fork a session, and wait until the fork is there.
+ * @param {string} sessionId @param {{id: string, turn: string}} fork the new session's id, and that of its last turn
+ */
+export const forkSession = async (sessionId, fork) => copied(await json("POST", path(sessionId, "/fork"), fork));
 
-/** Start a session from an exported one. @param {string} sessionId the new session's @param {File} file */
-export const importSession = (sessionId, file) => send("POST", `/workflow/import${query({ id: sessionId })}`, file);
+/** Import an exported session, and wait until it is there. @param {string} sessionId the new session's @param {File} file */
+export const importSession = async (sessionId, file) =>
+  copied(await json("POST", `/workflow/import${query({ id: sessionId })}`, file));
+
+/** @param {CopyReceipt} receipt @throws {GatewayError} */
+async function copied(receipt) {
+  while (receipt.status === "running") {
+    await new Promise((resolve) => setTimeout(resolve, COPY_PAUSE_MS));
+    receipt = await json("GET", path(receipt.workflow_id, "/copy"));
+  }
+  if (receipt.status === "failed") throw new GatewayError(409, "copy-failed", receipt.reason ?? TEXTS.sessionCopyFailed);
+}
 
 /** Where a session is downloaded. @param {string} sessionId @param {"json" | "markdown"} format @returns {string} */
 export const exportPath = (sessionId, format) => path(sessionId, `/export${query({ format })}`);

@@ -79,6 +79,7 @@
  * @typedef {{title: string | null, model: string | null, status: SessionStatus, created_at: string | null,
  *   usage: Usage | null, tasks_usage: Usage | null, conversation_metrics: {max_messages: number} & TurnMetrics | null,
  *   links: {temporal: string | null}}} SessionDescription
+ * @typedef {{workflow_id: string, status: "running" | "done" | "failed", reason: string | null}} CopyReceipt
  * @typedef {{workflow_id: string, title: string | null, preview: string | null, turn_count: number,
  *   cost: number | null, started_at: string, last_activity_at: string | null, closed_at: string | null,
  *   status: "open" | "awaiting_approval" | "ended" | "cancelled" | "terminated"}} ListedSession

@@ -1,17 +1,18 @@
 """Reads a document that somebody wants to import, and checks everything that the code relies on (SES-18).
 
 A document comes from anywhere: from this release, an earlier or later one, or a text editor. `read_document` checks its
-form, `check_document` whether its parts agree. What the state of the new session must have besides is checked where
-every start from outside is (`models/session/outside_start.py`).
+form, `check_document` whether its parts agree, and `copy_of_document` whether a session can begin with it: a
+contradiction in its state would fail a workflow task for ever.
 """
 
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from hashlib import sha256
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
-from pydantic import JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json
 
 from turnkeeper.models.context.view_entries import ViewRef
@@ -19,20 +20,37 @@ from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.field_paths import field_path
 from turnkeeper.models.ids import is_id
 from turnkeeper.models.invalid_values import reason_of
-from turnkeeper.models.session.copies.copied_turns import (
+from turnkeeper.models.session.carried_state import CarriedState
+from turnkeeper.models.session.copies.copied import (
+    CopiedTurns,
+    Copy,
     attachments_in,
     attachments_in_view,
+    copy_with_new_view,
     session_form,
-    texts_in,
+    state_of_copy,
     texts_in_view,
 )
 from turnkeeper.models.session.copies.document import FORMAT, VERSION, ExportedTurn, SessionDocument
-from turnkeeper.models.session.outside_start import MAX_COUNT
+from turnkeeper.models.session.copies.snapshot import context_through
+from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.attachment_rules import check_attachments, check_content, with_true_type
 from turnkeeper.models.transcript.attachments import HASH_PATTERN, MAX_ATTACHMENTS, Attachment
+from turnkeeper.models.transcript.conversation import ConversationMessage
+from turnkeeper.models.transcript.large_texts import refs_in
 from turnkeeper.models.transcript.model_call import ModelMessage
-from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep
+from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, UserStep
 from turnkeeper.models.transcript.transcript import carried_size
+
+BYTES_PER_VALUE = 64
+"""A document may have a JSON value for as many of the bytes that it may have: small values take far more memory than
+text. Those of real sessions have one for some hundred bytes."""
+
+MAX_COUNT = 2**31
+"""Upper bound of counts; it fits Temporal's number types."""
+
+MAX_STATE_BYTES = 1_500_000
+"""Maximum of what a session begins with, as JSON: at 2 MB Temporal fails the workflow task."""
 
 MAX_TURN_BYTES = 1_000_000
 """Maximum of a turn without its archived steps, as JSON: more than a session can carry of it."""
@@ -42,10 +60,9 @@ MIN_TURNS_BETWEEN = 100
 """Turns after which an id may be another turn's: a session remembers 1,000 ids, of steering prompts too (SES-6)."""
 
 
-_BEFORE_VALUES = (b",", b"[", b"{")
-"""Outside strings, one of these stands before every value but the first and those of keys, which have a comma."""
-
-_BACKSLASH = ord("\\")
+_QUOTE = ord('"')
+_STRINGS_AND_MARKS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+"""Outside strings, one of these marks stands before every value but the first and those of keys, which have a comma."""
 
 
 def count_values(body: bytes, *, limit: int) -> int:
@@ -56,28 +73,8 @@ def count_values(body: bytes, *, limit: int) -> int:
     >>> count_values(b'{"a, b": [1, 2, {}]}', limit=10), count_values(b"[[], [], []]", limit=4) > 4
     (6, True)
     """
-    count, position = 1, 0
-    while count <= limit:
-        quote = body.find(b'"', position)
-        end = len(body) if quote < 0 else quote
-        count += sum(body.count(mark, position, end) for mark in _BEFORE_VALUES)
-        if quote < 0:
-            return count
-        position = _end_of_string(body, quote)
-    return count
-
-
-def _end_of_string(body: bytes, start: int) -> int:
-    """Return where the string ends whose first quote is at `start`; the end of the body if it doesn't."""
-    position = start + 1
-    while (quote := body.find(b'"', position)) >= 0:
-        first = quote
-        while first > position and body[first - 1] == _BACKSLASH:
-            first -= 1
-        position = quote + 1
-        if (quote - first) % 2 == 0:
-            return position
-    return len(body)
+    marks = (match for match in _STRINGS_AND_MARKS.finditer(body) if body[match.start()] != _QUOTE)
+    return 1 + sum(1 for _ in islice(marks, limit))
 
 
 def read_document(body: bytes, *, max_values: int) -> SessionDocument:
@@ -103,6 +100,24 @@ def check_document(document: SessionDocument) -> None:
     Attachments that are of another type than they say get their own: vendors would refuse every later request.
     """
     _raise_first(chain(_wrong_turns(document), _wrong_contents(document), _wrong_context(document)))
+
+
+def copy_of_document(document: SessionDocument, config: SessionInput, *, now: datetime) -> tuple[Copy, CarriedState]:
+    """Return what a session with this configuration begins with. Raises `RejectedError` naming the wrong field."""
+    copied = CopiedTurns(config.history, config.limits)
+    for exported in document.turns:
+        copied.add(exported)
+    if document.context is None:
+        copy = copy_with_new_view(config, copied, turns=copied.newest_turns())
+    else:
+        turns = [session_form(exported) for exported in document.turns[document.context.archived_turns :]]
+        copy = Copy(turns, context_through(document.context.state, copied.count))
+        _raise_first(_wrong_state(copy, copied.count))
+    state = state_of_copy(copied, copy, now=now)
+    size = len(state.model_dump_json().encode())
+    if size > MAX_STATE_BYTES:
+        _raise_first(iter([("context.archived_turns", f"leaves {size:,} bytes, and {MAX_STATE_BYTES:,} are allowed")]))
+    return copy, state
 
 
 Complaints = Iterator[tuple[str, str]]
@@ -198,7 +213,7 @@ def _wrong_contents(document: SessionDocument) -> Complaints:
 
 def _references(document: SessionDocument) -> Iterator[tuple[str, Iterable[BlobRef], list[Attachment]]]:
     for index, exported in enumerate(document.turns):
-        yield f"turns[{index}].turn", texts_in(exported.turn), []
+        yield f"turns[{index}].turn", refs_in(exported.turn), []
         for attachments in attachments_in(exported.turn):
             yield f"turns[{index}].turn", (), attachments
     for name, refs in _entries(document):
@@ -290,4 +305,45 @@ def _wrong_messages(messages: tuple[ModelMessage, ...]) -> str | None:
     for call, result in zip(first.tool_calls, results, strict=True):
         if result.role != "tool" or result.call_id != call.id:
             return "have a result of another call"
+    return None
+
+
+def _wrong_state(copy: Copy, count: int) -> Complaints:
+    """Yield what is wrong with the turns that the session itself has, and with what its model sees of `count` turns."""
+    context, turns = copy.context, {turn.id: turn for turn in copy.turns}
+    if len(turns) < len(copy.turns):
+        yield "turns", "two of those that are not archived have the same id"
+    for prefix, model in (("", context), ("view.", context.view), ("limit.", context.limit)):
+        for name, number in _numbers(model) if model else ():
+            if not 0 <= number < MAX_COUNT:
+                yield f"context.state.{prefix}{name}", f"0 to {MAX_COUNT:,} are allowed"
+    if context.view.segment < 1:
+        yield "context.state.view.segment", "counts from 1"
+    for name, refs in (("view.entries", context.view.entries), ("waiting", context.waiting)):
+        for index, ref in enumerate(refs):
+            if complaint := _wrong_ref(ref, turns, count):
+                yield f"context.state.{name}[{index}]", complaint
+
+
+def _numbers(model: BaseModel) -> Iterable[tuple[str, float]]:
+    return ((name, value) for name, value in model if isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _wrong_ref(ref: ViewRef, turns: dict[str, ConversationMessage], turn_count: int) -> str | None:
+    if not 1 <= ref.number <= turn_count or not 0 <= ref.retried < ref.number:
+        return "has a number that no turn has"
+    if ref.messages:
+        return None
+    turn = turns.get(ref.turn)
+    if turn is None:
+        return "refers to a turn that does not exist"
+    first = 0 if ref.step is None else ref.step
+    steps = range(first, first + ref.added + (ref.step is not None))
+    if ref.added < 0 or any(not 0 <= index - turn.steps_omitted < len(turn.steps) for index in steps):
+        return "refers to a step that does not exist"
+    if ref.added and any(not isinstance(turn.steps[index - turn.steps_omitted], UserStep) for index in steps):
+        return "has prompts added that are none"
+    step = None if ref.step is None else turn.steps[ref.step - turn.steps_omitted]
+    if isinstance(step, ModelStep) and any(call.result is None for call in step.tool_calls):
+        return "refers to a call that has no result"
     return None

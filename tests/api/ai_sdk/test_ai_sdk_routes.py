@@ -18,7 +18,7 @@ from temporalio.client import Client
 from tests.api.ai_sdk.ui_reader import Reader
 from tests.api.conftest import served
 from tests.api.http.test_bad_input import problem_of
-from tests.harness import BOUND, TASK_SECONDS, DrivenSession, Environment, asks, environment, says
+from tests.harness import BOUND, TASK_SECONDS, DrivenSession, Environment, asks, environment, patient, product, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.ai_sdk.messages import PostChat
 from turnkeeper.api.ai_sdk.routes import DECISION_UNUSED_NOTICE
@@ -27,6 +27,7 @@ from turnkeeper.api.ai_sdk.turn_chunks import TurnChunks
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES, MAX_HISTORY_BYTES
 from turnkeeper.api.live.feed import Event, ProblemEvent, UpdateFeed
 from turnkeeper.api.problems import problem
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolSpec
 
@@ -87,9 +88,9 @@ async def test_api_4_a_long_history_is_taken_and_one_over_the_limit_is_not(http:
 
 
 async def test_api_1_a_stream_that_waits_is_kept_alive(
-    url: str, env: Environment, monkeypatch: pytest.MonkeyPatch
+    url: str, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.http.event_stream.PING_SECONDS", 0.01)
+    monkeypatch.setattr(timeouts, "ping", 0.01)
     env.vendor.gate.close()
     async with (
         asyncio.timeout(BOUND),
@@ -356,13 +357,13 @@ async def test_api_2_without_temporal_nothing_is_accepted(http_nowhere: AsyncCli
 
 
 async def test_api_2_a_message_is_accepted_without_a_worker_and_answered_in_the_same_stream(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     queue = f"q-{uuid4()}"
     settings = Settings(task_queue=queue, state_dir=tmp_path, task_timeout=TASK_SECONDS)
     async with (
         asyncio.timeout(2 * BOUND),
-        served(temporal, settings) as url,
+        served(temporal, settings, timeouts=product()) as url,
         AsyncClient(base_url=url, timeout=BOUND) as client,
     ):
         began = time.monotonic()
@@ -395,15 +396,12 @@ async def test_api_2_a_session_that_can_t_be_read_in_mid_stream_is_no_silence() 
     assert await stream._on_event(away) == []  # once, until there is news of the turn
 
 
-async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(
-    temporal: Client, env: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnkeeper.api.http.server.STOP_SECONDS", 60)  # the machine may be busy
+async def test_api_2_a_gateway_that_stops_says_that_the_turn_goes_on(temporal: Client, env: Environment) -> None:
     env.vendor.gate.close()
     settings = Settings(task_queue=env.task_queue, state_dir=env.settings.state_dir, task_timeout=TASK_SECONDS)
     body = posted(user())
     async with AsyncClient(timeout=BOUND) as client:
-        async with served(temporal, settings) as url:
+        async with served(temporal, settings, timeouts=patient(stop=60)) as url:  # the machine may be busy
             streaming = asyncio.create_task(client.post(f"{url}/api/chat", json=body))
             await env.vendor.gate.until_arrived(1)
             session = env.adopt(temporal.get_workflow_handle(body["id"]))

@@ -8,6 +8,7 @@ from httpx import ASGITransport, AsyncClient
 from starlette.datastructures import Headers
 from temporalio.client import Client
 
+from tests.harness import patient
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.identity import LOCAL_IDENTITY, Identity
 from turnkeeper.api.callers import Caller
@@ -32,7 +33,7 @@ async def identify(headers: Headers) -> Identity:
 async def gateway_of_callers(
     client: Client | None, settings: Settings, *, partials: PartialCarrier | None = None
 ) -> AsyncIterator[FastAPI]:
-    app = create_app(settings, client=client, partials=partials)
+    app = create_app(settings, client=client, partials=partials, timeouts=patient())
     app.state.authenticator.identify = identify
     async with app.router.lifespan_context(app):
         yield app

@@ -19,12 +19,13 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.audit.callers import ADA, BOB, client_of, gateway_of_callers
-from tests.harness import TASK_SECONDS, Environment
+from tests.harness import TASK_SECONDS, Environment, patient
 from tests.waiting import run_other_tasks, until
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.http.rate_limits import DEFAULTS, RateLimitMiddleware, RequestRates, limit_of
 from turnkeeper.api.problems import LimitName
 from turnkeeper.api.temporal.lists.listing import count_open_sessions
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
 
@@ -147,7 +148,7 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
 ):
     counts: dict[str, int] = {"": 7}
 
-    async def count(_: Client, tenant: str) -> int:
+    async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
         return counts[tenant]
 
     monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
@@ -170,7 +171,7 @@ async def test_api_4_a_tenant_with_too_many_open_sessions_starts_no_more_and_goe
 async def test_api_4_of_many_starts_at_once_only_as_many_are_admitted_as_the_limit_has_room_for(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
-    async def count(_: Client, tenant: str) -> int:
+    async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
         await run_other_tasks(50)
         return 5
 
@@ -183,7 +184,7 @@ async def test_api_4_of_many_starts_at_once_only_as_many_are_admitted_as_the_lim
 async def test_api_4_what_starts_no_session_does_not_count_as_a_start(
     temporal: Client, shared_env: Environment, monkeypatch: pytest.MonkeyPatch
 ):
-    async def count(_: Client, tenant: str) -> int:
+    async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
         return 7
 
     monkeypatch.setattr("turnkeeper.api.session_limits.count_open_sessions", count)
@@ -220,7 +221,7 @@ async def test_api_4_while_temporal_does_not_answer_a_start_asks_it_only_once_be
 ):
     counted: list[str] = []
 
-    async def count(_: Client, tenant: str) -> int:
+    async def count(_: Client, timeouts: Timeouts, tenant: str) -> int:
         counted.append(tenant)
         return 0
 
@@ -235,7 +236,7 @@ async def test_api_4_open_sessions_are_counted_by_temporal(temporal: Client, sha
     session = await shared_env.start()
 
     async def is_counted() -> bool:
-        return await count_open_sessions(temporal, "") > 0
+        return await count_open_sessions(temporal, patient(), "") > 0
 
     await until(is_counted)
     await session.handle.terminate()

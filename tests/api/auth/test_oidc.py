@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from tests.api.auth.issuer import AUDIENCE, Issuer, public_jwk, running_issuer
 from tests.api.auth.matrix import COLUMNS, client_of, key_of, outcome_of
 from turnkeeper.api.app import create_app
-from turnkeeper.api.auth import oidc
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
 
@@ -37,6 +37,12 @@ def settings(issuer: Issuer, tmp_path: Path) -> Settings:
 @pytest.fixture
 def app(settings: Settings) -> FastAPI:
     return create_app(settings)
+
+
+@pytest.fixture
+def renewing_app(settings: Settings) -> FastAPI:
+    """A gateway that reads the issuer's keys for every token."""
+    return create_app(settings, timeouts=Timeouts(issuer_renewal=0, issuer_unknown_key=0))
 
 
 async def caller_of(app: FastAPI, token: str) -> dict[str, Any] | None:
@@ -187,9 +193,9 @@ async def test_api_4_an_rsa_key_takes_every_algorithm_of_its_kind_unless_it_name
 
 
 async def test_api_4_a_rotated_key_works_at_once_and_the_earlier_one_no_longer(
-    app: FastAPI, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, issuer: Issuer
 ) -> None:
-    monkeypatch.setattr(oidc, "UNKNOWN_KEY_SECONDS", 0.0)
+    app = create_app(settings, timeouts=Timeouts(issuer_unknown_key=0))
     earlier = issuer.token()
     assert await status_of(app, earlier) == 404
     issuer.rotate("second")
@@ -198,14 +204,12 @@ async def test_api_4_a_rotated_key_works_at_once_and_the_earlier_one_no_longer(
 
 
 async def test_api_4_a_key_that_the_issuer_has_withdrawn_is_refused_at_the_next_renewal(
-    app: FastAPI, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+    renewing_app: FastAPI, issuer: Issuer
 ) -> None:
-    monkeypatch.setattr(oidc, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(oidc, "UNKNOWN_KEY_SECONDS", 0.0)
     token = issuer.token()
-    assert await status_of(app, token) == 404
+    assert await status_of(renewing_app, token) == 404
     issuer.rotate("second")
-    assert await status_of(app, token) == 401
+    assert await status_of(renewing_app, token) == 401
 
 
 async def test_api_4_unknown_keys_cost_the_issuer_one_request_in_half_a_minute(app: FastAPI, issuer: Issuer) -> None:
@@ -217,25 +221,21 @@ async def test_api_4_unknown_keys_cost_the_issuer_one_request_in_half_a_minute(a
 
 
 async def test_api_4_while_the_issuer_is_down_its_last_keys_are_used_and_without_any_the_answer_is_503(
-    app: FastAPI, issuer: Issuer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    renewing_app: FastAPI, issuer: Issuer, settings: Settings
 ) -> None:
-    monkeypatch.setattr(oidc, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(oidc, "UNKNOWN_KEY_SECONDS", 0.0)
-    assert await status_of(app, issuer.token()) == 404
+    assert await status_of(renewing_app, issuer.token()) == 404
     issuer.is_down = True
     issuer.keys["second"] = ec.generate_private_key(ec.SECP256R1())
-    assert await status_of(app, issuer.token(key_id="first")) == 404
-    assert await status_of(app, issuer.token(key_id="second")) == 503
-    other = create_app(settings)
+    assert await status_of(renewing_app, issuer.token(key_id="first")) == 404
+    assert await status_of(renewing_app, issuer.token(key_id="second")) == 503
+    other = create_app(settings, timeouts=Timeouts(issuer_failure=0))
     async with client_of(other, issuer.token(key_id="first")) as http:
         answer = await http.get("/workflow")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
         assert answer.json()["type"].endswith(":issuer-unavailable")
         assert (await http.get("/me")).status_code == 503
-    monkeypatch.setattr(oidc, "FAILURE_SECONDS", 0.0)
     issuer.is_down = False
-    third = create_app(settings)
-    assert await status_of(third, issuer.token(key_id="first")) == 404
+    assert await status_of(other, issuer.token(key_id="first")) == 404
 
 
 async def test_api_4_the_configuration_of_another_issuer_is_not_believed(app: FastAPI, issuer: Issuer) -> None:

@@ -5,10 +5,11 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from httpx import AsyncClient
+from httpx import AsyncClient, Response
 
 from tests.api.long_chats import LIMITS, at_rest
 from tests.harness import DrivenSession, Environment, asks, says
+from tests.waiting import until
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
@@ -74,10 +75,28 @@ async def exported(http: AsyncClient, session_id: str) -> dict[str, Any]:
 
 
 async def imported(http: AsyncClient, document: Any, session_id: str | None = None) -> str:
+    """Import a document, wait until its session is there, and return its id."""
     answer = await http.post("/workflow/import", params={"id": session_id} if session_id else {}, json=document)
-    assert answer.status_code == 201, answer.text
-    new_id: str = answer.json()["workflow_id"]
-    return new_id
+    return str((await copied(http, answer))["workflow_id"])
+
+
+async def forked(http: AsyncClient, session_id: str, **body: Any) -> dict[str, Any]:
+    """Fork a session, wait until the fork is there, and return the receipt."""
+    return await copied(http, await http.post(f"/workflow/{session_id}/fork", json=body))
+
+
+async def copied(http: AsyncClient, answer: Response, *, status: str = "done") -> dict[str, Any]:
+    """Return the receipt of a copy once it is done, or has failed."""
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == f"/workflow/{answer.json()['workflow_id']}/copy"
+
+    async def receipt() -> dict[str, Any] | None:
+        read: dict[str, Any] = (await http.get(answer.headers["location"])).json()
+        return read if read["status"] != "running" else None
+
+    final: dict[str, Any] = await until(receipt)
+    assert final["status"] == status, final
+    return final
 
 
 async def transcript(http: AsyncClient, session_id: str) -> list[dict[str, Any]]:

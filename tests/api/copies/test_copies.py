@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -15,19 +15,31 @@ from temporalio.client import Client
 
 from tests.api.conftest import gateway
 from tests.api.copies.record import EXPORTS
-from tests.api.copies.rich_sessions import PICTURE, exported, imported, model_view, rich_session, transcript
+from tests.api.copies.rich_sessions import (
+    PICTURE,
+    copied,
+    exported,
+    forked,
+    imported,
+    model_view,
+    rich_session,
+    transcript,
+)
 from tests.api.history.test_archive import deleted
 from tests.api.history.test_forgotten_sessions import forget
 from tests.harness import DrivenSession, Environment, environment
-from tests.waiting import until
+from tests.waiting import BOUND, until
+from turnkeeper.activities.sessions.copying import CopyActivities
 from turnkeeper.api.callers import Caller
-from turnkeeper.api.copies.importing import BYTES_PER_VALUE, MAX_IMPORTS, SessionImporter
-from turnkeeper.api.copies.sweeping import CopySweeper
+from turnkeeper.api.copies.copying import MAX_IMPORTS, SessionCopier
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.clients.python.errors import GatewayProblemError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.blobs import attachments_owner
-from turnkeeper.stores.copies.row_copies import RowCopies
+from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
+from turnkeeper.stores.archive import Archive
+from turnkeeper.stores.blobs import Blobs, attachments_owner, document_owner
+from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
@@ -80,13 +92,9 @@ async def test_ses_18_a_fork_has_the_turns_up_to_one_and_the_original_is_not_tou
     shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, turn: int | str | None
 ) -> None:
     before, turns = await event_ids(rich), await transcript(shared_http, rich.handle.id)
-    body = {} if turn is None else {"turn": turn}
-    answer = await shared_http.post(f"/workflow/{rich.handle.id}/fork", json=body)
-    assert answer.status_code == 201, answer.text
-    fork = answer.json()
+    fork = await forked(shared_http, rich.handle.id, **({} if turn is None else {"turn": turn}))
     number = {"p7": 7, None: 12}.get(turn, turn)
-    assert (fork["turn"], fork["message_id"], fork["forked_from"]) == (number, f"p{number}", rich.handle.id)
-    assert answer.headers["location"] == f"/workflow/{fork['workflow_id']}"
+    assert (fork["turn_count"], fork["message_id"], fork["forked_from"]) == (number, f"p{number}", rich.handle.id)
 
     assert await transcript(shared_http, fork["workflow_id"]) == turns[:number]
     view, original = await model_view(shared_http, fork["workflow_id"]), await model_view(shared_http, rich.handle.id)
@@ -107,6 +115,26 @@ async def test_ses_18_a_fork_has_the_turns_up_to_one_and_the_original_is_not_tou
     assert await event_ids(rich) == before
 
 
+async def test_ses_18_a_session_of_2000_turns_is_imported_exported_and_forked_at_turn_12(
+    env: Environment, http: AsyncClient
+) -> None:
+    document = json.loads((EXPORTS / "v1.json").read_text())
+    plain, turns = document["turns"][4]["turn"], document["turns"]
+    first_revision = turns[-1]["turn"]["revision"]
+    for number in range(len(turns) + 1, 2_001):
+        turn = {**plain, "id": f"more-{number}", "revision": first_revision + number}
+        turns.append({"number": number, "turn": turn})
+    document["session"]["turn_count"], document["context"] = len(turns), None
+    original = await imported(http, document)
+    assert (await exported(http, original))["turns"] == turns
+    session = env.adopt(env.client.get_workflow_handle(original))
+    before = await event_ids(session)
+    fork = await forked(http, original, turn=12)
+    ids = [turn["id"] for turn in await transcript(http, fork["workflow_id"])]
+    assert ids == [one["turn"]["id"] for one in turns[:12]]
+    assert await event_ids(session) == before
+
+
 async def test_ses_18_a_session_that_temporal_has_forgotten_is_exported_and_forked(
     shared_env: Environment, shared_http: AsyncClient
 ) -> None:
@@ -120,7 +148,7 @@ async def test_ses_18_a_session_that_temporal_has_forgotten_is_exported_and_fork
     document = await exported(shared_http, session.handle.id)
     assert (document["turns"], document["context"], document["missing"]) == (before["turns"], None, [])
     assert document["texts"].items() <= before["texts"].items()
-    fork = (await shared_http.post(f"/workflow/{session.handle.id}/fork", json={})).json()
+    fork = await forked(shared_http, session.handle.id)
     copy = await imported(shared_http, document)
     for new_id in (fork["workflow_id"], copy):
         turns = await transcript(shared_http, new_id)
@@ -146,98 +174,159 @@ async def test_ses_18_a_running_turn_is_left_out(env: Environment, http: AsyncCl
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "turn")
     for turn in ("p9", 9):
         assert (await http.post(f"/workflow/{session.handle.id}/fork", json={"turn": turn})).status_code == 404
-    fork = (await http.post(f"/workflow/{session.handle.id}/fork", json={"id": f"f-{uuid4()}"})).json()
+    fork = await forked(http, session.handle.id, id=f"f-{uuid4()}")
     env.vendor.gate.open()
     await session.idle(turns=3)
     again = await http.post(f"/workflow/{session.handle.id}/fork", json={"id": fork["workflow_id"], "turn": 1})
-    assert (again.status_code, again.json()) == (201, fork)
+    assert (again.status_code, again.json()) == (202, fork)
     other = await http.post(f"/workflow/{session.handle.id}/fork", json={"id": fork["workflow_id"], "turn": 2})
     assert (other.status_code, other.json()["type"]) == (409, "urn:turnkeeper:problem:session-exists")
     assert [turn["id"] for turn in await transcript(http, fork["workflow_id"])] == ["p1"]
 
 
-async def test_ses_18_a_copy_that_was_broken_off_is_seen_by_nobody_and_can_be_repeated(
+@asynccontextmanager
+async def writes_fail(patch: pytest.MonkeyPatch, *, times: int = 10_000) -> AsyncIterator[asyncio.Event]:
+    """Let the archive take no turns, so that copies are retried; the event is set once one has failed."""
+    put, failures, has_failed = Archive.put_turns, 0, asyncio.Event()
+
+    async def fail(archive: Archive, *arguments: Any) -> None:
+        nonlocal failures
+        failures += 1
+        has_failed.set()
+        if failures <= times:
+            raise StoreUnavailableError("The disk is full.")
+        await put(archive, *arguments)
+
+    with patch.context() as failing:
+        failing.setattr(Archive, "put_turns", fail)
+        yield has_failed
+
+
+async def test_ses_18_until_it_is_done_a_copy_is_not_there_and_its_id_is_taken(
     shared_env: Environment, shared_http: AsyncClient, rich: DrivenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document, new_id, http = await exported(shared_http, rich.handle.id), f"copy-{uuid4()}", shared_http
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
 
-    async def dies(*_: object, **__: object) -> None:
-        raise RuntimeError("the gateway dies here")
+        async def reason() -> str | None:
+            return str((await http.get(f"/workflow/{new_id}/copy")).json()["reason"])
 
-    with monkeypatch.context() as patch:
-        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.start", dies)
-        assert (await http.post("/workflow/import", params={"id": new_id}, json=document)).status_code == 500
-    assert await shared_env.stores.archive.count(WorkflowId(new_id)) > 0
-    for path in ("", "/conversation", "/conversation/full", "/export"):
-        assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404, path
-    other_starts = [
-        await http.post("/workflow", json={"id": new_id}),
-        await http.post(f"/workflow/{new_id}/prompt?start=true", json={"message": "hello"}),
-        await http.post(f"/workflow/{rich.handle.id}/fork", json={"id": new_id}),
-    ]
-    assert [answer.status_code for answer in other_starts] == [409] * 3
-
+        assert await until(lambda: says_so(reason, "The disk is full."))
+        for path in ("", "/conversation", "/conversation/full", "/export", "/context", "/queue"):
+            assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404, path
+        assert (await http.patch(f"/workflow/{new_id}", json={"title": "Mine"})).status_code == 404
+        others = [
+            await http.post("/workflow", json={"id": new_id}),
+            await http.post(f"/workflow/{rich.handle.id}/fork", json={"id": new_id}),
+            await http.post("/workflow/import", params={"id": new_id}, json={**document, "turnkeeper": "other"}),
+        ]
+        assert [other.status_code for other in others] == [409] * 3
+        early = {"id": "early", "text": "sent meanwhile"}
+        await shared_env.client.get_workflow_handle(new_id).signal("prompt", early)
+        repeated = await http.post("/workflow/import", params={"id": new_id}, json=document)
+    for one in (answer, repeated):
+        assert (await copied(http, one))["turn_count"] == 12
+    session = shared_env.adopt(shared_env.client.get_workflow_handle(new_id))
+    await session.idle(turns=13)
+    turns = await transcript(http, new_id)
+    assert turns[:12] == await transcript(http, rich.handle.id)
+    assert (turns[12]["id"], turns[12]["agent_message"]) == ("early", "echo: sent meanwhile")
     assert await imported(http, document, new_id) == new_id
-    assert await transcript(http, new_id) == await transcript(http, rich.handle.id)
-    assert await shared_env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
-    assert await imported(http, document, new_id) == new_id
-    other = await http.post("/workflow/import", params={"id": new_id}, json={**document, "turnkeeper": "other"})
-    assert other.status_code == 409
-    assert await transcript(http, new_id) == await transcript(http, rich.handle.id)
 
 
-BREAKS = [
-    ("stores.archive.Archive.put_turns", False),
-    ("api.temporal.session_commands.SessionCommands.start", True),
-]
-"""Where an import is broken off, and whether the archive has turns of it then."""
+async def says_so(read: Callable[[], Awaitable[str | None]], words: str) -> bool:
+    return words in (await read() or "")
 
 
-@pytest.mark.parametrize(("place", "has_turns"), BREAKS)
-async def test_ses_18_the_rest_of_a_broken_copy_is_deleted_on_request_or_by_a_later_copy(
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_ses_18_a_copy_that_is_deleted_or_cancelled_leaves_nothing(
     shared_env: Environment,
     shared_http: AsyncClient,
     rich: DrivenSession,
     monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    has_turns: bool,
+    is_deleted: bool,
 ) -> None:
     document, http, stores = await exported(shared_http, rich.handle.id), shared_http, shared_env.stores
-    names = [f"copy-{uuid4()}", f"copy-{uuid4()}"]
-    assert (await http.post("/workflow", json={"id": names[0]})).status_code == 201
-    await deleted(http, names[0])  # an earlier session with the id
+    monkeypatch.setattr("turnkeeper.workflows.activity_options.DELETION_QUIET", timedelta(seconds=1))
+    owner = WorkflowId(f"copy-{uuid4()}")
+    async with writes_fail(monkeypatch) as has_failed:
+        answer = await http.post("/workflow/import", params={"id": owner}, json=document)
+        await asyncio.wait_for(has_failed.wait(), BOUND)
+        if is_deleted:
+            assert (await deleted(http, owner))["status"] == "deleted"
+        else:
+            await shared_env.client.get_workflow_handle(owner).cancel()
+            assert "stopped" in (await copied(http, answer, status="failed"))["reason"]
+    assert await nothing_of(shared_env, owner, document)
+    assert not await stores.has(owner)
 
-    async def dies(*_: object, **__: object) -> None:
+
+async def nothing_of(env: Environment, owner: WorkflowId, document: dict[str, Any]) -> bool:
+    """Return whether the stores have nothing of a copy of `document`."""
+    hashes = [*document["texts"], *document["attachments"]]
+    owners = (owner, attachments_owner(owner), document_owner(owner))
+    is_stored = [await env.stores.blobs.get_data(one, hashes) for one in owners]
+    return await env.stores.archive.count(owner) == 0 and not any(is_stored)
+
+
+async def test_ses_18_an_import_whose_upload_breaks_off_ends_and_can_be_sent_again(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), WorkflowId(f"copy-{uuid4()}")
+
+    async def dies(*_: object) -> None:
         raise RuntimeError("the gateway dies here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"turnkeeper.{place}", dies)
-        for name in names:
-            assert (await http.post("/workflow/import", params={"id": name}, json=document)).status_code == 500
-            assert (await stores.archive.count(WorkflowId(name)) > 0) is has_turns
+        patch.setattr("turnkeeper.workflows.activity_options.UPLOAD_PATIENCE", timedelta(seconds=1))
+        patch.setattr("turnkeeper.api.temporal.session_commands.SessionCommands.note_stored_document", dies)
+        assert (await http.post("/workflow/import", params={"id": new_id}, json=document)).status_code == 500
 
-    assert (await deleted(http, names[0]))["status"] == "deleted"
-    assert await stores.unfinished_copies.find(WorkflowId(names[0])) is None
-    with monkeypatch.context() as patch:
-        patch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
-        await imported(http, document)
-    for name in names:
-        owner = WorkflowId(name)
-        assert await stores.archive.count(owner) == 0
-        assert await stores.blobs.get(owner, document["texts"]) == {}
-        assert await stores.blobs.get_data(attachments_owner(owner), document["attachments"]) == {}
-        assert await stores.unfinished_copies.find(owner) is None
-        assert (await http.post("/workflow", json={"id": name})).status_code == 201
+        async def is_ended() -> bool:
+            return (await http.get(f"/workflow/{new_id}/copy")).json()["status"] == "failed"
+
+        await until(is_ended)
+    receipt = (await http.get(f"/workflow/{new_id}/copy")).json()
+    assert receipt["reason"] == "The document was not uploaded in time. Send it again."
+    body = json.dumps(document).encode()
+    assert await env.stores.blobs.get_data(document_owner(new_id), [sha256(body).hexdigest()]) == {}
+    assert await imported(http, document, new_id) == new_id
+    assert len(await transcript(http, new_id)) == 12
 
 
-async def test_ses_18_two_imports_with_one_id_at_once_make_one_session(
+async def test_ses_18_a_document_that_was_changed_in_the_store_is_not_imported(
+    env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, new_id = json.loads((EXPORTS / "v1.json").read_text()), WorkflowId(f"copy-{uuid4()}")
+    put = env.stores.blobs.put_data
+
+    async def lose(blobs: Blobs, owner: WorkflowId, data: Iterable[bytes]) -> None:
+        await put(owner, [] if owner == document_owner(new_id) else data)
+
+    monkeypatch.setattr(Blobs, "put_data", lose)
+    answer = await http.post("/workflow/import", params={"id": new_id}, json=document)
+    assert "not stored whole" in (await copied(http, answer, status="failed"))["reason"]
+    assert await nothing_of(env, new_id, document)
+
+
+async def test_ses_18_copies_with_one_id_at_once_make_one_session(
     shared_http: AsyncClient, rich: DrivenSession
 ) -> None:
     document, new_id = await exported(shared_http, rich.handle.id), f"copy-{uuid4()}"
     imports = [shared_http.post("/workflow/import", params={"id": new_id}, json=document) for _ in range(3)]
     answers = await asyncio.gather(*imports)
-    assert [answer.status_code for answer in answers] == [201] * 3
+    for answer in answers:
+        await copied(shared_http, answer)
     assert await transcript(shared_http, new_id) == await transcript(shared_http, rich.handle.id)
+
+    path, other_id = f"/workflow/{rich.handle.id}/fork", f"fork-{uuid4()}"
+    forks = [shared_http.post(path, json={"id": other_id, "turn": turn}) for turn in (3, 4)]
+    both = sorted(await asyncio.gather(*forks), key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in both] == [202, 409]
+    receipt = await copied(shared_http, both[0])
+    assert len(await transcript(shared_http, other_id)) == receipt["turn_count"]
 
 
 async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
@@ -249,10 +338,10 @@ async def test_api_4_an_import_may_not_have_more_values_than_memory_allows(
 
 
 async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other(
-    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
-    waiting, write = asyncio.Barrier(MAX_IMPORTS + 1), SessionImporter._write
+    waiting, write = asyncio.Barrier(MAX_IMPORTS + 1), SessionCopier._upload
     upload_goes_on, write_goes_on = asyncio.Event(), asyncio.Event()
 
     async def slow_upload() -> AsyncIterator[bytes]:
@@ -272,45 +361,33 @@ async def test_ses_18_imports_wait_for_no_upload_and_not_for_long_for_each_other
         await waiting.wait()
         await imported(http, document)
         with monkeypatch.context() as patch:
-            patch.setattr(SessionImporter, "_write", slow_write)
-            patch.setattr("turnkeeper.api.copies.importing.PATIENCE_SECONDS", 0)
+            patch.setattr(SessionCopier, "_upload", slow_write)
+            patch.setattr(timeouts, "import_queue", 0)
             upload_goes_on.set()
             await waiting.wait()
             refused = await http.post("/workflow/import", json=document)
             assert (refused.status_code, "retry-after" in refused.headers) == (429, True)
             write_goes_on.set()
-            assert [(await upload).status_code for upload in uploads] == [201] * MAX_IMPORTS
+            assert [(await upload).status_code for upload in uploads] == [202] * MAX_IMPORTS
 
 
-async def test_ses_18_a_fork_whose_id_is_taken_or_whose_original_is_deleted_meanwhile_starts_nothing(
+async def test_ses_18_a_fork_whose_original_is_deleted_meanwhile_fails_and_leaves_nothing(
     env: Environment, http: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = await env.start()
     await original.prompt(id="p1", text="one")
     await original.idle(turns=1)
-    path, new_id = f"/workflow/{original.handle.id}/fork", f"fork-{uuid4()}"
-    owner, content = attachments_owner(WorkflowId(new_id)), b"of the other session"
-
-    async def id_is_taken(*_: object, **__: object) -> None:
-        await env.stores.blobs.put_data(owner, [content])
-        await env.start(id=new_id)
-
-    monkeypatch.setattr(RowCopies, "copy_turns", id_is_taken)
-    assert (await http.post(path, json={"id": new_id})).status_code == 409
-    assert list(await env.stores.blobs.sizes_of(owner, [sha256(content).hexdigest()])) != []
-    assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
-
-    second = WorkflowId(f"{new_id}-2")
+    path, new_id = f"/workflow/{original.handle.id}/fork", WorkflowId(f"fork-{uuid4()}")
 
     async def original_is_deleted(*_: object, **__: object) -> None:
-        await env.stores.blobs.put(second, ["of the original"])
+        await env.stores.blobs.put(new_id, ["of the original"])
         await http.delete(f"/workflow/{original.handle.id}")
 
-    monkeypatch.setattr(RowCopies, "copy_turns", original_is_deleted)
-    assert (await http.post(path, json={"id": second})).status_code == 404
-    assert (await http.get(f"/workflow/{second}")).status_code == 404
-    assert await env.stores.blobs.get(second, [sha256(b"of the original").hexdigest()]) == {}
-    assert await env.stores.unfinished_copies.find(second) is None
+    monkeypatch.setattr(CopyActivities, "_write_turns", original_is_deleted)
+    receipt = await copied(http, await http.post(path, json={"id": new_id}), status="failed")
+    assert receipt["reason"] == "The original was deleted while it was copied."
+    assert (await http.get(f"/workflow/{new_id}")).status_code == 404
+    assert await env.stores.blobs.get(new_id, [sha256(b"of the original").hexdigest()]) == {}
 
 
 async def test_ses_18_an_export_as_markdown_keeps_structure_in_texts_harmless(
@@ -363,17 +440,17 @@ async def test_ses_18_a_damaged_document_imports_nothing_and_the_answer_says_wha
     fields = [answer.json()["errors"][0]["field"] for answer in answers]
     assert fields == ["body", "version", "body", "session.configuration.model"]
     assert "Content-Type application/json" in answers[2].json()["detail"]
-    assert (await http.get(f"/workflow/{new_id}")).status_code == 404
-    assert await env.stores.unfinished_copies.find(WorkflowId(new_id)) is None
+    for path in ("", "/copy"):
+        assert (await http.get(f"/workflow/{new_id}{path}")).status_code == 404
 
 
 async def test_ses_18_a_session_whose_window_has_no_real_limit_is_imported_and_forked(http: AsyncClient) -> None:
     document = json.loads((EXPORTS / "v1.json").read_text())
     document["session"]["configuration"]["history"]["max_messages"] = 10**20
     new_id = await imported(http, document)
-    fork = await http.post(f"/workflow/{new_id}/fork", json={"turn": 5})
-    assert (fork.status_code, fork.json().get("turn")) == (201, 5)
-    assert (await model_view(http, fork.json()["workflow_id"]))["turns"][-1]["seen"] == "verbatim"
+    fork = await forked(http, new_id, turn=5)
+    assert fork["turn_count"] == 5
+    assert (await model_view(http, fork["workflow_id"]))["turns"][-1]["seen"] == "verbatim"
 
 
 @pytest.mark.parametrize("turn", [0, 2**31 + 1, True, 1.5, "a b", [1]])
@@ -398,8 +475,8 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
         document["session"]["configuration"]["tool_policy"] = {}
         document["session"]["id"] = "somebody:elses"
         new_id = await imported(http, document, "audited-import")
-        fork = await http.post(f"/workflow/{new_id}/fork", json={"id": "audited-fork", "turn": "p3", "title": "Other"})
-        assert (fork.status_code, fork.json()["turn"]) == (201, 3)
+        fork = await forked(http, new_id, id="audited-fork", turn="p3", title="Other")
+        assert fork["turn_count"] == 3
         assert (await http.get(f"/workflow/{new_id}/export?format=markdown")).status_code == 200
         described = (await http.get("/workflow/audited-fork")).json()
         assert (described["title"], described["user"]) == ("Other", "Bob")
@@ -424,23 +501,6 @@ async def test_ses_18_an_import_may_set_what_its_caller_may_and_all_three_are_au
         ]
 
 
-async def test_ses_18_what_is_left_of_a_copy_is_removed_also_if_nobody_copies_anything(
-    temporal: Client, env: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
-    monkeypatch.setattr("turnkeeper.api.services.CopySweeper", partial(CopySweeper, pause_seconds=0.05))
-    broken_off, stores = WorkflowId(f"broken-off-{uuid4()}"), env.stores
-    await stores.unfinished_copies.begin(broken_off, "0" * 64, now=datetime.now(UTC))
-    await stores.blobs.put(broken_off, ["a secret"])
-
-    async def is_removed() -> bool:
-        return await stores.unfinished_copies.find(broken_off) is None
-
-    async with gateway(temporal, env.task_queue, env.settings.state_dir, partials=env.partials):
-        assert await until(is_removed)
-    assert await stores.blobs.get(broken_off, [sha256(b"a secret").hexdigest()]) == {}
-
-
 async def test_ses_18_the_python_client_exports_imports_and_forks(url: str, env: Environment) -> None:
     async with GatewayClient(url) as client:
         session = await env.start()
@@ -452,7 +512,7 @@ async def test_ses_18_the_python_client_exports_imports_and_forks(url: str, env:
         copy = await client.import_session(document, "by-client")
         assert (copy.workflow_id, copy.turn_count) == ("by-client", 1)
         fork = await client.fork("by-client", turn=1, new_id="fork-by-client", title="Again")
-        assert (fork.turn, fork.message_id, fork.forked_from) == (1, "p1", "by-client")
+        assert (fork.turn_count, fork.message_id, fork.forked_from) == (1, "p1", "by-client")
         empty = await env.start()
         document = b"".join([part async for part in client.export(empty.handle.id)])
         assert (await client.import_session(document)).turn_count == 0

@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from tests.api.conftest import gateway
 from tests.api.history.test_archive import deleted
-from tests.harness import Environment, asks, broken, heal, says
+from tests.harness import Environment, asks, broken, heal, patient, says
 from tests.waiting import until
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.history import index_repair
@@ -196,7 +196,7 @@ async def test_api_1_the_first_comparison_fills_an_empty_index_and_later_ones_go
 
     async def are_indexed() -> bool:
         await index.note_compared("nothing", open_one_started)
-        repair = IndexRepair(temporal, index)
+        repair = IndexRepair(temporal, index, patient())
         await repair.compare()
         rows = [await index.find(session.handle.id) for session in (open_one, ended)]
         return [row and row.status for row in rows] == ["open", "terminated"]
@@ -215,10 +215,10 @@ async def test_api_1_a_session_that_is_deleted_during_a_comparison_is_not_listed
     http: AsyncClient, env: Environment, temporal: Client, index: SessionIndex
 ) -> None:
     async def visible() -> VisibleSession | None:
-        return (await find_visible(temporal, [session_id])).get(session_id)
+        return (await find_visible(temporal, patient(), [session_id])).get(session_id)
 
     session_id = WorkflowId(f"reused-{uuid4()}")
-    repair = IndexRepair(temporal, index)
+    repair = IndexRepair(temporal, index, patient())
     assert (await http.post("/workflow", json={"id": session_id, "title": "A treasure"})).status_code == 201
     before = await until(visible)
     await deleted(http, session_id)
@@ -260,11 +260,11 @@ async def test_api_1_a_comparison_that_temporal_interrupts_is_repeated_and_no_en
     await session.handle.terminate()
 
     async def visible() -> bool:
-        return session.handle.id in await find_visible(temporal, [session.handle.id])
+        return session.handle.id in await find_visible(temporal, patient(), [session.handle.id])
 
     await until(visible)
     overload = Overloaded()
-    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index)
+    repair = IndexRepair(Client(**{**temporal.config(), "interceptors": [overload]}), index, patient())
     with pytest.raises(ProblemError):
         await repair.compare()
     # Nobody knows whether it was being deleted, so it has no row, and nothing counts as compared.
@@ -301,10 +301,11 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
     try:
 
         async def from_temporal() -> list[str]:
-            return [row.workflow_id for row in (await list_sessions(temporal, tenant="", user=user)).sessions]
+            page = await list_sessions(temporal, patient(), tenant="", user=user)
+            return [row.workflow_id for row in page.sessions]
 
         assert await until(from_temporal) == [handle.id]
-        await IndexRepair(temporal, index).compare()
+        await IndexRepair(temporal, index, patient()).compare()
         (row,) = await index.page(IndexQuery(tenant="", user=user), limit=2)
         assert row.session_id == handle.id
         assert row.started_at == (await handle.describe()).start_time
@@ -316,8 +317,6 @@ async def test_api_1_a_session_that_was_started_by_hand_with_any_memo_is_listed_
 async def test_api_1_comparisons_go_on_after_any_error(
     temporal: Client, index: SessionIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(index_repair, "FIRST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(index_repair, "PAUSE_SECONDS", 0.01)
     compare, fails = IndexRepair.compare, [True, False]
 
     async def compare_or_fail(repair: IndexRepair) -> None:
@@ -327,7 +326,7 @@ async def test_api_1_comparisons_go_on_after_any_error(
         fails.append(False)
 
     monkeypatch.setattr(IndexRepair, "compare", compare_or_fail)
-    repair = IndexRepair(temporal, index)
+    repair = IndexRepair(temporal, index, patient(repair_start=0, repair_pause=0.01))
     repair.start()
     try:
         await until(lambda: index.compared_until(temporal.namespace))
@@ -351,7 +350,7 @@ async def test_api_1_temporals_own_list_finds_a_word_in_any_normal_form(temporal
     try:
 
         async def ids(text: str) -> list[str]:
-            page = await list_sessions(temporal, tenant="", user=user, text=text)
+            page = await list_sessions(temporal, patient(), tenant="", user=user, text=text)
             return [row.workflow_id for row in page.sessions]
 
         assert await until(lambda: ids("cre\u0300me BRU\u0302LE\u0301E")) == [handle.id]

@@ -9,11 +9,10 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.conftest import serving
-from tests.harness import BOUND, TASK_SECONDS, Environment
+from tests.harness import BOUND, TASK_SECONDS, Environment, patient
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.history.transcript_reader import TranscriptReader
-from turnkeeper.api.http import server
 from turnkeeper.api.mcp.tools import TOOLS
 from turnkeeper.models.settings.settings import Settings
 
@@ -60,7 +59,7 @@ async def test_api_2_every_wait_ends_with_its_ordinary_answer_at_sigterm(
     temporal: Client, env: Environment, caplog: pytest.LogCaptureFixture
 ) -> None:
     env.vendor.gate.close()
-    app = create_app(env.settings, client=temporal, partials=env.partials)
+    app = create_app(env.settings, client=temporal, partials=env.partials, timeouts=patient())
     async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:
         session, idle = [(await http.post("/workflow", json={})).json()["workflow_id"] for _ in range(2)]
         task = (await http.post("/tasks", json={"description": "Wait."})).json()["task_id"]
@@ -98,7 +97,6 @@ async def test_api_2_every_wait_ends_with_its_ordinary_answer_at_sigterm(
 async def test_api_2_a_request_that_a_stop_cuts_short_is_503_with_retry_after(
     temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(server, "STOP_SECONDS", 0)
     reading = asyncio.Event()
 
     async def hang(*_: object, **__: object) -> None:
@@ -108,7 +106,7 @@ async def test_api_2_a_request_that_a_stop_cuts_short_is_503_with_retry_after(
     monkeypatch.setattr(TranscriptReader, "page", hang)
     settings = Settings(state_dir=tmp_path, task_timeout=TASK_SECONDS)
     async with (
-        serving(create_app(settings, client=temporal)) as gateway,
+        serving(create_app(settings, client=temporal, timeouts=patient(stop=0))) as gateway,
         httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http,
     ):
         pending = asyncio.create_task(http.get("/workflow/s/conversation/full"))

@@ -19,6 +19,7 @@ from tests.api.conftest import served
 from tests.harness import BOUND, TASK_SECONDS, Environment
 from tests.waiting import until
 from turnkeeper.api.http.bounded_connections import DEFAULT_BOUNDS, MAX_HEAD_BYTES, BoundedConfig, ConnectionBounds
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 
 QUICK = ConnectionBounds(head_seconds=1, body_seconds=1, max_connections=500)
@@ -95,12 +96,6 @@ async def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
     async with served(None, Settings(state_dir=tmp_path)) as url:
         yield url
-
-
-@pytest.fixture
-def hasty_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close idle connections almost at once."""
-    monkeypatch.setattr("turnkeeper.api.http.server.KEEP_ALIVE_SECONDS", 0.1)
 
 
 def problem(answer: bytes) -> str:
@@ -237,9 +232,12 @@ async def test_api_4_a_malformed_body_after_its_answer_ends_the_connection_witho
         assert await connection.rest() == b""
 
 
-@pytest.mark.usefixtures("hasty_keep_alive")
-async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_afterwards(patient: str) -> None:
-    async with connected(patient, 2) as connections:
+async def test_api_4_a_connection_with_a_late_body_is_between_two_requests_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
+    hasty = Timeouts(keep_alive=0.1)
+    async with served(None, Settings(state_dir=tmp_path), timeouts=hasty) as url, connected(url, 2) as connections:
         for connection in connections:
             connection.send(UNREAD[404] + b"Content-Length: 5\r\n\r\nlate")
             assert (await connection.answer())[0] == 404

@@ -18,7 +18,7 @@ from tests.api.copies.record import EXPORTS
 from tests.api.history.test_archive import deleted
 from tests.api.mcp.client import mcp_client
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment
+from tests.harness import LONG_PAUSE, TASK_SECONDS, DrivenSession, Environment, patient
 from tests.waiting import until
 from turnkeeper.api.app import create_app
 from turnkeeper.api.auth.roles import ROUTES
@@ -84,7 +84,7 @@ async def gateways(
         **UNLIMITED,
     )
     client = Client(**{**temporal.config(), "interceptors": [temporal_calls]})
-    app = create_app(settings, client=client, partials=shared_env.partials)
+    app = create_app(settings, client=client, partials=shared_env.partials, timeouts=patient())
     async with app.router.lifespan_context(app), AsyncExitStack() as stack:
         yield {
             tenant: await stack.enter_async_context(
@@ -122,8 +122,9 @@ REQUESTS: dict[str, list[Request]] = {
     "end_session": [Request(), Request(json={"discard_queue": True})],
     "delete_session": [Request()],
     "export_session": [Request(), Request(params={"format": "markdown"})],
+    "get_copy": [Request()],
     "fork_session": [Request(), Request(json={"turn": 1}), Request(json={"id": ID})],
-    "import_session": [Request(201, starts=True, json=RECORDED, params={"id": ID})],
+    "import_session": [Request(202, starts=True, json=RECORDED, params={"id": ID})],
     "send_prompt": [
         Request(json={"message": "hi", "id": "m1"}),
         Request(json={"message": "hi", "id": "m1"}, params={"wait": "1"}),

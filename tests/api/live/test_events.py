@@ -13,10 +13,11 @@ import pytest
 from temporalio.client import Client
 
 from tests.api.live.watching import Watcher, full_state, idle_after
-from tests.harness import BOUND, Environment, Gate, asks, says
+from tests.harness import BOUND, Environment, Gate, asks, patient, says
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta, ModelError
 from turnkeeper.api.app import create_app
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.partials.carrier import LiveSnapshot
 
@@ -361,7 +362,7 @@ async def test_api_2_no_worker_and_no_temporal_are_said_before_a_stream_begins(
 
 
 async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(temporal: Client, env: Environment) -> None:
-    app = create_app(env.settings, client=temporal, partials=env.partials)
+    app = create_app(env.settings, client=temporal, partials=env.partials, timeouts=patient())
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http,
@@ -373,9 +374,9 @@ async def test_api_1_a_gateway_that_is_stopping_sends_nobody_away_for_good(tempo
 
 
 async def test_api_1_a_silent_stream_has_comments_and_then_its_events(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("turnkeeper.api.http.event_stream.PING_SECONDS", 0.05)
+    monkeypatch.setattr(timeouts, "ping", 0.05)
     session = await started(http)
     async with asyncio.timeout(BOUND), http.stream("GET", f"/workflow/{session}/events") as stream:
         lines = stream.aiter_lines()

@@ -22,12 +22,21 @@ from tests.api.relay import Relay
 from tests.api.waits import until_not
 from tests.faults.scripted import next_worker, plan_of, start
 from tests.faults.test_worker_kills import doomed_worker
-from tests.harness import BOUND, FAILING_TASK_SECONDS, Environment, Gate, environment, fail_workflow_tasks, says
+from tests.harness import (
+    BOUND,
+    FAILING_TASK_SECONDS,
+    Environment,
+    Gate,
+    environment,
+    fail_workflow_tasks,
+    product,
+    says,
+)
 from tests.ops.local.test_cli import Command
 from tests.restart_ports import restart_port
 from tests.waiting import until
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.api.http import server
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.blobs import Blobs
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -70,11 +79,11 @@ async def test_api_1_a_stream_stays_open_while_its_worker_is_killed_and_another_
 
 
 async def test_api_1_one_who_comes_while_no_worker_is_there_is_told_so_and_one_who_is_there_is_not_sent_away(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     queue, partials = f"q-{uuid4()}", InProcessCarrier()
     settings = Settings(task_queue=queue, state_dir=tmp_path)
-    async with served(temporal, settings, partials=partials) as url, client_of(url) as http:
+    async with served(temporal, settings, partials=partials, timeouts=product()) as url, client_of(url) as http:
         async with environment(temporal, task_queue=queue, partials=partials):
             watcher = Watcher(http, await started(http, "hi"))
             stream = watcher.stream()
@@ -110,13 +119,11 @@ async def test_api_2_a_stream_says_that_its_session_is_stuck_and_goes_on_once_it
 # ---- Temporal
 
 
-async def test_api_1_a_stream_outlives_temporal(
-    temporal: Client, env: Environment, tmp_path: Path, product_bounds: None
-) -> None:
+async def test_api_1_a_stream_outlives_temporal(temporal: Client, env: Environment, tmp_path: Path) -> None:
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
-        async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
+        async with served(client, settings, partials=env.partials, timeouts=product()) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))
             async with watcher.stream() as events:
                 await watcher.until_in(events, idle_after(1))
@@ -132,13 +139,13 @@ async def test_api_1_a_stream_outlives_temporal(
 
 
 async def test_api_2_a_connection_that_hangs_is_reported_to_streams_and_polls(
-    temporal: Client, env: Environment, tmp_path: Path, product_bounds: None
+    temporal: Client, env: Environment, tmp_path: Path
 ) -> None:
     """R7: a stream said nothing for a minute, and polls were answered from the cache for 16 s."""
     async with Relay(temporal.service_client.config.target_host) as relay:
         client = await Client.connect(relay.address, data_converter=DATA_CONVERTER)
         settings = Settings(task_queue=env.task_queue, state_dir=tmp_path)
-        async with served(client, settings, partials=env.partials) as url, client_of(url) as http:
+        async with served(client, settings, partials=env.partials, timeouts=product()) as url, client_of(url) as http:
             watcher = Watcher(http, await started(http, "hi"))
             path = f"/workflow/{watcher.session}/conversation"
             async with watcher.stream() as events:
@@ -302,10 +309,11 @@ async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
     http: httpx.AsyncClient,
     url: str,
     env: Environment,
+    timeouts: Timeouts,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(server, "SEND_SECONDS", 2 * BOUND)
+    monkeypatch.setattr(timeouts, "stalled", 2 * BOUND)
     caplog.set_level("INFO", logger="turnkeeper.api.http.server")
     env.vendor.answer = lambda _: says(os.urandom(200_000).hex())
     session = await started(http)
@@ -316,7 +324,7 @@ async def test_api_3_a_client_that_takes_nothing_holds_nobody_up_and_is_let_go(
             for turn in range(1, turns + 1):
                 await http.post(f"/workflow/{session}/prompt", json={"message": "more"})
                 await quick.until_in(events, idle_after(turn))
-        monkeypatch.setattr(server, "SEND_SECONDS", 0.5)
+        monkeypatch.setattr(timeouts, "stalled", 0.5)
         with deaf_client(url, session):
             await until(lambda: "read nothing for 0.5 s" in caplog.text)
     assert len(quick.answers) == turns

@@ -19,6 +19,7 @@ from tests.waiting import run_other_tasks, until
 from turnkeeper.api.live.poller import UNCLEAR_SECONDS, _News, without_old_repeats
 from turnkeeper.api.live.shared_reader import UpdateEvent
 from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import (
     ConversationMessage,
@@ -94,16 +95,15 @@ async def test_ses_12_an_etag_names_the_cursor_and_the_limit_too(http: AsyncClie
             assert answer.status_code == (304 if other == etag else 200)
 
 
-def ended_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ended_long_ago(timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all turns that have ended count as ended long ago."""
-    monkeypatch.setattr("turnkeeper.api.live.poller.REPEAT_SECONDS", -60.0)
+    monkeypatch.setattr(timeouts, "repeat", -60.0)
 
 
-async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(
-    http: AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("ended_long_ago")
+async def test_ses_12_a_client_with_only_the_message_id_waits_until_something_is_new(http: AsyncClient) -> None:
     session = await answered(http, "one")
-    ended_long_ago(monkeypatch)
     first = update_of((await poll(http, session))[0])
     cursor = {"last_seen_message_id": first["last_seen_message_id"]}
     for wait in ({}, {"wait": SHORT}):
@@ -172,7 +172,7 @@ def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
     turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
 ) -> None:
     cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
-    event = without_old_repeats(event_of(turn, **fields), cursor, now=NOW)
+    event = without_old_repeats(event_of(turn, **fields), cursor, Timeouts(), now=NOW)
     assert event.update.updated_messages == ([turn] if is_repeated else [])
 
 
@@ -330,7 +330,7 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
         namespace = "n"
         workflow_service = Service()
 
-    watches = WatchRegistry(Silent())  # type: ignore[arg-type]
+    watches = WatchRegistry(Silent(), Timeouts())  # type: ignore[arg-type]
     async with watches.watching("s") as first:
         await run_other_tasks()
     first.left_at -= 2 * LINGER_SECONDS

@@ -14,9 +14,10 @@ from temporalio.service import WorkflowService
 from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
-from tests.harness import BOUND, Environment, environment
+from tests.harness import BOUND, Environment, environment, patient
 from tests.waiting import until
-from turnkeeper.api.temporal import cache_warmer, watch
+from turnkeeper.api.temporal import cache_warmer
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 from turnkeeper.stores.version_counter import VersionCounter
@@ -38,10 +39,14 @@ async def workflow_tasks(client: Client, session: str) -> int:
 
 
 async def test_api_3_idle_watchers_cost_no_query_and_no_workflow_task(
-    http: httpx.AsyncClient, session_requests: SessionRequests, env: Environment, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient,
+    session_requests: SessionRequests,
+    env: Environment,
+    timeouts: Timeouts,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Long polls end and begin anew, as they do every half a minute.
-    monkeypatch.setattr(watch, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(timeouts, "watch_poll", 0.2)
     polls, poll = VersionCounter(), WorkflowService.get_workflow_execution_history
 
     async def counted(service: WorkflowService, request: GetWorkflowExecutionHistoryRequest, **more: Any) -> Any:
@@ -117,10 +122,10 @@ async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
 
     polling_workers = cache_warmer.polling_workers
     monkeypatch.setattr(cache_warmer, "polling_workers", present)
-    monkeypatch.setattr(cache_warmer, "WORKER_LIST_SECONDS", 0.0)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
+    settings = Settings(task_queue=queue, state_dir=tmp_path)
     async with (
-        served(client, Settings(task_queue=queue, state_dir=tmp_path), partials=partials) as url,
+        served(client, settings, partials=partials, timeouts=patient(worker_list=0)) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
     ):
         async with environment(temporal, task_queue=queue, partials=partials):

@@ -20,7 +20,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.api.mcp.client import EXTENSION, Answer, McpClient, TaskParams, TaskRequest, in_own_task, mcp_client
 from tests.api.tasks.delegating import mailing_sub_task
-from tests.harness import Environment, asks, broken, heal, says
+from tests.harness import Environment, asks, broken, heal, product, says
 from turnkeeper.activities.providers.protocol import ModelError
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp import tasks_extension
@@ -293,10 +293,10 @@ async def test_tsk_6_a_handle_stays_completed_whatever_the_task_is_told_afterwar
 
 
 async def test_tsk_6_a_task_that_no_worker_answers_for_is_working_and_can_be_cancelled(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ):
     settings = Settings(task_queue=f"nobody-{tmp_path.name}", state_dir=tmp_path)
-    async with served(temporal, settings) as url, mcp_client(url, tasks=True) as client:
+    async with served(temporal, settings, timeouts=product()) as url, mcp_client(url, tasks=True) as client:
         created = await client.create("create_task", description="Count.")
         task = await client.task(created.task_id)
         assert (task["status"], "No worker" in task["statusMessage"]) == ("working", True)

@@ -17,8 +17,7 @@ from temporalio.client import Client
 from tests.api.conftest import SessionRequests, gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not, until_status
-from tests.conftest import be_patient
-from tests.harness import SLACK, Environment, environment
+from tests.harness import SLACK, Environment, environment, patient, product
 from tests.waiting import until
 from turnkeeper.api.http.prefer import prefers_async
 from turnkeeper.api.temporal.commits import CommitChecker
@@ -32,10 +31,21 @@ def fresh() -> str:
     return f"a-{uuid4()}"
 
 
+TIMES = product()
+"""Of the gateways of this file: those of production while no worker runs."""
+
+
+@pytest.fixture
+async def http_alone(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
+    """The gateway, with no worker but those of the test."""
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
+        yield client
+
+
 @pytest.fixture
 async def second_gateway(temporal: Client, tmp_path: Path) -> AsyncIterator[AsyncClient]:
     """Another gateway beside `http_alone`, which knows nothing of what that one has sent."""
-    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path) as client:
+    async with gateway(temporal, f"nobody-{tmp_path.name}", tmp_path, timeouts=TIMES) as client:
         yield client
 
 
@@ -43,7 +53,8 @@ async def second_gateway(temporal: Client, tmp_path: Path) -> AsyncIterator[Asyn
 async def worker_of(temporal: Client, folder: Path) -> AsyncIterator[Environment]:
     """A worker for the sessions of the gateways that have none. While it runs, they wait for it as long as it takes."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        be_patient(monkeypatch)
+        for name, seconds in vars(patient()).items():
+            monkeypatch.setattr(TIMES, name, seconds)
         async with environment(temporal, task_queue=f"nobody-{folder.name}", state_dir=folder) as env:
             yield env
 
@@ -516,10 +527,10 @@ async def test_ses_6_without_a_worker_a_prompt_that_temporal_has_waits(
 
 
 async def test_ses_6_a_turn_in_the_archive_tells_what_became_of_its_prompt_also_without_a_worker(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     session, queue = fresh(), f"nobody-{tmp_path.name}"
-    async with gateway(temporal, queue, tmp_path) as http:
+    async with gateway(temporal, queue, tmp_path, timeouts=TIMES) as http:
         async with worker_of(temporal, tmp_path):
             await http.post("/workflow", json={"id": session})
             await http.post(f"/workflow/{session}/prompt?wait=20", json={"message": "hi", "id": "p1"})

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.waits import until_not
-from tests.harness import DrivenSession, Environment, environment
+from tests.harness import DrivenSession, Environment, environment, product
 from tests.waiting import until
 from turnkeeper.models.session.queue.prompt_queue import FATES_AT_ONCE
 from turnkeeper.models.session.queue.prompts import Fate, FateName
@@ -52,10 +52,10 @@ async def put_fate(env: Environment, session: str, message_id: str, fate: FateNa
 
 
 async def test_ses_6_an_old_rejection_is_not_told_while_only_the_session_knows_what_came_of_the_second_try(
-    temporal: Client, tmp_path: Path, product_bounds: None
+    temporal: Client, tmp_path: Path
 ) -> None:
     queue = f"nobody-{tmp_path.name}"
-    async with gateway(temporal, queue, tmp_path) as http:
+    async with gateway(temporal, queue, tmp_path, timeouts=product()) as http:
         session = await started(http, max_queued_prompts=10)
         async with environment(temporal, task_queue=queue, state_dir=tmp_path) as env:
             await put_fate(env, session, "p1", "rejected")

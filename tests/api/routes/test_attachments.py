@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64decode, b64encode
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -126,7 +125,7 @@ async def test_ctx_16_a_gateway_that_dies_between_store_and_signal_leaves_nothin
     assert await stored(env, other, PNG) == set()
 
 
-async def test_ctx_16_contents_of_a_start_that_failed_or_of_a_session_deleted_meanwhile_are_swept(
+async def test_ctx_16_contents_of_a_start_that_failed_stay_for_its_repetition_only(
     http: AsyncClient, env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed, doomed, described = fresh(), fresh(), list[WorkflowId]()
@@ -151,10 +150,8 @@ async def test_ctx_16_contents_of_a_start_that_failed_or_of_a_session_deleted_me
     with monkeypatch.context() as broken:
         broken.setattr(SessionCommands, "start", fail)
         assert (await http.post("/workflow", json=start)).status_code == 503
-    assert await stored(env, failed, PNG) == await stored(env, doomed, PNG) == {PNG}
-    monkeypatch.setattr("turnkeeper.api.copies.copying.MAX_COPY_AGE", timedelta())
-    assert (await http.post("/workflow", json={"attachments": [image()]})).status_code == 201
-    assert await stored(env, failed, PNG) == await stored(env, doomed, PNG) == set()
+    assert await stored(env, doomed, PNG) == set()
+    assert (await http.get(f"/workflow/{failed}/attachments/{sha256(PNG).hexdigest()}")).status_code == 404
     assert (await http.post("/workflow", json=start)).status_code == 201
     await finished(http, failed)
     assert await stored(env, failed, PNG) == {PNG}

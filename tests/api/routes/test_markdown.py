@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.harness import BOUND
 from tests.waiting import run_other_tasks
 from turnkeeper.api.markdown import MAX_CHARS, MAX_TEXTS, MarkdownRenderer, as_written, render_markdown
+from turnkeeper.api.timeouts import Timeouts
 
 ELEMENTS = {
     *("a", "p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ol", "ul", "li"),
@@ -198,7 +199,7 @@ def test_api_5_a_text_that_would_not_be_seen_at_all_is_shown_as_it_was_written()
 
 
 async def test_api_5_a_text_of_nothing_becomes_nothing() -> None:
-    assert await MarkdownRenderer().render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
+    assert await MarkdownRenderer(Timeouts()).render(["", " \n", "a"]) == ["", "", "<p>a</p>\n"]
 
 
 async def test_api_5_texts_are_rendered_in_their_order(http: AsyncClient) -> None:
@@ -251,15 +252,14 @@ async def test_api_5_the_gateway_answers_others_while_a_slow_text_is_rendered(ht
 
 
 async def test_api_5_a_text_is_rendered_once() -> None:
-    markdown = MarkdownRenderer()
+    markdown = MarkdownRenderer(Timeouts())
     first = await markdown.render(["*a*"])
     markdown._rendering = None  # type: ignore[assignment]  # rendering again would fail
     assert await markdown.render(["*a*"]) == first
 
 
-async def test_api_5_who_comes_while_others_render_for_long_is_told_to_come_back(monkeypatch) -> None:
-    monkeypatch.setattr("turnkeeper.api.markdown.PATIENCE_SECONDS", 0.01)
-    markdown = MarkdownRenderer()
+async def test_api_5_who_comes_while_others_render_for_long_is_told_to_come_back() -> None:
+    markdown = MarkdownRenderer(Timeouts(render_queue=0.01))
     async with markdown._rendering:
         with pytest.raises(Exception, match="Too many texts") as refusal:
             await markdown.render(["*a*"])

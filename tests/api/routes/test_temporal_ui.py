@@ -14,9 +14,9 @@ from temporalio.client import Client
 
 from tests.api.auth.matrix import Column, client_of, key_of
 from tests.api.conftest import serving
+from tests.harness import patient
 from tests.waiting import BOUND, until
 from turnkeeper.api.app import create_app
-from turnkeeper.api.http import server
 from turnkeeper.api.problems import KINDS
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 
@@ -168,11 +168,12 @@ async def test_ops_2_without_a_web_ui_the_answer_says_so(tmp_path: Path) -> None
 
 
 async def test_api_2_a_long_poll_of_the_web_ui_is_answered_when_the_gateway_stops(
-    temporal: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    temporal: Client, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(server, "STOP_SECONDS", BOUND)  # which answers other requests, with another detail
+    timeouts = patient(stop=BOUND)  # then other requests are answered, with another detail
     async with web_ui() as origin:
-        app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal)
+        settings = Settings(state_dir=tmp_path, temporal_ui_proxy=origin)
+        app = create_app(settings, client=temporal, timeouts=timeouts)
         async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:
             poll = asyncio.create_task(http.get(LONG_POLL))
             assert await until(lambda: Polls.pending == 1)
@@ -184,7 +185,7 @@ async def test_api_2_a_long_poll_of_the_web_ui_is_answered_when_the_gateway_stop
 
 async def test_ops_2_a_long_poll_of_the_web_ui_ends_when_its_client_leaves(temporal: Client, tmp_path: Path) -> None:
     async with web_ui() as origin:
-        app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal)
+        app = create_app(Settings(state_dir=tmp_path, temporal_ui_proxy=origin), client=temporal, timeouts=patient())
         async with serving(app) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=BOUND) as http:
             poll = asyncio.create_task(http.get(LONG_POLL))
             assert await until(lambda: Polls.pending == 1)

@@ -11,8 +11,8 @@ from httpx import AsyncClient
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
 from tests.harness import BOUND, Environment
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.store_calls import REQUEST_SECONDS
 from turnkeeper.api.tasks.task_approvals import TaskApprovals
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.approvals import PendingApproval, PendingApprovals
 from turnkeeper.models.session.messages import StateRequest
@@ -77,6 +77,8 @@ class HangingStore:
 class WaitingTree:
     """Reads a session with `calls` waiting calls with large arguments, and as many tasks with as many calls."""
 
+    timeouts = Timeouts()
+
     def __init__(self, calls: int, tasks: int) -> None:
         self._calls, self._tasks = calls, tasks
 
@@ -106,7 +108,7 @@ class WaitingTree:
 async def test_api_2_approvals_are_listed_in_time_while_the_store_hangs() -> None:
     store: Any = HangingStore()
     tree: Any = WaitingTree(calls=4, tasks=40)
-    async with asyncio.timeout(REQUEST_SECONDS + BOUND):
+    async with asyncio.timeout(Timeouts().request + BOUND):
         pending = await TaskApprovals(tree, TextRestorer(store)).pending(WorkflowId("s1"))
     assert (len(pending.approvals), pending.omitted) == (4 * 41, 0)
     assert not any(approval.is_whole for approval in pending.approvals)

@@ -10,7 +10,7 @@ from httpx import AsyncClient
 from tests.api.conftest import gateway
 from tests.api.http.test_bad_input import problem_of
 from tests.api.tasks.delegating import awaited, create, mailing_sub_task
-from tests.harness import FAILING_TASK_SECONDS, Environment, asks, fail_workflow_tasks, last_user_message, says
+from tests.harness import FAILING_TASK_SECONDS, Environment, asks, fail_workflow_tasks, last_user_message, product, says
 from tests.waiting import until
 from tests.workflows.tasks.test_sub_tasks import is_task
 from turnkeeper.activities.providers.offline.model import answer as offline_answer
@@ -466,11 +466,13 @@ async def test_api_2_without_a_worker_a_task_is_created_told_more_and_cancelled_
 
 
 async def test_api_2_a_task_whose_workflow_task_keeps_failing_works_and_says_so(
-    env: Environment, product_bounds: None, monkeypatch: pytest.MonkeyPatch
+    env: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_workflow_tasks(monkeypatch)
     state_dir = env.settings.state_dir
-    async with gateway(env.client, env.task_queue, state_dir, task_seconds=FAILING_TASK_SECONDS) as http:
+    async with gateway(
+        env.client, env.task_queue, state_dir, task_seconds=FAILING_TASK_SECONDS, timeouts=product()
+    ) as http:
         task_id = (await create(http, title="Paint"))["task_id"]
 
         async def is_stuck() -> bool:

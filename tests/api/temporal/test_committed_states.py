@@ -32,14 +32,24 @@ from temporalio.service import RPCError, RPCStatusCode
 from tests.api.conftest import SessionRequests, served
 from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, full_state, idle_after
-from tests.conftest import QUICK, be_patient, server_with
-from tests.harness import BOUND, FAILING_TASK_SECONDS, DrivenSession, Environment, environment, fail_workflow_tasks
+from tests.conftest import QUICK, server_with
+from tests.harness import (
+    BOUND,
+    FAILING_TASK_SECONDS,
+    DrivenSession,
+    Environment,
+    environment,
+    fail_workflow_tasks,
+    patient,
+    product,
+)
 from tests.waiting import until
 from turnkeeper.api.temporal import commits
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.temporal_calls import STUCK_ATTEMPTS
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.as_of import AsOf, WorkflowTaskStart
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
@@ -67,13 +77,19 @@ async def taken_task(client: Client, task_queue: str) -> PollWorkflowTaskQueueRe
 
 @asynccontextmanager
 async def gateway_alone(
-    temporal: Client, folder: Path, session_requests: SessionRequests, partials: InProcessCarrier
+    temporal: Client,
+    folder: Path,
+    session_requests: SessionRequests,
+    partials: InProcessCarrier,
+    *,
+    timeouts: Timeouts | None = None,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
     """A gateway whose workers come and go as the test likes; its URL's client, and the task queue."""
     queue = f"q-{uuid4()}"
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
+    settings = Settings(task_queue=queue, state_dir=folder, task_timeout=2)
     async with (
-        served(client, Settings(task_queue=queue, state_dir=folder, task_timeout=2), partials=partials) as url,
+        served(client, settings, partials=partials, timeouts=timeouts) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
     ):
         yield http, queue
@@ -93,11 +109,9 @@ async def test_ses_12_a_state_of_a_workflow_task_that_was_never_completed_is_sho
     temporal_with_partitions: Client,
     tmp_path: Path,
     session_requests: SessionRequests,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    be_patient(monkeypatch, seconds=GIVEN_UP_SECONDS)
-    temporal, partials = temporal_with_partitions, InProcessCarrier()
-    async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
+    temporal, partials, timeouts = temporal_with_partitions, InProcessCarrier(), patient(GIVEN_UP_SECONDS)
+    async with gateway_alone(temporal, tmp_path, session_requests, partials, timeouts=timeouts) as (http, queue):
         for _ in range(RACES):
             async with environment(temporal, task_queue=queue, partials=partials) as env:
                 session = await started(http, "hi")
@@ -178,7 +192,7 @@ async def task_is_lost_after_the_query(
 
 
 async def test_ses_12_no_attempt_of_a_task_but_the_completed_one_is_committed(temporal: Client) -> None:
-    queue, watches = f"q-{uuid4()}", WatchRegistry(temporal)
+    queue, watches = f"q-{uuid4()}", WatchRegistry(temporal, patient())
     handle = await temporal.start_workflow(
         "AgenticAIWorkflow",
         SessionInput(),
@@ -283,9 +297,10 @@ async def test_api_3_the_history_of_a_session_at_rest_is_read_once_however_often
 
 
 async def test_api_2_a_session_whose_workflow_task_times_out_again_and_again_is_stuck(
-    temporal: Client, tmp_path: Path, session_requests: SessionRequests, product_bounds: None
+    temporal: Client, tmp_path: Path, session_requests: SessionRequests
 ) -> None:
-    async with gateway_alone(temporal, tmp_path, session_requests, InProcessCarrier()) as (http, queue):
+    partials, timeouts = InProcessCarrier(), product()
+    async with gateway_alone(temporal, tmp_path, session_requests, partials, timeouts=timeouts) as (http, queue):
         session = await started(http)
         driven = DrivenSession(temporal, temporal.get_workflow_handle(session))
         async with asyncio.timeout(2 * BOUND):

@@ -9,8 +9,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.waiting import until
-from turnkeeper.api.temporal import watch
 from turnkeeper.api.temporal.watch import MIN_MISSED_OF_OUTAGE, ConnectionMonitor
+from turnkeeper.api.timeouts import Timeouts
 
 
 def rpc_error(status: RPCStatusCode) -> RPCError:
@@ -38,24 +38,19 @@ class Server:
 
 
 @asynccontextmanager
-async def monitored() -> AsyncIterator[tuple[Server, ConnectionMonitor]]:
+async def monitored(tick: float = 0.01) -> AsyncIterator[tuple[Server, ConnectionMonitor]]:
     server = Server()
-    monitor = ConnectionMonitor(server, lambda: server.changes.append(monitor.is_unreachable))  # type: ignore[arg-type]
+    monitor = ConnectionMonitor(server, lambda: server.changes.append(monitor.is_unreachable), Timeouts(tick=tick))  # type: ignore[arg-type]
     monitor.start()
     yield server, monitor
     await monitor.close()
 
 
-@pytest.fixture
-def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "TICK_SECONDS", 0.01)
+def test_api_2_an_outage_is_noticed_within_three_seconds() -> None:
+    assert (1 + MIN_MISSED_OF_OUTAGE) * Timeouts().tick < 3
 
 
-def test_api_2_an_outage_is_noticed_within_three_seconds(product_bounds: None) -> None:
-    assert (1 + MIN_MISSED_OF_OUTAGE) * watch.TICK_SECONDS < 3
-
-
-async def test_api_2_a_late_answer_ends_an_outage(quick_ticks: None) -> None:
+async def test_api_2_a_late_answer_ends_an_outage() -> None:
     async with monitored() as (server, monitor):
         await until(lambda: monitor.is_unreachable)
         assert not monitor.is_current
@@ -64,7 +59,7 @@ async def test_api_2_a_late_answer_ends_an_outage(quick_ticks: None) -> None:
     assert server.changes[:2] == [True, False]
 
 
-async def test_api_3_answers_to_watches_count_while_the_monitor_gets_none(quick_ticks: None) -> None:
+async def test_api_3_answers_to_watches_count_while_the_monitor_gets_none() -> None:
     async with monitored() as (server, monitor):
         for _ in range(3 * MIN_MISSED_OF_OUTAGE):
             await until(lambda: monitor._missed)
@@ -82,9 +77,7 @@ async def test_api_3_answers_to_watches_count_while_the_monitor_gets_none(quick_
         (rpc_error(RPCStatusCode.PERMISSION_DENIED), False),
     ],
 )
-async def test_api_2_a_server_that_refuses_a_call_is_reachable(
-    quick_ticks: None, error: Exception, is_outage: bool
-) -> None:
+async def test_api_2_a_server_that_refuses_a_call_is_reachable(error: Exception, is_outage: bool) -> None:
     async with monitored() as (server, _):
         server.error = error
         server.may_answer.set()
@@ -93,7 +86,7 @@ async def test_api_2_a_server_that_refuses_a_call_is_reachable(
 
 
 async def test_api_3_an_unwatched_gateway_calls_nobody(temporal: Client) -> None:
-    monitor = ConnectionMonitor(temporal, lambda: None)
+    monitor = ConnectionMonitor(temporal, lambda: None, Timeouts())
     monitor.start()
     task = monitor._task
     monitor.stop()

@@ -13,8 +13,7 @@ from temporalio.client import Client
 from tests.api.conftest import SessionRequests
 from tests.api.live.test_events import started
 from tests.api.temporal.test_committed_states import gateway_alone, taken_task
-from tests.conftest import be_patient
-from tests.harness import BOUND, environment
+from tests.harness import BOUND, environment, patient
 from turnkeeper.stores.partials.in_process import InProcessCarrier
 
 
@@ -30,12 +29,9 @@ class Change:
 
 
 @pytest.fixture
-async def change(
-    temporal: Client, tmp_path: Path, session_requests: SessionRequests, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Change]:
-    be_patient(monkeypatch, seconds=BOUND)
+async def change(temporal: Client, tmp_path: Path, session_requests: SessionRequests) -> AsyncIterator[Change]:
     partials = InProcessCarrier()
-    async with gateway_alone(temporal, tmp_path, session_requests, partials) as (http, queue):
+    async with gateway_alone(temporal, tmp_path, session_requests, partials, timeouts=patient(BOUND)) as (http, queue):
         async with environment(temporal, task_queue=queue, partials=partials) as env:
             session = await started(http, "hi")
             await env.adopt(temporal.get_workflow_handle(session)).idle(turns=1)

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from tests.api.conftest import served
 from tests.clients.page.tab import Tab, tabs_of
 from tests.clients.page.test_sessions import started
-from tests.harness import Environment, Gate, environment, says
+from tests.harness import Environment, Gate, environment, product, says
 from tests.processes.forked import ForkedProcess, fork
 from tests.restart_ports import restart_port
 from tests.waiting import until
@@ -171,12 +171,12 @@ async def test_api_5_a_gateway_killed_in_the_middle_of_an_answer_leaves_no_gap_a
 
 
 async def test_api_5_the_page_says_that_no_worker_answers_and_goes_on_when_one_is_back(
-    browser: Browser, temporal: Client, product_bounds: None
+    browser: Browser, temporal: Client
 ) -> None:
     queue = "left-alone"
     async with environment(temporal, task_queue=queue) as env:
         settings = Settings(task_queue=queue, state_dir=env.settings.state_dir, task_timeout=2)
-        async with served(temporal, settings) as url, tabs_of(browser, url) as open_tab:
+        async with served(temporal, settings, timeouts=product()) as url, tabs_of(browser, url) as open_tab:
             tab = await open_tab()
             tab.may_be_cut_off = True
             await tab.open()

@@ -16,7 +16,7 @@ from tests.api.conftest import served
 from tests.clients.conftest import gateway_settings
 from tests.clients.page.tab import Tab
 from tests.harness import Environment, asks, says
-from turnkeeper.api.auth import recent_lookups
+from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.roles import ROLES
 from turnkeeper.models.settings.settings import AuthSettings, Settings
 from turnkeeper.stores.database.database import StoreUnavailableError
@@ -30,9 +30,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def locked_tab(browser: Browser, temporal: Client, settings: Settings) -> AsyncIterator[Tab]:
+async def locked_tab(browser: Browser, temporal: Client, settings: Settings, timeouts: Timeouts) -> AsyncIterator[Tab]:
     """A tab at a gateway that needs a key, behind which no worker is."""
-    async with served(temporal, settings) as url:
+    async with served(temporal, settings, timeouts=timeouts) as url:
         context = await browser.new_context()
         tab = await Tab.opened(context, url)
         tab.may_be_cut_off = True  # the browser logs each 401
@@ -73,9 +73,9 @@ async def test_api_4_the_page_asks_for_a_key_says_who_one_is_and_forgets_the_key
 
 
 async def test_api_4_nobody_sends_or_sees_what_another_person_wrote_in_the_same_tab(
-    locked_tab: Tab, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    locked_tab: Tab, settings: Settings, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_lookups, "CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(timeouts, "lookup_cache", 0.0)
     ann, bob = [await key_of(settings, Column(name, "writer")) for name in ("Ann", "Bob")]
     page = locked_tab.page
     key_field = page.get_by_label("Key", exact=True)

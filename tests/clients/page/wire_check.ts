@@ -24,6 +24,7 @@ export interface Compared {
   BlobRef: Reads<page.BlobRef, Sent["BlobRef"]>;
   Usage: Reads<page.Usage, Sent["Usage"]>;
   TurnMetrics: Reads<page.TurnMetrics, Sent["TurnMetrics"]>;
+  CopyReceipt: Reads<page.CopyReceipt, Sent["CopyReceipt"]>;
   Approval: Reads<page.Approval, Sent["Approval"]>;
   Attachment: Reads<page.Attachment, Sent["CodeAttachment"] | Sent["ImageAttachment"] | Sent["FileAttachment"]>;
   ToolResult: Reads<page.ToolResult, Sent["ToolResult"]>;

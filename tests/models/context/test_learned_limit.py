@@ -8,7 +8,6 @@ from tests.models.context.test_model_view import orphans
 from turnkeeper.models.context.request_size import head_tokens
 from turnkeeper.models.ids import call_id
 from turnkeeper.models.session.messages import SessionInput
-from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -195,7 +194,7 @@ def test_ctx_7_the_limit_holds_for_the_model_and_the_window_that_it_was_learned_
     assert target.context.max_tokens(history.model_copy(update={"max_messages": 50}), model=MODEL) is None
 
 
-def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() -> None:
+def test_ctx_7_the_limit_is_carried_to_the_next_run() -> None:
     target = session()
     turns(target, 5)
     begin(target, "now")
@@ -204,7 +203,6 @@ def test_ctx_7_the_limit_is_carried_to_the_next_run_and_may_come_from_outside() 
     carried = Session("s", SessionInput.model_validate_json(target.carry().model_dump_json()), now=NOW)
     history = carried.config.history
     assert carried.context.max_tokens(history, model=MODEL) == target.context.max_tokens(history, model=MODEL)
-    check_outside_start(target.carry(), now=NOW)
 
 
 # ---- refused turns
@@ -243,7 +241,6 @@ def test_ctx_7_a_refused_turn_stays_left_out_in_later_runs_and_in_the_archive() 
     turns(target, 1)
     refused = refused_turn(target)
     start = SessionInput.model_validate_json(target.carry().model_dump_json())
-    check_outside_start(start, now=NOW)
     carried = Session("s", start, now=NOW)
     carried.context.detach(refused, inline_bytes=10)
     assert carried.context.texts_of([refused], inline_bytes=10) == []

@@ -21,11 +21,10 @@ from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
 from turnkeeper.models.errors import RejectedError
-from turnkeeper.models.session.copies.copied_state import copy_with_new_view
-from turnkeeper.models.session.copies.copied_turns import CopiedTurns
+from turnkeeper.models.session.copies.copied import CopiedTurns, copy_with_new_view
 from turnkeeper.models.session.copies.document import ExportedTurn, schema_text
 from turnkeeper.models.session.copies.markdown import markdown_turn
-from turnkeeper.models.session.copies.reading import check_document, count_values, read_document
+from turnkeeper.models.session.copies.reading import check_document, copy_of_document, count_values, read_document
 from turnkeeper.models.session.copies.snapshot import context_through
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationMessage
@@ -52,7 +51,9 @@ def values_in(value: Any) -> int:
 def complaint_about(document: Any) -> RejectedError | None:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
     try:
-        check_document(read_document(body, max_values=MAX_VALUES))
+        read = read_document(body, max_values=MAX_VALUES)
+        check_document(read)
+        copy_of_document(read, SessionInput(), now=datetime.now(UTC))
     except RejectedError as error:
         return error
     return None
@@ -96,6 +97,9 @@ TEXT = next(
 PICTURE = next(iter(RECORDED["attachments"]))
 SECOND_STEPS = "turns.0.turn.reasoning_trajectory.steps"
 ENTRY = next(index for index, ref in enumerate(RECORDED["context"]["state"]["view"]["entries"]) if "messages" in ref)
+
+ENTRIES = RECORDED["context"]["state"]["view"]["entries"]
+PLAIN = max(index for index, ref in enumerate(ENTRIES) if "messages" not in ref)
 
 DAMAGES: list[tuple[Damage, str, str]] = [
     (other("format", "other.session"), "format", "turnkeeper.session"),
@@ -149,6 +153,16 @@ DAMAGES: list[tuple[Damage, str, str]] = [
         "context.state.view.entries",
         "each there once",
     ),
+    (other("context.state.view.segment", -1), "context.state.view.segment", "from 1"),
+    (other("context.state.evicted_since", -1), "context.state.evicted_since", "0 to"),
+    (
+        other("context.state.limit", {"model": "offline:", "tokens": -1, "config": {}}),
+        "context.state.limit.tokens",
+        "0 to",
+    ),
+    (other(f"context.state.view.entries.{PLAIN}.step", 99), f"context.state.view.entries[{PLAIN}]", "a step that"),
+    (other(f"context.state.view.entries.{PLAIN}.added", -1), f"context.state.view.entries[{PLAIN}]", "a step that"),
+    (other("context.archived_turns", 11), "context.state.view.entries", "a turn that does not exist"),
     (
         other(f"context.state.view.entries.{ENTRY}.messages", [{"role": "tool", "content": "x"}]),
         f"context.state.view.entries[{ENTRY}].messages",
@@ -261,7 +275,7 @@ TRICKS = [
 
 def test_ses_18_a_copy_s_model_sees_the_newest_of_two_turns_with_the_same_id() -> None:
     config = SessionInput(history=ConversationHistoryConfig(max_messages=0))
-    copied = CopiedTurns(config.history, max_bytes=1)
+    copied = CopiedTurns(config.history, config.limits.model_copy(update={"archive_above_bytes": 2}))
     ids = ["again", "b", "again", "c"]
     for number, turn_id in enumerate(ids, start=1):
         turn = {**RECORDED["turns"][1]["turn"], "id": turn_id, "user_message": f"Prompt {number}"}

@@ -7,12 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.models.builders import NOW, complete_turn, send, session
-from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.archive.archive_moves import final_moves, next_prompt_move, prompt_move_is_due
 from turnkeeper.models.session.messages import Configure, SessionInput
-from turnkeeper.models.session.outside_start import check_outside_start
 from turnkeeper.models.session.queue.prompts import Fate, Prompt
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
@@ -110,7 +108,6 @@ class Story:
     def hand_over(self) -> None:
         self.park()
         carried = self.session.carry()
-        check_outside_start(carried, now=NOW)
         row = carried.carried.queue.row
         assert len(row.waiting) + len(row.behind) <= max(1, self.limits.max_queued_prompts)
         self.session = Session("s1", type(carried).model_validate_json(carried.model_dump_json()), now=NOW)
@@ -151,16 +148,6 @@ def test_ses_6_what_a_hand_over_can_t_carry_is_parked_and_starts_in_the_order_of
     assert story.started == [f"m{number}" for number in range(120)]
     story.park()
     assert (story.archive.prompts, queue.row.forgotten) == ({}, queue.row.next_number)
-
-
-def test_ses_10_a_start_from_outside_with_a_number_of_two_parked_prompts_is_refused() -> None:
-    story = Story(max_queued_prompts=4)
-    story.send(12)
-    story.hand_over()
-    carried = story.session.carry().model_dump()
-    carried["carried"]["queue"]["row"]["parked"][1] = ("m3", 1, 4)
-    with pytest.raises(RejectedError, match="a duplicate number"):
-        check_outside_start(type(story.session.carry()).model_validate(carried), now=NOW)
 
 
 def test_ses_6_prompts_sent_after_others_were_parked_start_after_them() -> None:

@@ -10,7 +10,14 @@ from tests.models.builders import NOW, answer_turn, complete_turn, fail_turn, se
 from turnkeeper.models.errors import RejectedError
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.archive.archive_moves import next_move
-from turnkeeper.models.session.messages import Configure, SessionInput, configured, read_start, title_of
+from turnkeeper.models.session.messages import (
+    Configure,
+    SessionInput,
+    check_outside_start,
+    configured,
+    read_start,
+    title_of,
+)
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue, QueueState
 from turnkeeper.models.session.queue.prompts import read_prompt
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
@@ -402,6 +409,6 @@ def test_ses_15_what_the_model_remembers_gives_way_before_a_session_refuses_prom
 
 def test_ses_4_a_state_too_small_to_live_in_is_refused_where_people_ask_for_it() -> None:
     with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):
-        read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0)
+        check_outside_start(read_start({"limits": {"max_state_bytes": 10_000}}, extra_arguments=0))
     with pytest.raises(RejectedError, match=r"limits\.max_state_bytes: 32,000"):
         configured(SessionInput(), Configure(limits={"max_state_bytes": 10_000}))

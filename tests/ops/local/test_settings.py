@@ -142,16 +142,6 @@ def test_ops_4_listening_for_other_machines_is_refused_with_the_reason(host, mon
     assert load_settings().api_host == host
 
 
-def test_ops_4_the_setting_that_opened_the_gateway_without_keys_is_gone_and_says_what_to_do(monkeypatch, write_file):
-    write_file("api_trusted_network = true")
-    with pytest.raises(SettingsError, match=r"was removed: set auth\.keys=true and create keys"):
-        load_settings()
-    write_file("")
-    monkeypatch.setenv("TURNKEEPER_API_TRUSTED_NETWORK", "true")
-    with pytest.raises(SettingsError, match=r"was removed: set auth\.keys=true and create keys"):
-        load_settings()
-
-
 @pytest.mark.parametrize(
     ("oidc", "reason"),
     [

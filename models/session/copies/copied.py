@@ -1,33 +1,43 @@
-"""Collects what a copy needs of the turns that are copied, in one pass over them (SES-18)."""
+"""What a copy of a session begins with, made of the turns that are copied (SES-18).
+
+A copy has the transcript and the model's view of it. It has no allowances of tools: a person gave them to another
+session. Its tools are loaded before its first request.
+"""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from turnkeeper.models.context.model_context import ContextState
+from turnkeeper.models.context.model_context import ContextState, LearnedLimit, ModelContext
+from turnkeeper.models.context.summary import Summary
 from turnkeeper.models.context.view_entries import ViewRef
 from turnkeeper.models.context.window import ConversationHistoryConfig
+from turnkeeper.models.limits import Limits
 from turnkeeper.models.replay_text.turns import MovedEvents, count_events
+from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.copies.document import ExportedTurn
+from turnkeeper.models.session.copies.snapshot import context_through
+from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.queue.prompt_queue import QueueState
 from turnkeeper.models.session.queue.prompts import Fate
 from turnkeeper.models.session.queue.recent_fates import REMEMBERED_FATES
 from turnkeeper.models.session.queue.taken_ids import REMEMBERED_IDS
 from turnkeeper.models.transcript.attachments import Attachment
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.large_texts import refs_in
+from turnkeeper.models.transcript.model_call import RequestHead
 from turnkeeper.models.transcript.trajectory import BlobRef, ModelStep, Usage
-from turnkeeper.models.transcript.transcript import carried_size
+from turnkeeper.models.transcript.transcript import Transcript, TranscriptState, carried_size
 
 MAX_VIEW_TURNS = 1_000
 """Maximum of turns from which a model view is made, however many the window allows: it has a limit of bytes too."""
 
 
 class CopiedTurns:
-    """The turns of a copy; only the newest stay in memory.
+    """The turns of a copy; only the newest stay in memory."""
 
-    `max_bytes`: JSON of the newest turns that the copy has in its session.
-    """
-
-    def __init__(self, window: ConversationHistoryConfig, *, max_bytes: int) -> None:
+    def __init__(self, window: ConversationHistoryConfig, limits: Limits) -> None:
         self.count = 0
         self.usage = Usage()
         self.tasks_usage = Usage()
@@ -39,7 +49,8 @@ class CopiedTurns:
         """The first turns, which the window preserves."""
         self.newest: deque[ExportedTurn] = deque(maxlen=min(window.max_messages or MAX_VIEW_TURNS, MAX_VIEW_TURNS))
         self._head_turns = window.preserve_first_n
-        self._max_bytes = max_bytes
+        self._max_bytes = limits.archive_above_bytes // 2
+        """JSON of the newest turns that the copy has in its session: what is left after a move to the archive."""
         self._newest_events = 0
 
     def add(self, exported: ExportedTurn) -> None:
@@ -94,11 +105,6 @@ def session_form(exported: ExportedTurn) -> ConversationMessage:
     return exported.turn.without_oldest_steps(exported.archived_steps) if exported.archived_steps else exported.turn
 
 
-def texts_in(turn: ConversationMessage) -> Iterator[BlobRef]:
-    """Yield the references to large texts in a turn."""
-    return refs_in(turn)
-
-
 def attachments_in(turn: ConversationMessage) -> Iterator[list[Attachment]]:
     """Yield the attachments of a turn: of each of its prompts and of each of its tools' results."""
     yield turn.attachments
@@ -128,7 +134,7 @@ class StoredContents:
         self.attachments = set[str]()
 
     def add_turn(self, turn: ConversationMessage) -> None:
-        self._add(texts_in(turn), attachments_in(turn))
+        self._add(refs_in(turn), attachments_in(turn))
 
     def add_view(self, context: ContextState) -> None:
         refs = [*context.view.entries, *context.waiting]
@@ -137,3 +143,93 @@ class StoredContents:
     def _add(self, texts: Iterable[BlobRef], attachments: Iterable[list[Attachment]]) -> None:
         self.texts.update(ref.hash for ref in texts)
         self.attachments.update(one.hash for some in attachments for one in some if one.hash)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a copy begins with: its newest turns, which it has in its session, and what its model sees.
+
+    `texts`: what the model's view refers to and no turn does.
+    """
+
+    turns: list[ConversationMessage]
+    context: ContextState
+    texts: list[str] = field(default_factory=list)
+
+
+def copy_of_first_turns(
+    config: SessionInput, transcript: TranscriptState, context: ContextState | None, copied: CopiedTurns
+) -> Copy:
+    """Return what a fork begins with that has the first turns of a session, those in `copied`.
+
+    `context` is that of the original; `None`: it is no longer known.
+    """
+    archived, count = transcript.archived, copied.count
+    turns = transcript.turns[: count - archived] if count > archived else copied.newest_turns()
+    if context is None:
+        return copy_with_new_view(config, copied, turns=turns)
+    earlier = context_through(context, count)
+    if count == transcript.count or _shows_all(context, count):
+        return Copy(turns, earlier)
+    return copy_with_new_view(config, copied, turns=turns, limit=context.limit, summary=earlier.view.summary)
+
+
+def _shows_all(context: ContextState, count: int) -> bool:
+    """Return whether the model sees the turns 1 to `count` whole."""
+    seen = {ref.number for ref in context.view.entries}
+    return seen >= set(range(1, count + 1)) and not any(number <= count for number in context.cut)
+
+
+def copy_with_new_view(
+    config: SessionInput,
+    copied: CopiedTurns,
+    *,
+    turns: Sequence[ConversationMessage],
+    limit: LearnedLimit | None = None,
+    summary: Summary | None = None,
+) -> Copy:
+    """Return what a copy begins with whose model's view is made of the newest turns, by the rules of its window.
+
+    `turns` are those that it has in its session. Earlier messages are in the `summary`, or as forgotten as evicted ones
+    without one.
+    """
+    limits = config.limits
+    first = copied.count - len(turns) + 1
+    transcript = Transcript(TranscriptState(turns=list(turns), archived=first - 1), page_bytes=limits.page_bytes)
+    context = ModelContext(ContextState(limit=limit), transcript)
+    visible = copied.for_view()
+    newest: ConversationMessage | None = None
+    for exported in visible:
+        retried = newest if newest and newest.is_error and newest.id == exported.turn.retries else None
+        context.view.append_turn(exported.turn, number=exported.number, retried=retried)
+        newest = exported.turn
+    texts = _detach(context, [one for one in visible if one.number < first or one.archived_steps], first, limits)
+    if summary:
+        context.view.insert_summary(summary)
+    window = config.history.model_copy(update={"summarize_on_trim": False})
+    head = RequestHead(system=config.system_prompt)
+    context.evict(window, model=config.model, head=head, max_bytes=limits.view_bytes)
+    return Copy(list(turns), context.state, texts)
+
+
+def _detach(context: ModelContext, leaving: Sequence[ExportedTurn], first: int, limits: Limits) -> list[str]:
+    """Move the messages of turns and steps that the session does not have into the view; return texts to store."""
+    texts = context.texts_of([one.turn for one in leaving], inline_bytes=limits.small_text_bytes)
+    for one in leaving:
+        steps_before = None if one.number < first else one.archived_steps
+        context.detach(one.turn, steps_before=steps_before, inline_bytes=limits.small_text_bytes)
+    return texts
+
+
+def state_of_copy(copied: CopiedTurns, copy: Copy, *, now: datetime) -> CarriedState:
+    """Return the state that the new session begins with. Its turns keep their ids, times and revisions."""
+    return CarriedState(
+        created_at=now,
+        revision=max((turn.revision for turn in copy.turns), default=0),
+        usage=copied.usage,
+        tasks_usage=copied.tasks_usage,
+        moved_events=copied.events_before(copy.turns),
+        transcript=TranscriptState(turns=copy.turns, archived=copied.count - len(copy.turns)),
+        queue=QueueState(taken_ids=list(dict.fromkeys(copied.ids)), fates=list(copied.fates)),
+        context=copy.context,
+    )

@@ -1,0 +1,1 @@
+"""Activities on whole sessions: copying and deleting them."""

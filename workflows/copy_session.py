@@ -1,0 +1,132 @@
+"""`CopySession`: the first run of a session that is a copy of another, or an import (SES-18, docs/decisions/0064).
+
+Theory of operation. The workflow has the id of the new session, so the id is taken as soon as the copy begins, and all
+that is stored under it is the copy's. When everything is stored, the workflow continues as new as the session. So the
+session gets its state as always from the run before, and is there whole or not at all. A copy that fails deletes what
+it has stored. Its receipt is what Temporal says of it: its type, its status and its memo (`CopyMemo`).
+
+A document is too large for Temporal. Its gateway starts the workflow, stores the document in parts under the new id,
+and signals them; the workflow does not wait for ever.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from turnkeeper.activities.sessions.copying import CopyActivities
+    from turnkeeper.models.errors import REJECTION_PREFIX, RejectedError
+    from turnkeeper.models.ids import WorkflowId, session_id_of
+    from turnkeeper.models.session.carried_state import CarriedState
+    from turnkeeper.models.session.copies.order import COPYING, CopyOrder, StoredDocument
+    from turnkeeper.models.session.messages import check_outside_start, parse
+    from turnkeeper.models.session.session import Session
+    from turnkeeper.workflows import activity_options
+
+UPLOAD_ENDED = "The document was not uploaded in time. Send it again."
+
+
+@workflow.defn
+class CopySession:
+    """The copy of a session, until it is the session."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] | None = None
+        self._prompts: list[tuple[Any, int]] = []
+        self._is_ending = False
+
+    @workflow.run
+    async def run(self, order: Any = None, *rest: Any) -> None:
+        """Store the copy, and continue as the session. `order` is a `CopyOrder`."""
+        order = _read_order(order, extra_arguments=len(rest))
+        try:
+            state = await self._store(order)
+        except asyncio.CancelledError:
+            # Also raised when this worker evicts the workflow; then there is no reason, and nothing to do.
+            if workflow.cancellation_reason() is not None:
+                await self._clear()
+            raise
+        except (ActivityError, TimeoutError) as error:
+            await self._clear()
+            if workflow.cancellation_reason() is not None:
+                raise
+            reason = error.cause if isinstance(error, ActivityError) else None
+            message = reason.message if isinstance(reason, ApplicationError) else UPLOAD_ENDED
+            raise ApplicationError(message, type="copy_failed", non_retryable=True) from None
+        self._continue_as_session(order, state)
+
+    async def _store(self, order: CopyOrder) -> CarriedState:
+        if order.document:
+            await workflow.wait_condition(
+                lambda: self._parts is not None,
+                timeout=activity_options.UPLOAD_PATIENCE,
+                timeout_summary="the document is uploaded",
+            )
+            order = order.model_copy(update={"parts": self._parts})
+        state = await workflow.execute_activity_method(CopyActivities.store_copy, order, **activity_options.STORE_WORK)
+        if order.document:
+            await workflow.execute_activity_method(CopyActivities.drop_document, **activity_options.STORE_WORK)
+        return state
+
+    async def _clear(self) -> None:
+        await workflow.execute_activity_method(CopyActivities.clear_copy, **activity_options.STORE_WORK)
+
+    def _continue_as_session(self, order: CopyOrder, state: CarriedState) -> None:
+        """Continue as new as the session, with the prompts that have arrived meanwhile."""
+        session = Session(
+            session_id_of(WorkflowId(workflow.info().workflow_id)),
+            order.start.model_copy(update={"carried": state}),
+            now=workflow.now(),
+        )
+        for raw, extra_arguments in self._prompts:
+            session.receive(raw, extra_arguments=extra_arguments, new_id=str(workflow.uuid4()), now=workflow.now())
+        if self._is_ending:
+            session.end("ended by the user", discard_queue=False, now=workflow.now())
+        session.reject_uncarriable(now=workflow.now())
+        workflow.continue_as_new(args=[session.carry()], workflow="AgenticAIWorkflow")
+
+    @workflow.signal(description="The document is stored: {parts}. For our own gateway.")
+    def document_stored(self, document: Any = None, *rest: Any) -> None:
+        """Note the parts of the document. The activity checks that they are the document."""
+        with suppress(RejectedError):
+            self._parts = list(parse(StoredDocument, document).parts)
+
+    @workflow.signal(description="Send a prompt, which waits until the session is copied.")
+    def prompt(self, p: Any = None, *rest: Any) -> None:
+        """Keep the prompt for the session, where any input gets a fate (SES-5)."""
+        self._prompts.append((p, len(rest)))
+
+    @workflow.signal(description="End the session as soon as it is copied and has processed its prompts.")
+    def end_chat(self, request: Any = None, *rest: Any) -> None:
+        self._is_ending = True
+
+    @workflow.query(dynamic=True, description="Every query is refused until the session is copied.")
+    def refuse_query(self, name: str, arguments: Sequence[RawValue]) -> None:
+        raise ApplicationError(f"{REJECTION_PREFIX}{COPYING}", type="copying")
+
+    @workflow.update(dynamic=True, description="Every update is refused until the session is copied.")
+    def update(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Never runs: the validator refuses it, so nothing of it enters the history."""
+
+    @update.validator
+    def refuse_update(self, name: str, arguments: Sequence[RawValue]) -> None:
+        self.refuse_query(name, arguments)
+
+
+def _read_order(raw: Any, *, extra_arguments: int) -> CopyOrder:
+    """Return the order. Raises `ApplicationError` if it is none, which fails the workflow: nothing is stored."""
+    if raw is None or extra_arguments:
+        raise ApplicationError("A copy is started with one JSON object.", type="invalid", non_retryable=True)
+    try:
+        order = parse(CopyOrder, raw)
+        check_outside_start(order.start)
+    except RejectedError as rejection:
+        raise ApplicationError(rejection.message, type=rejection.reason, non_retryable=True) from None
+    if (order.fork is None) == (order.document is None):
+        raise ApplicationError("fork, document: give one of them.", type="invalid", non_retryable=True)
+    return order
