@@ -189,6 +189,7 @@ def plays_fault(fault: Reply | Break, flavour: str, *, times: int = 1) -> Play:
             whole = run.line.render(Answer(text="Answer p1."), body, flavour=flavour)
             return fault if isinstance(fault, Reply) else fault(whole)
 
+        await run.turn("p0")  # a page in place of the first answer of all would be a wrong address
         run.line.override = override
         assert is_answered(await run.turn("p1")), run.turns[-1].error
         run.line.override = None
