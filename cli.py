@@ -22,11 +22,10 @@ from turnkeeper.models.settings.mcp_config import load_foreign_servers
 from turnkeeper.models.settings.settings import Settings, SettingsError, load_settings
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.logs import set_up_logging
-from turnkeeper.ops.local.paused_collector import paused_collector
 from turnkeeper.ops.local.ports import free_port, is_free
 from turnkeeper.stores.private_files import close_to_others
-from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
+from turnkeeper.workflows.hosting.process import paused_collector, run_to_end
 
 if TYPE_CHECKING:
     from turnkeeper.clients.terminal.copies import CopyCommands
@@ -543,8 +542,7 @@ async def _replay_check(
     histories: list[Path] | None, sessions: list[str] | None, *, every: bool, limit: int | None, as_json: bool
 ) -> int:
     """Print each problem, then the totals; return the exit code."""
-    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions
-    from turnkeeper.ops.checks.run_replayer import silence_sdk
+    from turnkeeper.ops.checks.replay_check import Tally, check_files, check_sessions, silence_sdk
 
     silence_sdk()
     if histories:

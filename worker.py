@@ -4,14 +4,16 @@ Only commands that start a worker import this module, since it loads the SDKs of
 """
 
 import asyncio
+import hashlib
+import importlib.metadata
 import os
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from uuid import uuid4
 
-import temporalio
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker
 
@@ -30,17 +32,16 @@ from turnkeeper.activities.providers.openai.chat import OpenAIChatProvider
 from turnkeeper.activities.providers.openai.responses import OpenAIProvider
 from turnkeeper.activities.providers.registry import ProviderRegistry
 from turnkeeper.activities.quick_reads import QuickReader
-from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.activities.sessions.copying import CopyActivities
 from turnkeeper.activities.sessions.deletion import DeletionActivities
 from turnkeeper.activities.summarisation import SummaryActivities
 from turnkeeper.activities.task_texts import TaskTextActivities
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
+from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.tools import ToolActivities, ToolSource
 from turnkeeper.models.session.copies.reading import BYTES_PER_VALUE
 from turnkeeper.models.settings.settings import Settings, load_settings
 from turnkeeper.ops.checks.worker_report import reporting
-from turnkeeper.ops.local.build_id import own_build_id
+from turnkeeper.ops.local.dead_worker import RunningReporter
 from turnkeeper.ops.local.logs import set_up_logging
 from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
@@ -49,22 +50,22 @@ from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.connection import connect, prepare, prepare_embedded
-from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.endpoint import find_endpoint
-from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
-from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
-from turnkeeper.workflows.hosting.payload_visits import spare_needless_visits
+from turnkeeper.workflows.hosting.process import loop_watchdog, run_to_end
+from turnkeeper.workflows.hosting.sdk_internals import SdkInternals
 from turnkeeper.workflows.hosting.task_slots import task_tuner
 
 HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 """The shortest time between two heartbeats (OPS-8). Activities send them less often, but partial text is faster."""
 
+SESSION_PACKAGES = ("activities", "models", "stores", "workflows")
+"""The packages whose code a session runs."""
+
+ID_CHARS = 12
+"""Short, since every workflow task's event repeats it."""
+
 PREPARE_SECONDS = 5.0
 """How long the embedded server may refuse to prepare its namespace."""
-
-DEADLOCK_TIMEOUT = "_deadlock_timeout_seconds"
-SDK_DEADLOCK_SECONDS = 2
-EVICTION = "request_workflow_eviction"
 
 
 def build_worker(
@@ -89,14 +90,13 @@ def build_worker(
     archiving = ArchiveActivities(stores, client)
     copying = CopyActivities(client, stores, max_values=settings.api_max_import_bytes // BYTES_PER_VALUE)
     deletion = DeletionActivities(client, stores, partials)
-    runner = EvictingRunner(client)
-    spare_needless_visits()
+    internals = SdkInternals(client)
     worker = Worker(
         client,
         task_queue=settings.task_queue,
         identity=new_identity(),
         workflows=[AgenticAIWorkflow, CopySession, DeleteSession],
-        workflow_runner=runner,
+        workflow_runner=internals.runner,
         activities=[
             models.call_model,
             summaries.summarise,
@@ -118,50 +118,34 @@ def build_worker(
         ],
         interceptors=interceptors,
         build_id=own_build_id(),
-        max_cached_workflows=settings.max_cached_workflows,
+        max_cached_workflows=internals.cached_workflows(settings.max_cached_workflows),
         tuner=task_tuner(max_tasks=settings.max_concurrent_workflow_tasks, max_replays=settings.max_concurrent_replays),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_timeout),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_grace),
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     )
-    runner.evict = eviction_of(worker)
-    extend_deadlock_timeout(worker, seconds=settings.task_timeout)
+    internals.adjust(worker, deadlock_timeout=settings.task_timeout)
     return worker
 
 
-def eviction_of(worker: Worker) -> Callable[[str], None]:
-    """Return a function that evicts a run from the worker's cache. The SDK has it, but not in its public API.
+@cache
+def own_build_id() -> str:
+    """Return the build id of the code that this process runs; it is read once."""
+    return build_id()
 
-    Raises:
-        RuntimeError: This release of the SDK has no such function.
+
+def build_id(root: Path = Path(__file__).parent) -> str:
+    """Return a hash of the packages in `root` and the version of Temporal's SDK.
+
+    The SDK's own default reads every imported module again: a fifth of a worker's start (measured).
     """
-    bridge = worker._bridge_worker
-    if not hasattr(bridge, EVICTION):
-        raise RuntimeError(f"temporalio {temporalio.__version__} has no {EVICTION}: see worker.py")
-
-    def evict(run_id: str) -> None:
-        with suppress(AttributeError):  # the worker has just stopped
-            getattr(bridge, EVICTION)(run_id)
-
-    return evict
-
-
-def extend_deadlock_timeout(worker: Worker, *, seconds: float) -> None:
-    """Let a workflow task run for `seconds`, and at least the SDK's own 2, before it counts as a deadlock.
-
-    On a busy machine, a task that needs 0.3 s of CPU time can take over 2 s. The SDK would interrupt it and replay it
-    from its start, again and again. After the task's own timeout, its result is of no use. The SDK has no option for
-    this.
-
-    Raises:
-        RuntimeError: This release of the SDK has no such attribute.
-    """
-    workflows = worker._workflow_worker
-    if workflows is None or not hasattr(workflows, DEADLOCK_TIMEOUT):
-        raise RuntimeError(f"temporalio {temporalio.__version__} has no {DEADLOCK_TIMEOUT}: see worker.py")
-    if getattr(workflows, DEADLOCK_TIMEOUT) is not None:  # None: a debugger is attached
-        setattr(workflows, DEADLOCK_TIMEOUT, max(SDK_DEADLOCK_SECONDS, seconds))
+    digest = hashlib.sha256(importlib.metadata.version("temporalio").encode())
+    for package in SESSION_PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"\n{file.relative_to(root)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:ID_CHARS]
 
 
 def new_identity() -> str:

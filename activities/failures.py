@@ -24,7 +24,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE, ErrorType
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 
@@ -149,6 +148,9 @@ def _sentence(error_type: str, message: str, *, vendor: str = "the model's provi
     whole = f"{what[0].upper()}{what[1:]}: {message}"
     return whole if whole.endswith(".") else f"{whole}."
 
+
+WORKER_DIED = "worker_died"
+"""The `type` of an attempt's failure if `turnkeeper up` saw the worker's process end."""
 
 _WORKER_DIED_SENTENCE = "The worker died while the model was answering, and no time was left for another attempt."
 

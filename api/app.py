@@ -5,26 +5,23 @@ from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
-import anyio
-from fastapi import APIRouter, Depends, FastAPI, HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import APIRouter, Depends, FastAPI
 from temporalio.client import Client
 
 from turnkeeper.api.ai_sdk import routes as ai_sdk
 from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.authentication import AuthenticationMiddleware
-from turnkeeper.api.http.body_limits import max_body_bytes
+from turnkeeper.api.http.body_limits import BodyLimitMiddleware
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
 from turnkeeper.api.http.origin_check import OriginCheckMiddleware
-from turnkeeper.api.http.problem_responses import install_problem_handlers, problem_response
+from turnkeeper.api.http.problem_responses import install_problem_handlers
 from turnkeeper.api.http.rate_limits import RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.response_headers import ResponseHeadersMiddleware
 from turnkeeper.api.http.server import ClosingMiddleware, StalledStreamMiddleware
 from turnkeeper.api.mcp.endpoint import McpEndpoint
-from turnkeeper.api.problems import problem
 from turnkeeper.api.request_audit import RecordingMiddleware, record_request
 from turnkeeper.api.routes import (
     api_docs,
@@ -50,10 +47,6 @@ from turnkeeper.stores.partials.carrier import PartialCarrier
 from turnkeeper.stores.partials.factory import carrier_factory
 from turnkeeper.stores.stores import Stores
 from turnkeeper.workflows.hosting.connection import connect, outage_logged
-
-MAX_DRAINED_BYTES = 32 * 1024 * 1024
-DRAIN_SECONDS = 5.0
-"""How much of a rejected body is read and discarded, and for how long."""
 
 
 def _routes_of_the_api() -> APIRouter:
@@ -147,62 +140,3 @@ def create_app(
 class _Gateway(FastAPI):
     def openapi(self) -> dict[str, Any]:
         return with_media_types(super().openapi())
-
-
-class BodyLimitMiddleware:
-    """Rejects bodies over the limit without reading all of them.
-
-    FastAPI's own limit has the same value, but responds in plain text.
-    """
-
-    def __init__(self, app: ASGIApp, *, max_import_bytes: int) -> None:
-        self._app = app
-        self._max_import_bytes = max_import_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        max_bytes = max_body_bytes(scope["path"], max_import_bytes=self._max_import_bytes)
-        if _announced_bytes(scope) > max_bytes:
-            await _drain(scope, receive)
-            await problem_response(problem("too-large", mib=max_bytes // 1024**2))(scope, receive, send)
-        else:
-            await self._app(scope, _limit_received(scope, receive, max_bytes), send)
-
-
-def _announced_bytes(scope: Scope) -> int:
-    length = dict(scope["headers"]).get(b"content-length", b"0")
-    return int(length) if length.isdigit() else 0
-
-
-async def _drain(scope: Scope, receive: Receive) -> None:
-    """Read and discard the rest of a body, up to a bound.
-
-    A client that sends everything before it reads would otherwise see a connection reset instead of the response.
-    """
-    if any(name == b"expect" for name, _ in scope["headers"]):
-        return  # the client waits for the response before it sends
-    remaining = MAX_DRAINED_BYTES
-    with anyio.move_on_after(DRAIN_SECONDS):
-        while remaining > 0:
-            message = await receive()
-            remaining -= len(message.get("body", b""))
-            if not message.get("more_body"):
-                return
-
-
-def _limit_received(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
-    received = 0
-
-    async def receive_limited() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > max_bytes:
-            if message.get("more_body"):
-                await _drain(scope, receive)
-            raise HTTPException(413, problem("too-large", mib=max_bytes // 1024**2).problem.detail)
-        return message
-
-    return receive_limited

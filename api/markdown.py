@@ -29,7 +29,7 @@ from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.texts.formulas import leave_formulas
-from turnkeeper.stores.recent_texts import RecentTexts
+from turnkeeper.stores.blobs import RecentTexts
 
 MAX_TEXTS = 64
 """Of one request."""

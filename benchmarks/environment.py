@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from benchmarks.floor import FloorWorkflow, no_op
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
+from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.limits import Limits

@@ -88,10 +88,14 @@ def _pattern(context: Context) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural if needed.
 
-    >>> counted(1, "prompt"), counted(1_200, "character")
-    ('1 prompt', '1,200 characters')
+    >>> counted(1, "prompt"), counted(1_200, "entry")
+    ('1 prompt', '1,200 entries')
     """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 def _number(value: Any) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from cachetools import LRUCache
 from sqlalchemy import ColumnElement, Connection, LargeBinary, delete, func, select
 
 from turnkeeper.models.ids import WorkflowId
@@ -17,6 +18,9 @@ DELETED_AT_ONCE = 4
 
 READ_AT_ONCE = 500
 """Texts read by one statement, since databases limit the number of parameters."""
+
+
+Content = TypeVar("Content", str, bytes)
 
 
 class Blobs:
@@ -93,6 +97,19 @@ def _rows(
     while some := list(islice(remaining, READ_AT_ONCE)):
         query = select(BLOBS.c.hash, column).where(BLOBS.c.session_id == owner, BLOBS.c.hash.in_(some))
         yield from connection.execute(query)
+
+
+class RecentTexts(LRUCache[tuple[str, str], Content], Generic[Content]):
+    """A cache of texts or contents by owner and hash, of at most `max_chars` together."""
+
+    def __init__(self, *, max_chars: int) -> None:
+        super().__init__(max_chars, getsizeof=len)
+
+    def find(self, owner: str, hashes: Iterable[str]) -> dict[str, Content]:
+        return {name: self[owner, name] for name in hashes if (owner, name) in self}
+
+    def remember(self, owner: str, texts: dict[str, Content]) -> None:
+        self.update({(owner, name): text for name, text in texts.items() if len(text) <= self.maxsize})
 
 
 def opaque_owner(session_id: WorkflowId) -> WorkflowId:

@@ -24,8 +24,8 @@ from tests.stores.ready_files import make_files_with_tables
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.ops.local.dev_server import QUERIES
 from turnkeeper.workflows import search_attributes
-from turnkeeper.workflows.hosting.evicting_runner import EvictingRunner
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.workflows.hosting.sdk_internals import EvictingRunner
 
 settings.register_profile(
     "turnkeeper",

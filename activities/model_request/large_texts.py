@@ -34,9 +34,8 @@ from turnkeeper.models.transcript.large_texts import (
 )
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
-from turnkeeper.stores.blobs import Blobs, attachments_owner, opaque_owner
+from turnkeeper.stores.blobs import Blobs, RecentTexts, attachments_owner, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.recent_texts import RecentTexts
 
 CACHED_ATTACHMENT_BYTES = 64 * 1024 * 1024
 """Contents of attachments that a worker caches: each is sent again with every step."""

@@ -39,6 +39,7 @@ from turnkeeper.activities.toolbox.workspace import (
 )
 from turnkeeper.models.bounds import bound_json, head_within
 from turnkeeper.models.ids import WorkflowId, tenant_of
+from turnkeeper.models.invalid_values import counted, plural
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
 from turnkeeper.models.session.file_changes import unified_diff
 from turnkeeper.models.transcript.attachment_rules import image_type_of
@@ -289,7 +290,7 @@ class _FileTools:
         """
         encoded = content.encode()
         self._workspace(call).write(path, encoded, instead_of=call.file_sha256)
-        return _result(f"Wrote {path} ({_count(len(encoded), 'byte')})")
+        return _result(f"Wrote {path} ({counted(len(encoded), 'byte')})")
 
     def preview_write(self, call: ToolInvocation, path: str, content: str, *, max_bytes: int) -> FileChange:
         """Return the difference that `file_write` would make now."""
@@ -298,18 +299,18 @@ class _FileTools:
         try:
             size = workspace.entry(path).size
         except MissingError:
-            return FileChange(note=f"The file is new ({_count(len(encoded), 'byte')}).", sha256="")
+            return FileChange(note=f"The file is new ({counted(len(encoded), 'byte')}).", sha256="")
         # Without the path, which the model chose: it could imitate a note. The arguments have it.
         replaced = "The file exists, and all of its content is replaced"
         if size > MAX_WRITE_BYTES:
-            note = f"{replaced}. It is too large to compare ({_count(size, 'byte')})."
+            note = f"{replaced}. It is too large to compare ({counted(size, 'byte')})."
             return FileChange(note=note, sha256=workspace.digest(path))
         before = workspace.read(path)
         digest, text = sha256(before).hexdigest(), _text_in(before)
         if before == encoded:
             return FileChange(note="The file has exactly this content already.", sha256=digest)
         if text is None:
-            return FileChange(note=f"{replaced}. It is binary ({_count(size, 'byte')}).", sha256=digest)
+            return FileChange(note=f"{replaced}. It is binary ({counted(size, 'byte')}).", sha256=digest)
         diff, omitted = unified_diff(text, content, max_bytes=max_bytes)
         return FileChange(note=f"{replaced}:", diff=diff, omitted_lines=omitted, sha256=digest)
 
@@ -442,7 +443,7 @@ class _Search:
 
     def notes(self) -> list[str]:
         what = "not searched, being binary, too large or too many; narrow it by path or pattern"
-        return [f"{_count(self._skipped, 'file')} {what}"] if self._skipped else []
+        return [f"{counted(self._skipped, 'file')} {what}"] if self._skipped else []
 
     def _text_of(self, workspace: Workspace, file: Entry) -> str | None:
         if file.size > self._bytes_left:
@@ -503,7 +504,7 @@ def _medium_in(path: str, content: bytes) -> ToolResult | None:
         if media_type == PDF
         else ImageAttachment.model_validate({"type": "image", **fields})
     )
-    return ToolResult(outcome=f"Read {path}: {kind}, {_count(len(content), 'byte')}", attachments=[attachment])
+    return ToolResult(outcome=f"Read {path}: {kind}, {counted(len(content), 'byte')}", attachments=[attachment])
 
 
 def _lines_of(text: str) -> list[str]:
@@ -529,26 +530,18 @@ def _display_path(path: str) -> str:
 
 
 def _entry_line(entry: Entry) -> str:
-    return f"{entry.path}/" if entry.is_folder else f"{entry.path} ({_count(entry.size, 'byte')})"
+    return f"{entry.path}/" if entry.is_folder else f"{entry.path} ({counted(entry.size, 'byte')})"
 
 
 def _check_first(first: int, total: int, unit: str) -> None:
     if first > max(1, total):
-        raise WorkspaceError(f"There are only {_count(total, unit)}; first_{unit}={first} lies behind them.")
+        raise WorkspaceError(f"There are only {counted(total, unit)}; first_{unit}={first} lies behind them.")
 
 
 def _span(first: int, last: int, total: int, unit: str) -> str:
     if (first, last) == (1, total):
-        return _count(total, unit)
-    return f"{unit} {first} of {total}" if first == last else f"{_plural(unit)} {first}-{last} of {total}"
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit if number == 1 else _plural(unit)}"
-
-
-def _plural(unit: str) -> str:
-    return f"{unit[:-1]}ies" if unit.endswith("y") else f"{unit}s"
+        return counted(total, unit)
+    return f"{unit} {first} of {total}" if first == last else f"{plural(unit)} {first}-{last} of {total}"
 
 
 def _result(outcome: str, lines: Sequence[str] = (), notes: Sequence[str] = ()) -> ToolResult:

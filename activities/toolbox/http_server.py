@@ -8,7 +8,7 @@ look like rejections. Here each becomes a JSON-RPC error for its own request:
     5xx, a broken connection, an invalid response          CONNECTION_CLOSED  outcome unknown
 
 This module works between the SDK and the network. The SDK still handles redirects, sessions and event streams; only
-messages are parsed here first (`lenient_parser.py`).
+messages are parsed here first (`foreign_messages.py`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp_types import INVALID_REQUEST, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
-from turnkeeper.activities.toolbox.lenient_parser import (
+from turnkeeper.activities.toolbox.foreign_messages import (
     MAX_MESSAGE_BYTES,
     NOT_SENT,
     lost_answer_error,

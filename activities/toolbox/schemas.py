@@ -5,6 +5,9 @@ every evaluation counts its steps and stops after `MAX_STEPS`. Keywords whose si
 checked at all: patterns, uniqueness, comparisons of lists and objects. The server validates its arguments anyway; we do
 it so that the model gets a better message before anything happens.
 
+The library's keywords are wrapped for that. A validator in Rust (jsonschema-rs) is faster, but can't be stopped once
+its references double: what it would cost has to be foreseen, and an error there would stop the worker.
+
 A vendor rejects a request for one tool with a bad schema, and with it every request of the session. Such a tool is
 offered with an open schema, and its own schema as text.
 """

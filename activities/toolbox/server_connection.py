@@ -45,8 +45,7 @@ from mcp_types import (
 )
 from pydantic import JsonValue, ValidationError
 
-from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
-from turnkeeper.activities.toolbox.sanitize import sanitized
+from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT, sanitized
 from turnkeeper.activities.toolbox.stdio_server import StdioServer
 from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer, UnreachableError
 from turnkeeper.models.bounds import encodable_text

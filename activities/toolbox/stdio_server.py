@@ -30,7 +30,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from turnkeeper.activities.toolbox import process_guard
-from turnkeeper.activities.toolbox.lenient_parser import MAX_MESSAGE_BYTES, parse_message
+from turnkeeper.activities.toolbox.foreign_messages import MAX_MESSAGE_BYTES, parse_message
 from turnkeeper.stores.private_files import make_private_folder, private_opener
 
 END_SECONDS = 2 * process_guard.GRACE_SECONDS + 1.0

@@ -138,7 +138,7 @@ class NamedTool:
         """
         from mcp import MCPError
 
-        from turnkeeper.activities.toolbox.lenient_parser import LOST
+        from turnkeeper.activities.toolbox.foreign_messages import LOST
 
         if isinstance(error, MCPError) and error.code not in LOST:
             return error_result(f"{self.name} failed", error.message)

@@ -12,17 +12,28 @@ that may be repeated.
 
 import asyncio
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, cast
 
-from turnkeeper.activities.toolbox.built_in import BuiltInConnection
+from turnkeeper.activities.toolbox.built_in import BuiltInConnection, built_in_tools
 from turnkeeper.activities.toolbox.tool_names import NamedTool, ToolNames, error_result, one_line
-from turnkeeper.activities.toolbox.tool_server import ToolChangedError, ToolServer
+from turnkeeper.activities.toolbox.tool_server import Remote, ToolChangedError, ToolServer
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.bounds import bound_json
 from turnkeeper.models.session.approvals import NO_DIFFERENCE
+from turnkeeper.models.settings.mcp_config import (
+    OUR_OWN,
+    ForeignServer,
+    McpConfig,
+    configuration,
+    load_foreign_servers,
+)
+from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ServerText, ToolInvocation, ToolList, ToolSpec
 from turnkeeper.models.transcript.trajectory import FileChange, ToolResult
 
@@ -230,3 +241,57 @@ async def _call(named_tool: NamedTool, invocation: ToolInvocation) -> ToolResult
     meta = cast("RequestParamsMeta", {IDEMPOTENCY_KEY: f"{invocation.session_id}/{invocation.call_id}"})
     tool = cast("Tool", named_tool.tool)
     return named_tool.result_of(await connection.call(tool, invocation.args, meta, patience=invocation.patience))
+
+
+# The servers of `mcp.json`
+
+
+_log = logging.getLogger(__name__)
+
+
+def build_toolbox(settings: Settings) -> Toolbox:
+    """Return the tools of all servers, the built-in ones first. What is wrong in `mcp.json` is logged.
+
+    Raises:
+        SettingsError: The setting `mcp_config` names no file.
+    """
+    config = load_foreign_servers(settings)
+    for name, problem in config.problems.items():
+        _log.error("the tool server %r is left out: %s", name, problem)
+    for name, notes in config.notes.items():
+        _log.warning("of the tool server %r: %s", name, "; ".join(notes))
+    servers = [own_tool_server(settings), *foreign_tool_servers(config, settings)]
+    return Toolbox(servers, problems=config.problems)
+
+
+def own_tool_server(settings: Settings) -> ToolServer:
+    """Return the server of the built-in tools in `workspace_root`, without access to the worker's configuration."""
+    off_limits = configuration(settings)
+    tools = built_in_tools(settings.workspace_root, now=lambda: datetime.now(UTC), off_limits=off_limits)
+    return ToolServer(OUR_OWN, tools, trusted=True)
+
+
+def foreign_tool_servers(config: McpConfig, settings: Settings) -> Iterator[ToolServer]:
+    """Yield the servers of `mcp.json`, in its order."""
+    for number, (name, server) in enumerate(config.servers.items()):
+        # Names may have any characters; those of files may not, and are unique by their number.
+        file_name = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f"{re.sub('[^A-Za-z0-9_-]', '_', name)}-{number}"
+        target = _target(server, settings.state_dir / "logs" / f"mcp-{file_name}.log")
+        yield ToolServer(
+            name,
+            target,
+            trusted=server.trusted,
+            timeout=server.timeout,
+            included=None if server.includeTools is None else tuple(server.includeTools),
+            excluded=tuple(server.excludeTools),
+        )
+
+
+def _target(server: ForeignServer, log: Path) -> Remote:
+    # Imported here, since they load the MCP SDK: most workers have only the built-in tools.
+    from turnkeeper.activities.toolbox.http_server import HttpServer, SseServer
+    from turnkeeper.activities.toolbox.stdio_server import StdioServer
+
+    if server.url is not None:
+        return (SseServer if server.is_sse else HttpServer)(server.url, server.headers)
+    return StdioServer(server.command or "", tuple(server.args), env=server.env, cwd=server.cwd, log=log)

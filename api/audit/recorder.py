@@ -21,13 +21,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from cachetools import LRUCache
+
 from turnkeeper.api.audit.actions import Change
 from turnkeeper.api.callers import LOCAL, Caller
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.models.http_responses import AuditAction
 from turnkeeper.models.ids import is_id
 from turnkeeper.stores.audit import Audit, AuditFilter, AuditRow, OutcomeRow, Position, RecordedChange
-from turnkeeper.stores.bounded_dict import BoundedDict
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 MAX_PENDING = 10_000
@@ -57,8 +58,8 @@ class AuditRecorder:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._is_failing = False
-        self._recent = BoundedDict[_Repeatable, float](max_entries=MAX_REPEATS)
-        self._dropped = BoundedDict[str, None](max_entries=MAX_PENDING)
+        self._recent = LRUCache[_Repeatable, float](maxsize=MAX_REPEATS)
+        self._dropped = LRUCache[str, None](maxsize=MAX_PENDING)
 
     async def begin(self, caller: Caller, changes: Sequence[Change], *, operation: str) -> "Recording":
         """Write an entry for each change. Raises `StoreUnavailableError`, unless nobody needs a credential.

@@ -4,9 +4,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from cachetools import LRUCache
+
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 MAX_CACHED = 10_000
 """Rows in the cache, missing ones included: a stranger may ask for any number of those."""
@@ -20,7 +21,7 @@ class RecentLookups(Generic[Row]):
     def __init__(self, look_up: Callable[[str], Awaitable[Row | None]], timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._look_up = look_up
-        self._cache = BoundedDict[str, tuple[float, Row | None]](max_entries=MAX_CACHED)
+        self._cache = LRUCache[str, tuple[float, Row | None]](maxsize=MAX_CACHED)
         self._running = Coalescer[str, Row | None]()
 
     async def find(self, row_id: str) -> Row | None:

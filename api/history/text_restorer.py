@@ -20,9 +20,8 @@ from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.texts.legible import with_legible_args
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
 from turnkeeper.models.transcript.large_texts import resolve_answer, resolve_turn
-from turnkeeper.stores.blobs import Blobs
+from turnkeeper.stores.blobs import Blobs, RecentTexts
 from turnkeeper.stores.database.database import StoreUnavailableError
-from turnkeeper.stores.recent_texts import RecentTexts
 
 CACHED_CHARS = 8 * 1024 * 1024
 

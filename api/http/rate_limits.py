@@ -2,7 +2,8 @@
 
 A bucket has a token for each request; it fills up steadily and holds a burst. Buckets are in the memory of a gateway,
 so several gateways together allow that many times as much. Without authentication everybody is the same caller, and a
-limit applies only if it is set.
+limit applies only if it is set. Libraries such as `limits` count in windows: they have no burst, and no exact
+`Retry-After`.
 """
 
 import math
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
+from cachetools import LRUCache
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnkeeper.api.callers import LOCAL, Caller, caller_of
@@ -21,7 +23,6 @@ from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import LimitName, ProblemError, problem
 from turnkeeper.api.refusals import note_refusal
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 DEFAULTS: dict[LimitName, float] = {
     "rate_limit": 50.0,
@@ -67,7 +68,7 @@ class TokenBuckets:
 
     def __init__(self, *, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._buckets = BoundedDict[str, _Bucket](max_entries=MAX_BUCKETS)
+        self._buckets = LRUCache[str, _Bucket](maxsize=MAX_BUCKETS)
 
     def seconds_to_wait(self, key: str, *, rate: float, burst: float) -> float:
         """Take a token and return 0, or return the seconds until there is one. `rate`: tokens a second.

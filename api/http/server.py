@@ -24,7 +24,7 @@ from turnkeeper.api.http.event_stream import EVENT_STREAM
 from turnkeeper.api.http.problem_responses import problem_response
 from turnkeeper.api.problems import problem
 from turnkeeper.api.timeouts import Timeouts
-from turnkeeper.workflows.hosting.loop_watchdog import loop_watchdog
+from turnkeeper.workflows.hosting.process import loop_watchdog
 
 NOT_FINISHED = (
     "This gateway is stopping and could not finish the request, which may or may not have been done. Try again."

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from cachetools import LRUCache
+
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.shared_reader import SharedReader, UpdateEvent
 from turnkeeper.api.problems import problem
@@ -22,7 +24,6 @@ from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 OFTEN_SECONDS = 10.0
 """A session polled twice within this time is watched."""
@@ -46,7 +47,7 @@ class Poller:
         self._shared_reader = shared_reader
         self._watches = watches
         self._closing = closing
-        self._polled_at = BoundedDict[str, float](max_entries=MAX_POLLED)
+        self._polled_at = LRUCache[str, float](maxsize=MAX_POLLED)
 
     async def poll(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> UpdateEvent:
         """Return what is new now."""

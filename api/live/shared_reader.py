@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from cachetools import LRUCache
 from fastapi.sse import format_sse_event
 from pydantic_core import to_json
 
@@ -30,7 +31,6 @@ from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate, SessionStatus
 from turnkeeper.models.wire import Frozen
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
 """Statuses in which there may be no workflow task for months."""
@@ -128,7 +128,7 @@ class SharedReader:
         self._reader = reader
         self._texts = texts
         self._cache_warmer = cache_warmer
-        self._cached: WeakKeyDictionary[Watch, BoundedDict[Hashable, _CachedRead]] = WeakKeyDictionary()
+        self._cached: WeakKeyDictionary[Watch, LRUCache[Hashable, _CachedRead]] = WeakKeyDictionary()
 
     async def update(self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch) -> UpdateEvent:
         """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
@@ -167,7 +167,7 @@ class SharedReader:
         return turn
 
     async def _shared(self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Event]]) -> Event:
-        cached = self._cached.setdefault(watch, BoundedDict(max_entries=MAX_CACHED))
+        cached = self._cached.setdefault(watch, LRUCache(maxsize=MAX_CACHED))
         current = cached.get(question)
         if current is None or not current.is_current(watch):
             current = _CachedRead(_version(watch), SharedCall(read()))
@@ -181,7 +181,7 @@ def _version(watch: Watch) -> tuple[int, int]:
     return watch.task_count, watch.writes
 
 
-def _drop_if_failed(cached: BoundedDict[Hashable, _CachedRead], question: Hashable) -> None:
+def _drop_if_failed(cached: LRUCache[Hashable, _CachedRead], question: Hashable) -> None:
     read = cached.get(question)
     if read is not None and read.call.is_done and read.call.peek() is None:
         del cached[question]

@@ -4,7 +4,7 @@ A query result names the workflow tasks that it depends on. The completion of a 
 that completed it answers anything else, so it is nearly always there already: the session's watch has seen it, or one
 page of the newest events shows it. Otherwise the task is still open, or was undone because its worker died or took too
 long. Then the result is dropped, since the task runs again with other times. The worker that gave it would continue
-from the wrong state, so it is made to evict the session (`workflows/hosting/evicting_runner.py`).
+from the wrong state, so it is made to evict the session (`workflows/hosting/sdk_internals.py`).
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from cachetools import LRUCache
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -22,7 +23,6 @@ from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks, newest_tasks
 from turnkeeper.models.as_of import FORGET_QUERY, AsOf, WorkflowTaskStart
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 CHECK_SECONDS = 60.0
 """How long to wait for an open task: longer than any task timeout, even if no caller waits any more."""
@@ -43,7 +43,7 @@ class CommitChecker:
         self._client = client
         self._watches = watches
         self._checks = Coalescer[tuple[str, AsOf], bool]()
-        self._newest_committed = BoundedDict[str, AsOf](max_entries=MAX_SESSIONS)
+        self._newest_committed = LRUCache[str, AsOf](maxsize=MAX_SESSIONS)
         """The newest committed state of each session, so that an idle session is checked once."""
 
     async def is_committed(self, workflow_id: WorkflowId, as_of: AsOf) -> bool:

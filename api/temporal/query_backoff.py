@@ -11,9 +11,10 @@ import asyncio
 from dataclasses import dataclass
 from random import uniform
 
+from cachetools import LRUCache
+
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.models.ids import WorkflowId
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 5.0
@@ -37,7 +38,7 @@ class QueryBackoff:
 
     def __init__(self, watches: WatchRegistry) -> None:
         self._watches = watches
-        self._pauses = BoundedDict[str, _Pause](max_entries=MAX_SESSIONS)
+        self._pauses = LRUCache[str, _Pause](maxsize=MAX_SESSIONS)
 
     async def wait(self, workflow_id: WorkflowId) -> None:
         """Wait until the session may be queried. The caller bounds the wait."""

@@ -16,6 +16,7 @@ Nothing here waits. Callers pass the time, in seconds on the event loop's clock.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cachetools import LRUCache
 from pydantic_core import to_json
 
 from turnkeeper.models.errors import RejectedError
@@ -24,7 +25,6 @@ from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.queue.prompt_row import text_bytes
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 FRESH_SECONDS = 2.0
 """How long a session that rejected prompts is assumed to reject more."""
@@ -320,8 +320,8 @@ class QueueEstimates:
     """The estimates of the most recently used sessions, and the ids of the most recently accepted prompts."""
 
     def __init__(self) -> None:
-        self._estimates = BoundedDict[str, QueueEstimate](max_entries=MAX_ESTIMATES)
-        self._accepted_ids = BoundedDict[tuple[str, str], None](max_entries=MAX_ACCEPTED_IDS)
+        self._estimates = LRUCache[str, QueueEstimate](maxsize=MAX_ESTIMATES)
+        self._accepted_ids = LRUCache[tuple[str, str], None](maxsize=MAX_ACCEPTED_IDS)
         self.answered_at = float("-inf")
         """When a worker last answered for any session."""
 

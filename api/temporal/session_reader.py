@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+from cachetools import LRUCache
 from pydantic import BaseModel
 from temporalio.client import (
     Client,
@@ -58,7 +59,6 @@ from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class SessionReader:
         self.tails = HistoryTailReader(client)
         self._queries = SessionQueries(client, self.watches, timeouts)
         self._receipts = ReceiptReader(partial(self.queue_result, for_receipts=True))
-        self._first_run_ids = BoundedDict[str, str](max_entries=MAX_SESSIONS)
+        self._first_run_ids = LRUCache[str, str](maxsize=MAX_SESSIONS)
 
     # ---- answered by a worker
 

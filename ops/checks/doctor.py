@@ -313,7 +313,7 @@ def _refused_parts(settings: Settings) -> list[Finding]:
 async def _tool_servers(settings: Settings) -> list[Finding]:
     """Start or call every foreign tool server as a worker does, all concurrently."""
     # Imported here: the tools' SDK takes a second to load, and no other command needs it.
-    from turnkeeper.activities.toolbox.configured_servers import foreign_tool_servers
+    from turnkeeper.activities.toolbox.toolbox import foreign_tool_servers
 
     try:
         config = load_foreign_servers(settings)

@@ -1,33 +1,45 @@
 """`turnkeeper replay-check`: replays sessions with the current code before a deploy (OPS-9, SES-19).
 
-A session is one workflow id with its chain of runs. Each run is replayed (`ops/checks/run_replayer.py`), from a file or
-from Temporal. Histories are read one by one, newest run first, and not kept, so that memory does not limit the number
-of sessions. Every run gets a `Finding`; a `Tally` counts them.
+A session is one workflow id with its chain of runs. The SDK replays each run, from a file or from Temporal, in its own
+sandbox. Histories are read one by one, newest run first, and not kept, so that memory does not limit the number of
+sessions. Every run gets a `Finding`; a `Tally` counts them.
+
+Theory of operation. The SDK compares a command only with an event, so it never notices commands after the last recorded
+one, which the session's next prompt would send. So an event that no code of ours asks for follows each history: the
+replay is good if it fails there, because there is no command for it.
 """
 
 import asyncio
 import itertools
 import json
+import logging
+import re
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from google.protobuf.json_format import ParseError
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Replayer
 
 from turnkeeper.models.deletion import deleted_session
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.invalid_values import counted
-from turnkeeper.ops.checks.first_difference import Difference
-from turnkeeper.ops.checks.run_replayer import RunReplayer, run_replayer, shorten
 from turnkeeper.workflows.agentic_ai_workflow import AgenticAIWorkflow
 from turnkeeper.workflows.copy_session import CopySession
 from turnkeeper.workflows.delete_session import DeleteSession
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
+from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
 
 SESSION_TYPE, COPY_TYPE, DELETION_TYPE = (kind.__name__ for kind in (AgenticAIWorkflow, CopySession, DeleteSession))
 
@@ -36,6 +48,12 @@ MAX_CONCURRENT = 4
 
 RPC_TIMEOUT = timedelta(seconds=30)
 """Timeout of one call; a page of a history can have megabytes."""
+
+DEADLOCK = "[TMPRL1101]"
+"""The SDK's code for a workflow that did not yield for 2 s; the cause may be a busy machine."""
+
+MAX_CHARS = 300
+"""The longest message of an exception that is shown: it can quote a whole conversation."""
 
 EXPORT = "export it with `temporal workflow show --workflow-id ID --output json`"
 
@@ -53,7 +71,7 @@ class Finding:
     """The result of checking one run, file or session.
 
     "not begun": no worker has processed the run yet. "gone": it was deleted meanwhile. "unusable": it could not be
-    checked. `difference` is None if no command can be named.
+    checked.
     """
 
     verdict: Verdict
@@ -61,7 +79,6 @@ class Finding:
     run: str = ""
     file: Path | None = None
     message: str = ""
-    difference: Difference | None = None
 
     @property
     def is_problem(self) -> bool:
@@ -76,16 +93,14 @@ class Finding:
         return f"{subject}: {self.message}"
 
     def to_json(self) -> str:
-        difference = self.difference
+        event = re.search(r"\bevent (\d+)", self.message)
         fields = {
             "session": self.session,
             "run": self.run,
             "file": self.file and str(self.file),
             "verdict": self.verdict,
-            "told": self.message,
-            "event": difference and difference.event,
-            "recorded": difference and difference.in_history,
-            "asked": difference and difference.in_code,
+            "message": self.message,
+            "event": event and int(event[1]),
         }
         return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
@@ -145,18 +160,16 @@ async def check_files(paths: Sequence[Path]) -> AsyncIterator[Finding]:
             for file in _files_of(path):
                 yield file
 
-    with run_replayer() as replayer:
+    async def check(file: Path, threads: ThreadPoolExecutor) -> list[Finding]:
+        try:
+            # In a thread: the SDK would take a blocked event loop for a deadlock of the workflow.
+            history = await asyncio.to_thread(read_history, file)
+        except UnusableHistoryError as error:
+            return [Finding("unusable", file=file, message=str(error))]
+        return [await _check_run(history, history.run_id, threads, file=file)]
 
-        async def check(file: Path) -> list[Finding]:
-            try:
-                # In a thread: the SDK would take a blocked event loop for a deadlock of the workflow.
-                history = await asyncio.to_thread(read_history, file)
-            except UnusableHistoryError as error:
-                return [Finding("unusable", file=file, message=str(error))]
-            return [await _check_run(history, history.run_id, replayer, file=file)]
-
-        async for finding in _check_concurrently(files(), check):
-            yield finding
+    async for finding in _check_concurrently(files(), check):
+        yield finding
 
 
 def _files_of(path: Path) -> Sequence[Path]:
@@ -219,9 +232,8 @@ async def check_sessions(
     """
     chains = _chains_of(ids) if ids else _list_chains(client, closed=closed, limit=limit)
     try:
-        with run_replayer() as replayer:
-            async for finding in _check_concurrently(chains, lambda chain: _check_chain(client, chain, replayer)):
-                yield finding
+        async for finding in _check_concurrently(chains, partial(_check_chain, client)):
+            yield finding
     except RPCError as error:
         raise TemporalAccessError(f"Not every session could be read from Temporal: {error.message}.") from error
 
@@ -250,7 +262,7 @@ async def _list_chains(client: Client, *, closed: bool, limit: int | None) -> As
         yield _Chain(run.id, run.run_id if run.close_time else None)
 
 
-async def _check_chain(client: Client, chain: _Chain, replayer: RunReplayer) -> list[Finding]:
+async def _check_chain(client: Client, chain: _Chain, threads: ThreadPoolExecutor) -> list[Finding]:
     """Replay every run of the chain that is still retained, newest first."""
     findings: list[Finding] = []
     run = chain.newest or ""
@@ -260,7 +272,7 @@ async def _check_chain(client: Client, chain: _Chain, replayer: RunReplayer) -> 
             handle = client.get_workflow_handle(chain.session, run_id=run)
             history = await handle.fetch_history(rpc_timeout=RPC_TIMEOUT)
             _check_type(history)
-            findings.append(await _check_run(WorkflowHistory(chain.session, history.events), run, replayer))
+            findings.append(await _check_run(WorkflowHistory(chain.session, history.events), run, threads))
             run = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     except UnusableHistoryError as error:
         findings.append(Finding("unusable", chain.session, run, message=str(error)))
@@ -285,12 +297,13 @@ async def _newest_run(client: Client, session: str) -> str:
 
 
 async def _check_concurrently(
-    sources: AsyncIterator[Source], check: Callable[[Source], Coroutine[Any, Any, list[Finding]]]
+    sources: AsyncIterator[Source], check: Callable[[Source, ThreadPoolExecutor], Coroutine[Any, Any, list[Finding]]]
 ) -> AsyncIterator[Finding]:
+    threads = ThreadPoolExecutor(thread_name_prefix="replay")
     running: set[asyncio.Task[list[Finding]]] = set()
     try:
         async for source in sources:
-            running.add(asyncio.create_task(check(source)))
+            running.add(asyncio.create_task(check(source, threads)))
             while len(running) >= MAX_CONCURRENT:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for finding in itertools.chain.from_iterable(task.result() for task in done):
@@ -301,13 +314,91 @@ async def _check_concurrently(
     finally:
         for task in running:
             task.cancel()
+        threads.shutdown(wait=False)  # workflow code may never return
 
 
-async def _check_run(history: WorkflowHistory, run: str, replayer: RunReplayer, *, file: Path | None = None) -> Finding:
+# ---- one run
+
+
+def silence_sdk() -> None:
+    """Turn off the SDK's logs in this process: we print our own line for a replay that fails."""
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
+
+
+async def _check_run(
+    history: WorkflowHistory, run: str, threads: ThreadPoolExecutor, *, file: Path | None = None
+) -> Finding:
     if not any(event.HasField("workflow_task_started_event_attributes") for event in history.events):
         # There is nothing to replay, and the SDK would wait for ever.
         return Finding("not begun", history.workflow_id, run, file, "no worker has processed it yet")
-    mismatch = await replayer.find_mismatch(history)
-    if mismatch is None:
-        return Finding("replays", history.workflow_id, run, file)
-    return Finding("differs", history.workflow_id, run, file, mismatch.sentence, mismatch.difference)
+    failure = await _replay(history, threads)
+    if failure and DEADLOCK in str(failure):
+        failure = await _replay(history, threads)
+    mismatch = _mismatch(failure, last_event=len(history.events))
+    return Finding("differs" if mismatch else "replays", history.workflow_id, run, file, mismatch)
+
+
+async def _replay(history: WorkflowHistory, threads: ThreadPoolExecutor) -> Exception | None:
+    """Replay a run with a worker of its own, so that no run affects the next."""
+    workflows = [AgenticAIWorkflow, CopySession, DeleteSession]
+    replayer = Replayer(workflows=workflows, workflow_task_executor=threads, data_converter=DATA_CONVERTER)
+    extended = WorkflowHistory(history.workflow_id, [*history.events, *_probe(history.events)])
+    try:
+        return (await replayer.replay_workflow(extended, raise_on_replay_failure=False)).replay_failure
+    except RuntimeError as error:
+        return error  # the sandbox cannot even load the workflow
+
+
+def _probe(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
+    """Return an event of a command that no session gives; none if the run has ended, or its last task is open."""
+    kinds = [event.WhichOneof("attributes") or "" for event in events]
+    tasks = [kind for kind in kinds if kind.startswith(("workflow_task_started", "workflow_task_completed"))]
+    if kinds[-1] in _ENDS or not tasks[-1].startswith("workflow_task_completed"):
+        return []
+    event = HistoryEvent(event_id=len(events) + 1, event_time=events[-1].event_time, event_type=PROBE)
+    event.request_cancel_external_workflow_execution_initiated_event_attributes.SetInParent()
+    return [event]
+
+
+PROBE = EventType.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED
+
+_ENDS = {
+    f"workflow_execution_{end}_event_attributes"
+    for end in ("completed", "failed", "canceled", "continued_as_new", "terminated", "timed_out")
+}
+
+
+def _mismatch(failure: Exception | None, *, last_event: int) -> str:
+    r"""Return how the code differs from the history, from an error of the SDK's core; empty if it does not.
+
+    >>> unknown = "No command scheduled for event HistoryEvent(id: 9, X)"
+    >>> _mismatch(RuntimeError(f'4: Failure {{ message: "[TMPRL1100] {unknown}", source: "" }}'), last_event=8)
+    ''
+    >>> _mismatch(RuntimeError('4: Failure { message: "[TMPRL1100] \\"x\\" differs", source: "" }'), last_event=8)
+    'the SDK says: [TMPRL1100] "x" differs'
+    """
+    if failure is None:
+        return ""
+    text = str(failure)
+    message = re.search(r'message: "((?:[^"\\]|\\.)*)"', text)
+    if message is None:
+        return f"the SDK says: {shorten(f'{text}: {failure.__cause__}' if failure.__cause__ else text)}"
+    sentence = shorten(message[1].replace("\\n", " ").replace('\\"', '"'))
+    if re.search(rf"No command scheduled for event HistoryEvent\(id: {last_event + 1},", sentence):
+        return ""
+    beyond = rf"error: (.+?) ?[Mm]achine does not handle (?:this event: )?(?:HistoryEvent\(id:|event) {last_event + 1},"
+    if command := re.search(beyond, sentence):
+        return f"after event {last_event} nothing more is recorded, but today's code asks for: {command[1]}"
+    if exception := re.search(r'r#type: "(\w+)"', text):
+        frames = re.findall(r'File \\?"([^"\\]+)\\?", line (\d+), in (\w+)', text)
+        location = f" at {Path(frames[-1][0]).name}:{frames[-1][1]} {frames[-1][2]}" if frames else ""
+        return f"today's code raises {exception[1]}{location}: {sentence}"
+    return "the SDK says: " + re.sub(r"HistoryEvent\(id: (\d+), (\w+)\)", r"event \1, \2", sentence)
+
+
+def shorten(text: str) -> str:
+    """Return the text on one line, cut at `MAX_CHARS`."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARS else f"{line[:MAX_CHARS]}…"

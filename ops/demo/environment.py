@@ -21,10 +21,9 @@ from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.settings.settings import CONFIG_VARIABLE
 from turnkeeper.ops.local.dead_worker import fail_activities
 from turnkeeper.ops.local.dev_server import DevServer
-from turnkeeper.ops.local.environments import gateway_environment
 from turnkeeper.ops.local.gateway import Gateway
 from turnkeeper.ops.local.ports import LOOPBACK, reserved_port
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import Program, gateway_environment
 from turnkeeper.ops.local.supervisor import READY_SECONDS, own_command
 from turnkeeper.ops.local.worker_process import WorkerProgram
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER

@@ -10,10 +10,9 @@ from turnkeeper.clients.python.errors import GatewayError
 from turnkeeper.clients.python.gateway import GatewayClient
 from turnkeeper.models.command_line import command_line
 from turnkeeper.ops.demo.environment import DemoEnvironment, DemoError, demo_environment
-from turnkeeper.ops.demo.observer import NotObservedError, Observer
 from turnkeeper.ops.demo.promises import PROMISES, SessionLog, broken_promises, calls_of
 from turnkeeper.ops.demo.report import Report
-from turnkeeper.ops.demo.scenario import PROMISES_TEXT, STEPS, Scenario, Step
+from turnkeeper.ops.demo.scenario import PROMISES_TEXT, STEPS, NotObservedError, Observer, Scenario, Step
 from turnkeeper.ops.local.supervisor import run_until_signalled
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
 

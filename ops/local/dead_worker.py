@@ -1,17 +1,26 @@
-"""Fails the activities that a dead worker has left open (OPS-10). `worker_process.py` says why."""
+"""What the SDK does for the activities of dead workers: it reports and fails them (OPS-10).
+
+`worker_process.py`, which doesn't load the SDK, says why.
+"""
 
 import asyncio
 import logging
+import os
+import select
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from temporalio import activity
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity
+from turnkeeper.activities.failures import WORKER_DIED
+from turnkeeper.ops.local.worker_process import Event, RunningActivity
 from turnkeeper.workflows import activity_options
 from turnkeeper.workflows.hosting.endpoint import TemporalAccessError
 
@@ -29,6 +38,44 @@ CLOCK_MARGIN = timedelta(seconds=2)
 Connect = Callable[[], Awaitable[Client]]
 
 _log = logging.getLogger(__name__)
+
+
+class RunningReporter(Interceptor):
+    """Reports the beginning and the end of every activity of a worker to a pipe, to the process that started it."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Report to the non-blocking pipe `descriptor`, which child processes don't inherit.
+
+        Raises:
+            OSError: There is no such descriptor.
+        """
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name
+        return _ReportedActivity(next, self)
+
+    def report(self, event: Event, running: RunningActivity) -> None:
+        """Write one line, if the pipe accepts it whole and at once; otherwise the heartbeat timeout applies."""
+        # Up to this size a pipe accepts a line whole or not at all.
+        if len(line := running.line(event)) <= select.PIPE_BUF:
+            with suppress(OSError):  # the pipe is full, or nobody reads it
+                os.write(self._descriptor, line)
+
+
+class _ReportedActivity(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, reporter: RunningReporter) -> None:  # noqa: A002  # the SDK's name
+        super().__init__(next)
+        self._reporter = reporter
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002  # the SDK's name
+        info = activity.info()
+        running = RunningActivity(info.task_token, info.workflow_id or "", info.workflow_run_id or "", info.activity_id)
+        self._reporter.report("begun", running)
+        try:
+            return await super().execute_activity(input)
+        finally:
+            self._reporter.report("ended", running)
 
 
 async def fail_activities(connect: Connect, activities: Sequence[RunningActivity]) -> None:

@@ -19,13 +19,20 @@ The program has no access control, so nothing of it may be within reach of web p
 HTTP/2, which no page speaks to a port without TLS. The HTTP API can't be switched off, so it accepts no host. What
 else speaks HTTP, its Web UI and its metrics, listens on ports that browsers refuse to connect to; the Web UI also has
 an address of its own. People use the Web UI through the gateway.
+
+Its database has a write-ahead log: a rollback journal would need four times as many disk syncs (docs/decisions/0052).
+Each transaction is appended to `temporal.db-wal`, and SQLite copies pages to the database from time to time without
+shortening the log. So text that has been deleted from the database can still be in the log. We shorten it every few
+seconds. That covers every deletion: ours, those after Temporal's retention, and those in the Web UI, some of which the
+server carries out after it has confirmed them.
 """
 
 import asyncio
 import fcntl
 import os
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,8 +40,6 @@ from typing import Self
 from turnkeeper.models.errors import TurnkeeperError
 from turnkeeper.models.session.attribute_types import ATTRIBUTE_TYPES
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local import write_ahead_log
-from turnkeeper.ops.local.environments import server_environment
 from turnkeeper.ops.local.ports import (
     LOOPBACK,
     is_free,
@@ -42,7 +47,7 @@ from turnkeeper.ops.local.ports import (
     reserved_blocked_port,
     reserved_port,
 )
-from turnkeeper.ops.local.processes import Program
+from turnkeeper.ops.local.processes import Program, server_environment
 from turnkeeper.ops.local.temporal_binary import HIDE_NEWS, NoBinaryError, facts_of, find_or_download_binary
 from turnkeeper.stores.private_files import UMASK, close_to_others, make_private_folder, write_private
 from turnkeeper.workflows.hosting.endpoint import (
@@ -52,6 +57,50 @@ from turnkeeper.workflows.hosting.endpoint import (
     TemporalAccessError,
     find_endpoint,
 )
+
+PRAGMAS: Mapping[str, str] = {
+    "journal_mode": "wal",
+    # Every commit is on the disk before the server confirms it, so an accepted prompt survives a power failure.
+    "synchronous": "full",
+    # Deleted rows are overwritten; otherwise their text would stay in the database's free pages.
+    "secure_delete": "1",
+}
+"""For every connection that the server opens; it converts a database that has a rollback journal."""
+
+TRUNCATION_SECONDS = 2.0
+"""The time between two truncations."""
+
+TRUNCATION_WAIT_SECONDS = 0.1
+"""How long a truncation waits for transactions of the server. Meanwhile it can hold up their next write."""
+
+
+async def keep_truncating(database: Path) -> None:
+    """Truncate the log every `TRUNCATION_SECONDS`, unless it is empty, until cancelled."""
+    while True:
+        await asyncio.sleep(TRUNCATION_SECONDS)
+        await asyncio.to_thread(_truncate_unless_empty, database)
+
+
+def truncate(database: Path) -> bool:
+    """Copy the log to the database and empty it; if no server has the database open, also remove it.
+
+    Returns False if that was not possible now, since the server was busy, say. Another attempt does no harm.
+    """
+    # mode=rw: a missing database is not created.
+    uri = f"{database.absolute().as_uri()}?mode=rw"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=TRUNCATION_WAIT_SECONDS)) as connection:
+            (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error:
+        return False
+    return not is_busy
+
+
+def _truncate_unless_empty(database: Path) -> None:
+    with suppress(FileNotFoundError):
+        if database.with_name(f"{database.name}-wal").stat().st_size:
+            truncate(database)
+
 
 START_SECONDS = 30.0
 """Timeout of a start, which takes 0.3 s on an idle machine."""
@@ -193,7 +242,7 @@ class DevServer:
             await self.stop()
             raise
         if self.database is not None and self._truncation is None:
-            self._truncation = asyncio.create_task(write_ahead_log.keep_truncating(self.database))
+            self._truncation = asyncio.create_task(keep_truncating(self.database))
 
     async def wait(self) -> int:
         return await self._program.wait() if self._program else 0
@@ -207,7 +256,7 @@ class DevServer:
             EmbeddedServer.file(self.state_dir).unlink(missing_ok=True)
             await self._program.stop(seconds=seconds)
         if self._program is not None and self.database is not None:
-            await asyncio.to_thread(write_ahead_log.truncate, self.database)
+            await asyncio.to_thread(truncate, self.database)
 
     async def _launch(self, binary: Path) -> None:
         with self._database_lock() as lock:
@@ -292,7 +341,7 @@ class DevServer:
             command += [HIDE_NEWS]
         if self.database is not None:
             command += ["--db-filename", str(self.database)]
-            for name, value in write_ahead_log.PRAGMAS.items():
+            for name, value in PRAGMAS.items():
                 command += ["--sqlite-pragma", f"{name}={value}"]
         for name, kind in ATTRIBUTE_TYPES.items():
             command += ["--search-attribute", f"{name}={kind}"]

@@ -4,6 +4,7 @@ No line contains a prompt, an answer, a key or a header, at any `log_level`:
 
 - The message of an exception may quote them, so only its type and the code locations are logged.
 - The SDK's own fields contain failures, so they are left out.
+- Formatters of libraries (python-json-logger, structlog) print exceptions with their messages and all extra fields.
 - Libraries log at `debug` what they send and receive, so below `info` only our own code is logged.
 """
 

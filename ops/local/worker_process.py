@@ -13,13 +13,13 @@ without the end, one more token is rejected. We try once; if we die too, the hea
 
 import asyncio
 import contextlib
+import json
+import math
 import os
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from turnkeeper.activities.running_activity import RunningActivity, parse_reports
 from turnkeeper.ops.local.processes import Program
 
 STOP_SECONDS = 2.0
@@ -36,6 +36,31 @@ READ_BYTES = 65_536
 REPORTS_OPTION = "--activity-reports"
 """The option of `turnkeeper worker` with the pipe's descriptor."""
 
+Event = Literal["begun", "ended"]
+
+
+class RunningActivity(NamedTuple):
+    """An attempt of an activity: its task token, and the ids by which Temporal shows it."""
+
+    token: bytes
+    workflow_id: str
+    run_id: str
+    activity_id: str
+
+    def line(self, event: Event) -> bytes:
+        r"""Return the line of a report.
+
+        >>> RunningActivity(b"t", "s-1", "r", "2").line("begun")
+        b'["begun", "74", "s-1", "r", "2"]\n'
+        """
+        return json.dumps([event, self.token.hex(), *self[1:]]).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> "tuple[Event, RunningActivity]":
+        event, token, *ids = json.loads(line)
+        return event, cls(bytes.fromhex(token), *ids)
+
+
 Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
 """Reports to Temporal that activities failed: `dead_worker.fail_activities`."""
 
@@ -43,17 +68,9 @@ Fail = Callable[[Sequence[RunningActivity]], Coroutine[Any, Any, None]]
 class WorkerProgram(Program):
     """A worker process whose activities fail when it dies; see the theory of operation above."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        fail: Fail,
-        log: Path,
-        env: Mapping[str, str] | None = None,
-        folder: Path | None = None,
-    ) -> None:
-        """`command` is a `turnkeeper worker`; `fail` fails activities of its server; the rest as `Program`."""
-        super().__init__(command, log=log, env=env, folder=folder)
+    def __init__(self, command: Sequence[str], *, fail: Fail, log: Path, **options: Any) -> None:
+        """`command` is a `turnkeeper worker`; `fail` fails activities of its server; `options` are `Program`'s."""
+        super().__init__(command, log=log, **options)
         self._bare_command = list(command)
         self._fail = fail
         self._activities: RunningActivities | None = None
@@ -109,8 +126,8 @@ class RunningActivities:
         os.set_blocking(self.descriptor, False)
         self.has_started_one = False
         """Whether an activity has started since this was last set to False."""
-        self._running: dict[RunningActivity, None] = {}
-        self._ended: deque[tuple[float, RunningActivity]] = deque()
+        self._ended_at: dict[RunningActivity, float] = {}
+        """When each has ended, on the loop's clock; infinity: not yet."""
         self._rest = b""
 
     def watch(self) -> Self:
@@ -121,9 +138,8 @@ class RunningActivities:
     def pop_all(self) -> list[RunningActivity]:
         """Return the open activities and forget them. Call it once the worker is dead."""
         self._read()
-        running = [*self._running, *(ended for _, ended in self._ended)]
-        self._running.clear()
-        self._ended.clear()
+        running = list(self._ended_at)
+        self._ended_at.clear()
         return running
 
     def close(self) -> None:
@@ -139,20 +155,11 @@ class RunningActivities:
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._read_end, READ_BYTES):
                 *lines, self._rest = (self._rest + chunk).split(b"\n")
-                self._apply(lines, now)
-        while self._ended and self._ended[0][0] < now - REPORTING_SECONDS:
-            self._ended.popleft()
-
-    def _apply(self, lines: Sequence[bytes], now: float) -> None:
-        for event, running in parse_reports(lines):
-            if event == "begun":
-                self.has_started_one = True
-                self._running[running] = None
-            else:
-                self._running.pop(running, None)
-                self._ended.append((now, running))
-        # Starts whose ends were lost may accumulate, and so may ends within `REPORTING_SECONDS`.
-        while len(self._running) > MAX_TOKENS:
-            del self._running[next(iter(self._running))]
-        while len(self._ended) > MAX_TOKENS:
-            self._ended.popleft()
+                for line in lines:
+                    event, running = RunningActivity.parse(line)
+                    self._ended_at.pop(running, None)
+                    self._ended_at[running] = math.inf if event == "begun" else now
+                    self.has_started_one |= event == "begun"
+        # Starts whose ends were lost may accumulate.
+        counting = [(running, at) for running, at in self._ended_at.items() if at >= now - REPORTING_SECONDS]
+        self._ended_at = dict(counting[-MAX_TOKENS:])

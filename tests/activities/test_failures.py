@@ -10,12 +10,12 @@ from turnkeeper.activities.failures import (
     MAX_FAILURES,
     MAX_SAME_FAILURES,
     MAX_WAIT,
+    WORKER_DIED,
     describe_failure,
     judge,
     raise_if_retried_soon,
 )
 from turnkeeper.activities.providers.protocol import ModelError, VendorRefusal
-from turnkeeper.activities.running_activity import WORKER_DIED
 from turnkeeper.models.errors import RETRYABLE
 from turnkeeper.models.transcript.model_call import ModelCallOutcome
 from turnkeeper.workflows.activity_options import MODEL_RETRIES

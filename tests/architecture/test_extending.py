@@ -25,7 +25,7 @@ from turnkeeper.models.model_name import KNOWN_PROVIDERS
 from turnkeeper.models.settings.settings import ENV_PREFIX, Settings
 from turnkeeper.models.transcript.model_call import ModelMessage, ModelRequest, RequestHead
 from turnkeeper.ops.checks import doctor
-from turnkeeper.ops.local.environments import gateway_environment
+from turnkeeper.ops.local.processes import gateway_environment
 from turnkeeper.worker import build_providers
 
 ROOT = Path(__file__).parents[2]

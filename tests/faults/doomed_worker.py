@@ -38,15 +38,14 @@ from temporalio import worker as sdk
 from turnkeeper import worker
 from turnkeeper.activities.model_request.model_client import ProviderSource
 from turnkeeper.activities.providers.protocol import CallInfo, Delta, Provider
-from turnkeeper.activities.toolbox.configured_servers import own_tool_server
 from turnkeeper.activities.toolbox.tool_server import ToolServer
-from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox
+from turnkeeper.activities.toolbox.toolbox import IDEMPOTENCY_KEY, Toolbox, own_tool_server
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ModelRequest, ModelResponse, ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult
 from turnkeeper.models.wire import Frozen
-from turnkeeper.workflows.hosting.end_process import run_to_end
 from turnkeeper.workflows.hosting.payload_converter import DATA_CONVERTER
+from turnkeeper.workflows.hosting.process import run_to_end
 
 Pause = Literal["until told", "until stopping", "for ever"]
 """`until told`: by a line on stdin. `until stopping`: until the worker has begun to shut down."""

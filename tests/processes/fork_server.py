@@ -30,8 +30,8 @@ from tests.processes import launcher
 from tests.processes.terminals import take_terminal
 from tests.stores.ready_files import make_files_with_tables, migrated_file
 from turnkeeper.ops.local import processes
-from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.ops.local.die_with_parent import die_with_parent
+from turnkeeper.worker import own_build_id
 
 PRELOADED = (
     "alembic.command",

@@ -8,9 +8,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from cachetools import LRUCache
+
 from turnkeeper.activities.providers.attachments.visible_request import Medium, id_of
 from turnkeeper.models.transcript.refused_parts import RefusedPart
-from turnkeeper.stores.bounded_dict import BoundedDict
 
 MAX_REMEMBERED = 10_000
 """Models and sessions that are remembered; beyond that, the one that learned longest ago is forgotten."""
@@ -25,7 +26,7 @@ _OF_A_SESSION = frozenset({"field", "required", "attachment"})
 
 _log = logging.getLogger(__name__)
 
-_Parts = BoundedDict[tuple[str, str, str], tuple[RefusedPart, float]]
+_Parts = LRUCache[tuple[str, str, str], tuple[RefusedPart, float]]
 """Parts by their key, each with the time until which it is remembered."""
 
 
@@ -34,8 +35,8 @@ class RefusalMemory:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._parts = BoundedDict[tuple[str, str], _Parts](max_entries=MAX_REMEMBERED)
-        self._read_media = BoundedDict[tuple[str, str], bool](max_entries=MAX_REMEMBERED)
+        self._parts = LRUCache[tuple[str, str], _Parts](maxsize=MAX_REMEMBERED)
+        self._read_media = LRUCache[tuple[str, str], bool](maxsize=MAX_REMEMBERED)
 
     def parts_of(self, model: str, session_id: str) -> list[RefusedPart]:
         """Return what to leave out of a session's requests to the model."""
@@ -57,7 +58,7 @@ class RefusalMemory:
             learned[part.key] = (part, now + MEMORY_SECONDS)
 
     def _of(self, model: str, session_id: str = "") -> _Parts:
-        return self._parts.get((model, session_id)) or _Parts(max_entries=MAX_PARTS)
+        return self._parts.get((model, session_id)) or _Parts(maxsize=MAX_PARTS)
 
     def texts(self) -> dict[str, list[str]]:
         """Return what is remembered of each model, for people: of all its sessions, not of single ones."""

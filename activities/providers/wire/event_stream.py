@@ -2,7 +2,7 @@
 
 import codecs
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import ModuleType
@@ -92,3 +92,16 @@ def _type_in(data: str) -> str:
         return "message"
     kind = event.get("type") if isinstance(event, dict) else None
     return kind if isinstance(kind, str) and kind else "message"
+
+
+NO_STREAMS = ("text/html", "application/xhtml+xml", "application/json")
+"""All others are read as streams of events, since some servers have a wrong content type, or none."""
+
+
+def content_type(headers: Mapping[str, str]) -> str:
+    """Return the content type without its parameters; empty if there is none.
+
+    >>> content_type({"content-type": "Application/JSON; charset=utf-8"})
+    'application/json'
+    """
+    return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -26,8 +26,7 @@ from turnkeeper.activities.providers.answer_fields import is_storable
 from turnkeeper.activities.providers.errors.vendor_errors import Vendor, error_from
 from turnkeeper.activities.providers.finish_reasons import EARLY_END, unclear_answer_error
 from turnkeeper.activities.providers.protocol import ModelError
-from turnkeeper.activities.providers.wire.content_types import NO_STREAMS, content_type
-from turnkeeper.activities.providers.wire.event_stream import stream_class
+from turnkeeper.activities.providers.wire.event_stream import NO_STREAMS, content_type, stream_class
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect."""

@@ -15,11 +15,10 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from tests.servers import odd
 from tests.waiting import BOUND, until
-from turnkeeper.activities.toolbox import sanitize, server_connection, stdio_server
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
-from turnkeeper.activities.toolbox.lenient_parser import NOT_SENT
+from turnkeeper.activities.toolbox import foreign_messages, server_connection, stdio_server
+from turnkeeper.activities.toolbox.foreign_messages import NOT_SENT
 from turnkeeper.activities.toolbox.schemas import argument_errors
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.activities.tools import ServerLostError
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
@@ -521,7 +520,7 @@ async def test_agt_7_of_an_answer_what_can_be_read_is_kept_and_what_cannot_is_na
 async def test_agt_7_of_an_answer_in_very_many_blocks_the_first_are_kept(monkeypatch):
     async with configured(a=program()) as toolbox:
         await pid_of(toolbox)
-        monkeypatch.setattr(sanitize, "MAX_SANITIZED", 2)
+        monkeypatch.setattr(foreign_messages, "MAX_SANITIZED", 2)
         result = await call(toolbox, "blocks", blocks=[{"type": "text", "text": "words"}] * 1_002)
     assert result.content == "words\nwords\n[1,000 more, left out]"
 
@@ -546,7 +545,7 @@ async def test_agt_7_when_the_toolbox_is_closed_nothing_of_its_servers_is_left(f
 WORKER = """
 import asyncio, json, sys
 from pathlib import Path
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
+from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.activities.toolbox.toolbox import Toolbox
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.settings.settings import Settings

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from turnkeeper.activities.toolbox.configured_servers import own_tool_server
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.toolbox import Toolbox, own_tool_server
 from turnkeeper.models.settings.mcp_config import (
     DEFAULT_FILE,
     ForeignServer,

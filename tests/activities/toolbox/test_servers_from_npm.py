@@ -12,8 +12,7 @@ from tests.vendors.apis import WIRES
 from tests.vendors.environment import next_turn, vendor_environment
 from tests.vendors.server import Answer, Call
 from tests.waiting import BOUND
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.model_call import ToolInvocation
 from turnkeeper.models.transcript.trajectory import ToolResult

@@ -35,12 +35,12 @@ from turnkeeper.models.transcript.model_call import (
 )
 from turnkeeper.models.transcript.partial_output import PartialOutput
 from turnkeeper.models.transcript.trajectory import ToolResult
-from turnkeeper.ops.local.build_id import own_build_id
 from turnkeeper.stores.archive import Archive, ArchivedTurn
 from turnkeeper.stores.blobs import Blobs, opaque_owner
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.database.tables import METADATA
 from turnkeeper.stores.stores import Stores
+from turnkeeper.worker import own_build_id
 from turnkeeper.workflows import activity_options
 
 

@@ -14,7 +14,7 @@ from tests.faults.campaign.campaign import Options, run_campaign
 from tests.faults.campaign.checker import violations
 from tests.faults.campaign.report import as_json, table
 from turnkeeper.ops.local.supervisor import run_until_signalled
-from turnkeeper.workflows.hosting.end_process import run_to_end
+from turnkeeper.workflows.hosting.process import run_to_end
 
 PASSED, BROKEN, FAILED, STOPPED = 0, 1, 2, 130
 

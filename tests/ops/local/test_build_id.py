@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from turnkeeper.ops.local.build_id import ID_CHARS, PACKAGES, build_id
+from turnkeeper.worker import ID_CHARS, SESSION_PACKAGES, build_id
 
 
 def test_ops_8_a_build_id_follows_from_the_code_alone_wherever_it_is_installed(tmp_path):
     root = Path(__file__).parents[3]
-    for package in PACKAGES:
+    for package in SESSION_PACKAGES:
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     assert build_id(tmp_path) == build_id() == build_id()
     assert len(build_id()) == ID_CHARS

@@ -18,7 +18,7 @@ from temporalio.client import WorkflowHandle
 from tests.ops.conftest import BOUND, needs_linux, until_ended
 from tests.processes.forked import PIPE, STDOUT, ForkedProcess, fork, forked_commands
 from tests.waiting import until
-from turnkeeper.activities.running_activity import WORKER_DIED
+from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.models.command_line import command_line
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings

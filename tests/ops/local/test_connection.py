@@ -20,8 +20,8 @@ from turnkeeper.workflows.hosting.connection import (
     connect,
     missing_search_attributes,
     prepare,
+    reason_of,
 )
-from turnkeeper.workflows.hosting.connection_errors import reason_of
 from turnkeeper.workflows.hosting.endpoint import EmbeddedServer, TemporalAccessError, find_endpoint
 
 

@@ -26,17 +26,16 @@ from tests.ops.conftest import BOUND
 from tests.processes.launcher import FORK_SERVER
 from tests.servers import odd
 from tests.waiting import until
+from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.activities.providers.protocol import Delta
-from turnkeeper.activities.running_activity import WORKER_DIED, RunningActivity
-from turnkeeper.activities.running_reports import RunningReporter
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import ModelRequest
-from turnkeeper.ops.local.dead_worker import fail_activities
+from turnkeeper.ops.local.dead_worker import RunningReporter, fail_activities
 from turnkeeper.ops.local.processes import Program
 from turnkeeper.ops.local.supervisor import RestartPacer, keep_running, own_command
-from turnkeeper.ops.local.worker_process import RunningActivities, WorkerProgram
+from turnkeeper.ops.local.worker_process import RunningActivities, RunningActivity, WorkerProgram
 
 pytestmark = pytest.mark.usefixtures("forked")
 

@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from tests.ops.conftest import BOUND, needs_linux
 from tests.waiting import until
 from turnkeeper.models.settings.settings import Settings
-from turnkeeper.ops.local import write_ahead_log
+from turnkeeper.ops.local import dev_server
 from turnkeeper.ops.local.dev_server import DevServer
 from turnkeeper.workflows.hosting.connection import connect
 
@@ -27,7 +27,7 @@ TEXT = "where is the treasure?"
 QUICK_DELETION = {"history.transferProcessorUpdateAckInterval": '"1s"'}
 """A closed session is deleted once the server has noted that it was closed, which it does every 30 s otherwise."""
 
-PRAGMAS = write_ahead_log.PRAGMAS
+PRAGMAS = dev_server.PRAGMAS
 
 NAMES = ("temporal.db", "temporal.db-wal", "temporal.db-shm")
 
@@ -91,7 +91,7 @@ async def test_ops_8_every_commit_of_the_server_is_synced(server):
 
 @needs_linux
 async def test_ops_2_a_copy_of_the_files_of_any_moment_opens_and_has_all_accepted_prompts(folder, monkeypatch):
-    monkeypatch.setattr(write_ahead_log, "INTERVAL_SECONDS", BOUND)  # only the server writes
+    monkeypatch.setattr(dev_server, "TRUNCATION_SECONDS", BOUND)  # only the server writes
     accepted: list[str] = []
 
     async def send(client: Client) -> None:
@@ -156,13 +156,13 @@ async def test_ops_2_a_stopped_server_leaves_no_log(folder):
 
 
 async def test_ops_2_a_database_with_a_rollback_journal_is_opened_and_converted(folder, monkeypatch):
-    monkeypatch.setattr(write_ahead_log, "PRAGMAS", {"secure_delete": "1"})
+    monkeypatch.setattr(dev_server, "PRAGMAS", {"secure_delete": "1"})
     async with DevServer(folder / "state", ui_port=None) as older:
         client = await connect(Settings(state_dir=older.state_dir))
         await start(client)
         await client.get_workflow_handle("kept").signal("prompt", TEXT)
     assert journal_mode(older.database) == "delete"
-    monkeypatch.setattr(write_ahead_log, "PRAGMAS", PRAGMAS)
+    monkeypatch.setattr(dev_server, "PRAGMAS", PRAGMAS)
     async with DevServer(folder / "state", ui_port=None) as server:
         assert await prompts(await connect(Settings(state_dir=server.state_dir))) == [TEXT]
         assert journal_mode(server.database) == "wal"
@@ -175,11 +175,11 @@ async def test_api_4_the_log_is_closed_to_others(server):
 
 
 async def test_ops_2_a_log_that_cannot_be_emptied_now_is_emptied_later(server, monkeypatch):
-    monkeypatch.setattr(write_ahead_log, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(dev_server, "TRUNCATION_WAIT_SECONDS", 0.0)
     await start(await connect(Settings(state_dir=server.state_dir)))
     with closing(sqlite3.connect(server.database)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM executions").fetchone()
         await start(await connect(Settings(state_dir=server.state_dir)), "other")
-        assert not write_ahead_log.truncate(server.database)
-    await until(lambda: write_ahead_log.truncate(server.database))
+        assert not dev_server.truncate(server.database)
+    await until(lambda: dev_server.truncate(server.database))

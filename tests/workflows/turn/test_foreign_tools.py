@@ -18,8 +18,7 @@ from tests.servers import odd
 from tests.servers.from_registries import everything_server, time_server
 from tests.waiting import until
 from turnkeeper.activities.toolbox import server_connection
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
-from turnkeeper.activities.toolbox.toolbox import Toolbox
+from turnkeeper.activities.toolbox.toolbox import Toolbox, build_toolbox
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.session.tools import session_tools

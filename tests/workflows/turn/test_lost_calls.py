@@ -4,7 +4,7 @@ import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from turnkeeper.activities.running_activity import WORKER_DIED
+from turnkeeper.activities.failures import WORKER_DIED
 from turnkeeper.workflows.turn.tool_calls import _result_of_failure
 
 

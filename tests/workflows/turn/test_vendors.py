@@ -14,7 +14,7 @@ from tests.vendors.anthropic_cache import without_breakpoints
 from tests.vendors.apis import WIRES
 from tests.vendors.server import Answer, Call, VendorWire
 from turnkeeper.activities.providers.registry import ProviderRegistry
-from turnkeeper.activities.toolbox.configured_servers import build_toolbox
+from turnkeeper.activities.toolbox.toolbox import build_toolbox
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.settings.settings import Settings
