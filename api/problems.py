@@ -147,7 +147,9 @@ KINDS: dict[ProblemName, Kind] = {
         "The request's body is over the limit of {mib} MiB.",
     ),
     "invalid": Kind(422, "Invalid request", "a parameter or field is invalid; `errors` names each"),
-    "queue-full": Kind(429, "Queue full", "the session's queue is full; see `Retry-After`", retry_after=5),
+    "queue-full": Kind(
+        429, "Queue full", "too many prompts are waiting in the session; see `Retry-After`", retry_after=5
+    ),
     "rate-limited": Kind(
         429,
         "Too many requests",

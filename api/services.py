@@ -59,7 +59,6 @@ class Services:
     sessions: SessionCommands
 
     # Sending prompts
-    fates: FateReader
     attachments: AttachmentKeeper
     sender: PromptSender
 
@@ -68,6 +67,7 @@ class Services:
     lists: SessionLists
     texts: TextRestorer
     transcripts: TranscriptReader
+    fates: FateReader
     replays: ReplayTextReader
     deleter: SessionDeleter
 
@@ -100,11 +100,10 @@ class Services:
         forgotten = ForgottenSessions(client, stores, timeouts)
         reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
-        fates = FateReader(reader, stores)
         texts = TextRestorer(stores.blobs)
-        transcripts = TranscriptReader(reader, stores, texts, closing)
+        transcripts = TranscriptReader(reader, stores, texts)
         attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
-        sender = PromptSender(sessions, reader, fates, attachments)
+        sender = PromptSender(sessions, reader, attachments, stores)
         exporter = SessionExporter(settings, reader, stores)
         approvals = TaskApprovals(reader, texts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
@@ -122,13 +121,13 @@ class Services:
             audit=AuditRecorder(stores.audit),
             reader=reader,
             sessions=sessions,
-            fates=fates,
             attachments=attachments,
             sender=sender,
             repair=repair,
             lists=SessionLists(client, stores, repair, timeouts),
             texts=texts,
             transcripts=transcripts,
+            fates=FateReader(reader, stores, texts, closing),
             replays=ReplayTextReader(reader, stores.archive, texts),
             deleter=SessionDeleter(settings, reader, stores),
             exporter=exporter,

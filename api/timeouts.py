@@ -32,10 +32,8 @@ class Timeouts:
     """One step of a deletion in the stores."""
 
     # ---- prompts and updates
-    receipt: float = 0.7
-    """How long a request waits for what a worker says of a prompt."""
-    send: float = 2.7
-    """After this time a prompt that has reached Temporal is answered without a receipt (API-2)."""
+    queue_read: float = 2.0
+    """How long a queue that was read as full gets no further prompts (SES-6)."""
     repeat: float = 5.0
     """How long a poll repeats a turn after its end. The clocks of gateway and Temporal must differ by less."""
 

@@ -30,8 +30,6 @@ MODEL = "offline:script/answer"
 
 TEXT = "what is it?"
 
-RESPOND_ASYNC = {"Prefer": "respond-async"}
-
 
 async def commands() -> list[Row]:
     """Measure starts and prompts on what `make run` runs, with everybody in a process of their own."""
@@ -65,15 +63,10 @@ async def _starts(environment: BenchEnvironment, http: HttpClient) -> list[Row]:
 async def _prompts(environment: BenchEnvironment, http: HttpClient) -> list[Row]:
     """Send prompts: one by one to an idle session, and by 64 clients at once, each to a session of its own."""
     idle, rates = await _idle(environment, http), await _rates(environment, http)
-    (signal, receipt, at_once), (raw_rate, receipt_rate, at_once_rate) = idle, rates
-    crowd = f"prompts a second, {CLIENTS} clients"
+    (signal, post), (signals, posts) = idle, rates
     return [
-        row("POST /prompt, idle, p50", _ms(receipt), _ms(signal), receipt / signal, at_most=3.5),
-        row("the same, respond-async", _ms(at_once), _ms(signal), at_once / signal, at_most=1.3),
-        row(crowd, f"{receipt_rate:.0f}", f"{raw_rate:.0f}", receipt_rate / raw_rate, at_least=0.5),
-        row(
-            f"{crowd}, respond-async", f"{at_once_rate:.0f}", f"{raw_rate:.0f}", at_once_rate / raw_rate, at_least=0.85
-        ),
+        row("POST /prompt, idle, p50", _ms(post), _ms(signal), post / signal, at_most=1.5),
+        row(f"prompts a second, {CLIENTS} clients", f"{posts:.0f}", f"{signals:.0f}", posts / signals, at_least=0.6),
     ]
 
 
@@ -97,24 +90,20 @@ Send = Callable[[OurSession, str], Awaitable[None]]
 
 
 def _ways(http: HttpClient) -> Sequence[Send]:
-    """Return the ways to send a prompt: a bare signal, a request for a receipt, and one that wants none."""
+    """Return the two ways to send a prompt: a bare signal, and a request."""
 
     async def signal(session: OurSession, message_id: str) -> None:
         await session.handle.signal("prompt", {"id": message_id, "text": TEXT})
 
-    async def post(session: OurSession, message_id: str, headers: dict[str, str]) -> None:
+    async def post(session: OurSession, message_id: str) -> None:
         body = {"message": TEXT, "id": message_id}
         while True:
-            status, answer = await http.post(f"/workflow/{session.handle.id}/prompt", body, headers)
+            status, answer = await http.post(f"/workflow/{session.handle.id}/prompt", body)
             if status != codes.SERVICE_UNAVAILABLE:  # a busy machine; clients repeat the request
                 break
         assert status == codes.ACCEPTED, answer
 
-    return (
-        signal,
-        lambda session, message_id: post(session, message_id, {}),
-        lambda session, message_id: post(session, message_id, RESPOND_ASYNC),
-    )
+    return signal, post
 
 
 async def _send(session: OurSession, send: Send) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -27,23 +27,23 @@ class HttpClient:
 
     async def get(self, path: str) -> Any:
         """Return the JSON of an answer. Raises `RuntimeError` unless its status is 200."""
-        status, body = await self._send("GET", path, None, {})
+        status, body = await self._send("GET", path, None)
         if status != 200:
             raise RuntimeError(f"GET {path}: {status} {body!r}")
         return json.loads(body)
 
-    async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
         """Return the status and the JSON of an answer."""
-        status, answer = await self._send("POST", path, json.dumps(body).encode(), headers or {})
+        status, answer = await self._send("POST", path, json.dumps(body).encode())
         return status, json.loads(answer)
 
-    async def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    async def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._exchange, method, path, body, headers)
+        return await loop.run_in_executor(self._executor, self._exchange, method, path, body)
 
-    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         connection = self._connection()
-        connection.request(method, path, body, {"content-type": "application/json", **headers})
+        connection.request(method, path, body, {"content-type": "application/json"})
         response = connection.getresponse()
         answer = response.status, response.read()
         self._threads.used_at = perf_counter()

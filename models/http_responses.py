@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from turnkeeper.models.errors import ErrorType
+from turnkeeper.models.errors import ErrorType, RejectionReason
 from turnkeeper.models.ids import PublicId
 from turnkeeper.models.session.queue.prompts import FateName
 from turnkeeper.models.settings.roles import Role
@@ -62,17 +62,16 @@ class SessionChanged(Frozen):
 
 
 class PromptAccepted(Frozen):
-    """A prompt is stored. `position` counts from 1; 0: its turn has started; null: no worker has answered yet."""
+    """A prompt is safe, in a session that may be new. `Location` is where its fate can be read."""
 
     workflow_id: PublicId
     message_id: str
-    position: int | None = None
 
 
 class PromptFate(Frozen):
     """The fate of a prompt, or that it is waiting. `turn_id` is the turn that it started or joined.
 
-    `position` counts from 1; null: the prompt is not waiting, or no worker has received it from Temporal yet.
+    `position` counts from 1; null: the prompt is not waiting.
     """
 
     workflow_id: PublicId
@@ -82,15 +81,10 @@ class PromptFate(Frozen):
     turn_id: str | None = None
     reason: str | None = None
     """Why it was rejected or discarded."""
+    refusal: RejectionReason | None = None
+    """The kind of that reason, if it was rejected."""
     at: UtcDatetime | None = None
     """When that was decided, if known."""
-
-
-class ChatAccepted(Frozen):
-    """A prompt is stored, in a session that may be new."""
-
-    workflow_id: PublicId
-    message_id: str
 
 
 class ConversationResponse(Frozen):

@@ -128,7 +128,7 @@ def product() -> Timeouts:
 
 def patient(seconds: float = PATIENT_SECONDS, **times: float) -> Timeouts:
     """Return times for a busy machine: the gateway waits for every answer for `seconds`. `times` are other ones."""
-    waits = dict.fromkeys(("call", "tick", "request", "restore", "deletion", "receipt", "send"), seconds)
+    waits = dict.fromkeys(("call", "tick", "request", "restore", "deletion"), seconds)
     return replace(product(), **{**waits, **times})
 
 

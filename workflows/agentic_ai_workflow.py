@@ -46,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
         parse_replay_request,
         read_start,
     )
-    from turnkeeper.models.session.queue.prompts import Prompt, QueueView
+    from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, QueueView
     from turnkeeper.models.session.session import Session
     from turnkeeper.models.session.tasks.allowance import AllowanceAnswer, AllowanceRequest
     from turnkeeper.models.session.tasks.outcome import result_prompt
@@ -233,15 +233,17 @@ class AgenticAIWorkflow:
     )
     def prompt(self, p: Any = None, *rest: Any) -> None:
         """Queue a prompt; any input gets a fate (SES-5)."""
-        accepted = self._receive(p, extra_arguments=len(rest))
+        max_chars = self._session.config.limits.max_prompt_chars
+        accepted = self._receive(p, extra_arguments=len(rest), max_chars=max_chars)
         if accepted and accepted.mode == "interrupt" and self._turn:
             self._turn.stop(TurnStop(cause="prompt"))
         self._web_ui.update()
 
-    def _receive(self, raw: object, *, extra_arguments: int) -> Prompt | None:
+    def _receive(self, raw: object, *, extra_arguments: int, max_chars: int = WIDEST.max_prompt_chars) -> Prompt | None:
         return self._session.receive(
             raw,
             extra_arguments=extra_arguments,
+            max_chars=max_chars,
             new_id=str(workflow.uuid4()),
             now=workflow.now(),
         )

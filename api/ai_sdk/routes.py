@@ -26,7 +26,7 @@ from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.event_stream import EVENT_STREAM, EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, SERVER, WORKER, errors
 from turnkeeper.api.problems import ProblemError, invalid, problem
-from turnkeeper.api.prompts.new_prompt import new_prompt, retry_prompt, retry_prompt_id
+from turnkeeper.api.prompts.prompt_sender import new_prompt, retry_prompt, retry_prompt_id
 from turnkeeper.api.request_audit import recorded, recording_of
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
@@ -190,10 +190,9 @@ async def _send(
     check_text(last.text, limits=Limits(), field=field, may_be_blank=bool(files))
     prepared = await services.attachments.prepare(workflow_id, files, name=field)
     prompt = new_prompt(last.text, message_id=last.id, mode="enqueue", attachments=prepared.attachments)
-    await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=caller.user)
-    receipt = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
-    chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=not receipt.is_known)
+    await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
+    chunks = TurnChunks(session_id_of(workflow_id), last.id, awaits_worker=True)
     chunks.first_notice = None if are_used else DECISION_UNUSED_NOTICE
     return chunks
 
@@ -286,8 +285,8 @@ async def _retry(
     if not newest.is_error:
         detail = "The message has an answer. Only messages that failed or were stopped can be answered again."
         raise problem("not-failed", detail)
-    receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, newest))
-    return TurnChunks(session_id_of(workflow_id), receipt.message_id, awaits_worker=not receipt.is_known)
+    retry_id = await services.sender.send(workflow_id, retry_prompt(workflow_id, newest))
+    return TurnChunks(session_id_of(workflow_id), retry_id, awaits_worker=True)
 
 
 def _tries(workflow_id: WorkflowId, turn_id: str) -> Iterator[str]:

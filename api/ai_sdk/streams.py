@@ -31,8 +31,8 @@ SILENT_WORKER_NOTICE = "Your message is safe. It is answered as soon as a worker
 DECISION_AWAITED_NOTICE = "An earlier message needs a decision on a tool call first. Then this one is answered."
 STREAM_BROKEN = "The connection ended before the turn did. The turn continues: resume the stream to see the rest."
 
-SILENCE_SECONDS = 1.2
-"""How long to wait for a worker that gave no receipt, before the stream says that none answers (API-2)."""
+SILENCE_SECONDS = 1.9
+"""How long to wait for a worker to answer after a prompt, before the stream says that none does (API-2)."""
 
 
 async def turn_to_resume(services: Services, workflow_id: WorkflowId) -> str | None:
@@ -81,7 +81,7 @@ class TurnStream:
                     await self._services.closing.sleep(until=seconds_from_now(RETRY_SECONDS))
 
     async def _is_silent(self) -> bool:
-        """Return whether still no worker answers for the session."""
+        """Return whether no worker answers for the session."""
         try:
             async with self._services.closing.time_limit(seconds_from_now(SILENCE_SECONDS)):
                 await self._services.reader.state(self._workflow_id, StateRequest(limit=0))
@@ -140,7 +140,7 @@ class TurnStream:
 
     async def _ended_turn(self) -> ConversationMessage | None:
         """Return the turn if it has ended, also from the archive. Raises the fate of a prompt that became no turn."""
-        return await self._services.transcripts.ended_turn(self._workflow_id, self._turn.turn_id)
+        return await self._services.fates.ended_turn(self._workflow_id, self._turn.turn_id)
 
     async def _on_turn(self, turn: ConversationMessage | None) -> Chunks:
         """Return the next chunks of the turn, with its new large texts restored if they can be read."""

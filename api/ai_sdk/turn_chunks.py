@@ -78,7 +78,7 @@ class ClientState:
 class TurnChunks:
     """The message that answers a turn, for one client, continued from what the client has.
 
-    `awaits_worker`: no worker has confirmed the prompt yet.
+    `awaits_worker`: the prompt was just sent, and maybe no worker is there.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from turnkeeper.api.bodies import ConfigureBody, HistoryBody, LimitsBody, StartSession
-from turnkeeper.api.prompts.new_prompt import chat_session_id
+from turnkeeper.api.prompts.prompt_sender import chat_session_id
 from turnkeeper.api.tasks.new_task import new_task_id
 from turnkeeper.models.bounds import count_unencodable
 from turnkeeper.models.http_responses import AuditAction

@@ -12,19 +12,15 @@ While the archive is down, a page contains what the session itself has, and the 
 only if the session has nothing of it.
 """
 
-import asyncio
 from collections.abc import Sequence
-from functools import partial
 from itertools import count
 
 from turnkeeper.api.history.archived_turns import missing_turns_error, turns_before, with_archived_steps
 from turnkeeper.api.history.text_restorer import TextRestorer
-from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
-from turnkeeper.api.temporal.receipts import Receipt
-from turnkeeper.api.temporal.session_reader import RECEIPT_SECONDS, SessionReader
+from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.messages import StateRequest, UpdatesRequest
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
@@ -35,19 +31,15 @@ from turnkeeper.stores.stores import Stores
 PAGE_BYTES = 1_000_000
 """Approximate limit of a page's JSON."""
 
-RETRY_SECONDS = 1.0
-"""Pause while waiting for a turn, after a query that nobody could answer."""
-
 
 class TranscriptReader:
     """Reads the transcripts of sessions. Methods raise `ProblemError`, and some `StoreUnavailableError`."""
 
-    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer, closing: Closing) -> None:
+    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer) -> None:
         self._reader = reader
         self._archive = stores.archive
         self._stores = stores
         self._texts = texts
-        self._closing = closing
 
     async def page(self, workflow_id: WorkflowId, *, before: str | None, limit: int | None) -> ConversationState:
         """Return the newest turns (before the turn `before`), oldest first: at most `limit`, and about 1 MB.
@@ -139,55 +131,6 @@ class TranscriptReader:
                     raise
                 raise await used_id_error(self._reader.client, workflow_id, self._reader.timeouts) from None
 
-    async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
-        receipt = await self._reader.receipt(workflow_id, message_id)
-        turn = await self._turn_of(workflow_id, receipt)
-        return turn if turn and turn.is_complete else None
-
-    async def wait_for_turn(
-        self, workflow_id: WorkflowId, message_id: str, *, seconds: float
-    ) -> tuple[Receipt, ConversationMessage | None]:
-        """Wait about `seconds` for the turn of a prompt to end; otherwise return the prompt's position, if it is known.
-
-        It keeps waiting while no worker answers, since the prompt is safe. Raises if the prompt was rejected, withdrawn
-        or discarded.
-        """
-        clock = asyncio.get_running_loop().time
-        until, receipt = clock() + seconds, Receipt(message_id)
-        async with self._reader.watches.watching(workflow_id) as watch:
-            while True:
-                version = watch.version
-                last = max(until, clock() + RECEIPT_SECONDS)
-                result = await self._turn_in_time(workflow_id, message_id, until=last)
-                if result and result[1] and result[1].is_complete:
-                    return result
-                receipt = result[0] if result else receipt
-                # After a change that no worker answered for, no other change may come: so the session is queried again.
-                can_wait = result is not None and not watch.is_over
-                again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
-                # A session that changes all the time must not delay its callers beyond their time.
-                is_time_up, has_changed = self._closing.is_time_up, partial(watch.is_beyond, version)
-                if is_time_up(until) or (
-                    not await self._closing.wait_for(watch, has_changed, until=again_at) and is_time_up(until)
-                ):
-                    return receipt, None
-
-    async def _turn_in_time(
-        self, workflow_id: WorkflowId, message_id: str, *, until: float
-    ) -> tuple[Receipt, ConversationMessage | None] | None:
-        """Return a prompt's position, and its turn once there is one; `None` if nobody answers in time."""
-        try:
-            async with self._closing.time_limit(until):
-                receipt = await self._reader.receipt(workflow_id, message_id)
-                turn = await self._turn_of(workflow_id, receipt)
-        except TimeoutError:
-            return None
-        except ProblemError as problem:
-            if problem.problem.status not in (503, 504):
-                raise
-            return None
-        return (receipt, turn) if turn or receipt.position else None
-
     async def failed_turn(self, workflow_id: WorkflowId, message_id: str | None) -> ConversationMessage:
         """Return a failed turn: the given one, or the newest in the session.
 
@@ -215,22 +158,3 @@ class TranscriptReader:
                     return turn
             page = await self._reader.page_in_session(workflow_id, StateRequest(before=page.messages[0].id))
         raise problem("not-failed", "The session has no failed turn.")
-
-    async def _turn_of(self, workflow_id: WorkflowId, receipt: Receipt) -> ConversationMessage | None:
-        if receipt.position != 0:
-            return None
-        turn_id = (receipt.fate and receipt.fate.turn_id) or receipt.message_id
-        update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
-        until = seconds_from_now(self._reader.timeouts.restore)
-        is_gone = update.reset and receipt.fate is not None
-        turns = await self._archived_turn(workflow_id, turn_id, until) if is_gone else update.updated_messages
-        whole = await self._texts.restore_answers(workflow_id, turns, until=until)
-        return whole[0] if whole else None
-
-    async def _archived_turn(self, workflow_id: WorkflowId, turn_id: str, until: float) -> list[ConversationMessage]:
-        """Return, as a list, a turn that was archived before its waiters saw it; empty if it can't be read."""
-        try:
-            archived_turn = await read_store(self._archive.find(workflow_id, turn_id), until=until)
-        except StoreUnavailableError:
-            return []
-        return [archived_turn.turn] if archived_turn else []

@@ -56,10 +56,8 @@ PROMPT: tuple[ProblemName, ...] = (
     "too-large",
     "queue-full",
     "session-ended",
-    "state-full",
-    "not-waiting",
 )
-"""Of operations that send a prompt. `not-waiting`: a prompt with this id was withdrawn or discarded before."""
+"""Of operations that send a prompt."""
 
 
 TASK: tuple[ProblemName, ...] = (

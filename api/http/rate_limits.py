@@ -124,7 +124,7 @@ class RateLimitMiddleware:
         if scope["type"] != "http" or scope["path"] in EXEMPT_PATHS:
             await self._app(scope, receive, send)
             return
-        caller, is_stream = caller_of(scope), holds_connection(scope["path"], scope["query_string"])
+        caller, is_stream = caller_of(scope), holds_connection(scope)
         if caller is None:  # an open route; those that ask for a credential count by themselves
             await self._app(scope, receive, send)
             return
@@ -152,12 +152,19 @@ class RateLimitMiddleware:
             raise problem("rate-limited", detail, limit="max_streams_per_key", retry_after=STREAM_RETRY_SECONDS)
 
 
-def holds_connection(path: str, query: bytes) -> bool:
+def holds_connection(scope: Scope) -> bool:
     """Return whether the request may be answered for as long as its client likes: a stream, or one that waits.
 
-    >>> holds_connection("/workflow/a/events", b""), holds_connection("/tasks/a", b"wait_seconds=60")
-    (True, True)
-    >>> holds_connection("/workflow/a", b""), holds_connection("/api/chat/a/messages", b"")
-    (False, False)
+    >>> request = {"path": "/workflow/a/prompt", "query_string": b"", "headers": []}
+    >>> holds_connection(request), holds_connection({**request, "path": "/workflow/a/events"})
+    (False, True)
+    >>> holds_connection({**request, "query_string": b"wait=60"})
+    True
+    >>> holds_connection({**request, "headers": [(b"prefer", b"wait=60")]})
+    True
     """
-    return _STREAMS.fullmatch(path) is not None or not _WAITS.isdisjoint(parse_qs(query.decode("latin-1")))
+    is_stream = _STREAMS.fullmatch(scope["path"]) is not None
+    is_wait = not _WAITS.isdisjoint(parse_qs(scope["query_string"].decode("latin-1")))
+    return (
+        is_stream or is_wait or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"])
+    )

@@ -28,7 +28,7 @@ async def read_prompt_task(services: Services, workflow_id: WorkflowId, message_
     if message_id is None:
         return await _task_of_first_prompt(services, workflow_id)
     fate = await services.fates.fate_of(workflow_id, message_id)
-    turn = await services.transcripts.ended_turn(workflow_id, message_id) if fate.turn_id else None
+    turn = await services.fates.ended_turn(workflow_id, message_id) if fate.turn_id else None
     state = await services.reader.state(workflow_id, StateRequest(limit=1))
     task = _session_as_task(services, workflow_id, state)
     if fate.turn_id is None:

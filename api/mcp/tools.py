@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
-from uuid import uuid4
 
 from mcp_types import Tool as McpTool
 from mcp_types import ToolAnnotations
@@ -17,7 +16,7 @@ from turnkeeper.api.bodies import Id, MaybeBlank, PromptText, TaskMessage
 from turnkeeper.api.callers import Caller
 from turnkeeper.api.mcp.prompt_tasks import links_of
 from turnkeeper.api.prompts.attachment_bodies import AttachmentBodies, attachments_of
-from turnkeeper.api.prompts.new_prompt import new_prompt
+from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input
 from turnkeeper.models.http_responses import Task, TaskPage
@@ -229,16 +228,12 @@ async def send_prompt(services: Services, caller: Caller, arguments: SendPromptA
     prepared = await services.attachments.prepare(workflow_id, attachments_of(arguments.attachments))
     prompt = new_prompt(
         arguments.message,
-        message_id=arguments.id or str(uuid4()),
+        message_id=arguments.id,
         mode=arguments.mode,
         attachments=prepared.attachments,
     )
-    if arguments.start:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=caller.user) if arguments.start else None
-    receipt = await services.sender.send(
-        workflow_id, prompt, start=start, is_new=arguments.id is None, contents=prepared.contents
-    )
+    message_id = await services.sender.send(workflow_id, prompt, start=start, contents=prepared.contents)
     accepted = Task(
         task_id=session_id_of(workflow_id),
         workflow_id=session_id_of(workflow_id),
@@ -246,7 +241,7 @@ async def send_prompt(services: Services, caller: Caller, arguments: SendPromptA
         created_at=datetime.now(UTC),
         **links_of(services, workflow_id),
     )
-    return Work(workflow_id, receipt.message_id, accepted)
+    return Work(workflow_id, message_id, accepted)
 
 
 # ---- the list

@@ -1,37 +1,41 @@
-"""The fate of any prompt that was ever accepted, from session, archive and history (SES-6).
+"""The fate of any prompt that was ever accepted, and its turn, from session and archive (SES-6).
 
 The session has the queue and the last fates. What it has forgotten is in the archive: a turn as a turn, any other fate
-by the prompt's id. A fate is archived before the session forgets it, so the session is queried first. A prompt that
-Temporal has and no workflow task has processed is at the end of the history. So without a worker, archive and history
-answer as far as they can. An archived rejection counts only after the session has answered: the id may have been sent
-again, and become a turn that is not archived yet.
+by the prompt's id. A fate is archived before the session forgets it, so the session is queried first. Without a worker
+the archive answers as far as it can. But an archived rejection counts only after the session has answered: the id may
+have been sent again, and become a turn that is not archived yet.
 """
 
 import asyncio
-from contextlib import suppress
+from functools import partial
 
-from turnkeeper.api.problems import ProblemError, problem
+from turnkeeper.api.history.text_restorer import TextRestorer
+from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.problems import ProblemError, problem, rejected
 from turnkeeper.api.store_calls import read_store, seconds_from_now
-from turnkeeper.api.temporal.receipts import position_in
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptFate
 from turnkeeper.models.ids import WorkflowId, session_id_of
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import Fate
+from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.stores.database.database import StoreUnavailableError
 from turnkeeper.stores.stores import Stores
 
-TAIL_PROMPTS = 10_000
-TAIL_BYTES = 50_000_000
-TAIL_SECONDS = 0.7
+QUEUE_CLOSED = "The session was closed before the prompt was processed."
+
+RETRY_SECONDS = 1.0
+"""Pause while waiting for a turn, after a query that nobody could answer."""
 
 
 class FateReader:
-    """Reads the fates of prompts. Methods raise `ProblemError`."""
+    """Reads the fates of prompts, and waits for them. Methods raise `ProblemError`."""
 
-    def __init__(self, reader: SessionReader, stores: Stores) -> None:
+    def __init__(self, reader: SessionReader, stores: Stores, texts: TextRestorer, closing: Closing) -> None:
         self._reader = reader
         self._stores = stores
+        self._texts = texts
+        self._closing = closing
 
     async def fate_of(self, workflow_id: WorkflowId, message_id: str) -> PromptFate:
         """Return the fate of a prompt; `waiting` while it has none.
@@ -39,121 +43,111 @@ class FateReader:
         Raises 404 if there is no such prompt, 504 if only a worker has the answer and none is there, and
         `StoreUnavailableError` if only the archive has it.
         """
-        session_query = asyncio.create_task(self._from_session(workflow_id, message_id))
+        silence: ProblemError | None = None
         try:
-            done, _ = await asyncio.wait({session_query}, timeout=self._reader.timeouts.receipt)
-            if not done:
-                with suppress(StoreUnavailableError):
-                    if fate := await self._from_stores(workflow_id, message_id, is_final=False):
-                        return fate
-            return await self._from_session_first(session_query, workflow_id, message_id)
-        finally:
-            session_query.cancel()
-
-    async def _from_session_first(
-        self, session_query: "asyncio.Task[PromptFate | None]", workflow_id: WorkflowId, message_id: str
-    ) -> PromptFate:
-        """Return the fate from the session, or else from the stores.
-
-        If the session has nothing, the prompt may have been archived meanwhile, or Temporal may no longer have the
-        session.
-        """
-        failure_to_answer: ProblemError | None = None
-        fate: PromptFate | None = None
-        try:
-            fate = await session_query
+            if fate := await self._from_session(workflow_id, message_id):
+                return fate
         except ProblemError as error:
             if error.problem.status not in (404, 503, 504):
                 raise
-            if error.problem.status == 404:
-                await self._reader.raise_if_deleted(workflow_id)
-            failure_to_answer = error
-        is_final = failure_to_answer is None or failure_to_answer.problem.status == 404
-        fate = fate or await self._from_stores(workflow_id, message_id, is_final=is_final)
-        if fate is None:
-            raise failure_to_answer or problem("unknown-prompt", message_id=message_id)
+            silence = error
+        is_final = silence is None or silence.problem.status == 404
+        if silence is not None and is_final:
+            await self._reader.raise_if_deleted(workflow_id)
+        try:
+            # The prompt may have been archived meanwhile, or Temporal may no longer have the session.
+            fate = await self._from_archive(workflow_id, message_id)
+        except StoreUnavailableError:
+            if silence is None or is_final:
+                raise
+            raise silence from None
+        if fate is None or not (is_final or fate.fate != "rejected"):
+            raise silence or problem("unknown-prompt", message_id=message_id)
         return fate
+
+    async def ended_turn(self, workflow_id: WorkflowId, message_id: str) -> ConversationMessage | None:
+        """Return the turn of a prompt once it has ended; `None` before.
+
+        Raises 422 if the session rejected the prompt, and 409 if it was withdrawn or discarded.
+        """
+        fate = await self.fate_of(workflow_id, message_id)
+        if fate.fate == "waiting":
+            return None
+        if fate.fate == "rejected":
+            raise rejected(fate.refusal or "invalid", fate.reason or "The prompt was rejected.", field="message")
+        if fate.turn_id is None:
+            raise problem("not-waiting", message_id=message_id, fate=fate.fate)
+        turn = await self._turn(workflow_id, fate.turn_id)
+        return turn if turn and turn.is_complete else None
+
+    async def wait_for_turn(
+        self, workflow_id: WorkflowId, message_id: str, *, seconds: float
+    ) -> ConversationMessage | None:
+        """Return the turn of a prompt as soon as it has ended; `None` if it has not after about `seconds`.
+
+        It keeps waiting while no worker answers, since the prompt is safe. Raises as `ended_turn` does.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
+        async with self._reader.watches.watching(workflow_id) as watch:
+            while True:
+                version, is_answered = watch.version, True
+                try:
+                    async with self._closing.time_limit(until):
+                        if turn := await self.ended_turn(workflow_id, message_id):
+                            return turn
+                except (TimeoutError, ProblemError) as error:
+                    if isinstance(error, ProblemError) and error.problem.status not in (503, 504):
+                        raise
+                    is_answered = False
+                # After a change that no worker answered for, no other change may come: so the session is queried again.
+                can_wait = is_answered and not watch.is_over
+                again_at = until if can_wait else min(until, clock() + RETRY_SECONDS)
+                # A session that changes all the time must not delay its callers beyond their time.
+                is_time_up, has_changed = self._closing.is_time_up, partial(watch.is_beyond, version)
+                if is_time_up(until) or (
+                    not await self._closing.wait_for(watch, has_changed, until=again_at) and is_time_up(until)
+                ):
+                    return None
 
     async def _from_session(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the session; `None` if it has nothing."""
         result = await self._reader.queue_result(workflow_id, [message_id])
-        view = result.view
-        position = position_in(view, message_id)
+        position = result.view.positions.get(message_id)
+        if position is not None and result.closed is not None:
+            return _fate(workflow_id, message_id, fate="discarded", reason=QUEUE_CLOSED)
         if position is not None:
-            waits = result.closed is None
-            return _waiting_fate(workflow_id, message_id, position) if waits else _closed_fate(workflow_id, message_id)
-        if view.fates:
-            return _fate_of(workflow_id, view.fates[0])
+            return _fate(workflow_id, message_id, fate="waiting", position=position)
+        if result.view.fates:
+            return _fate_of(workflow_id, result.view.fates[0])
         update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=message_id, limit=1))
-        return None if update.reset else _started_fate(workflow_id, message_id)
+        return None if update.reset else _fate(workflow_id, message_id, fate="started", turn_id=message_id)
 
-    async def _from_stores(self, workflow_id: WorkflowId, message_id: str, *, is_final: bool) -> PromptFate | None:
-        """Return the fate from archive or history. Raises `StoreUnavailableError`.
-
-        `is_final`: the session has nothing of the prompt, or no longer exists. Otherwise a rejection doesn't count:
-        the id may have been sent again, and only the session has that prompt's fate.
-        """
-        archived_fate, failure = None, None
-        try:
-            archived_fate = await self.archived_fate(workflow_id, message_id)
-        except StoreUnavailableError as error:
-            failure = error
-        if archived_fate is not None and archived_fate.fate != "rejected":
-            return archived_fate
-        if fate_in_history := await self._from_history(workflow_id, message_id):
-            return fate_in_history
-        if failure is not None:
-            raise failure
-        return archived_fate if is_final else None
-
-    async def archived_fate(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
+    async def _from_archive(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
         """Return the fate from the archive. Raises `StoreUnavailableError`."""
         until = seconds_from_now(self._reader.timeouts.restore)
         if await read_store(self._stores.archive.number_of(workflow_id, message_id), until=until) is not None:
-            return _started_fate(workflow_id, message_id)
+            return _fate(workflow_id, message_id, fate="started", turn_id=message_id)
         fate = await read_store(self._stores.prompts.fate_of(workflow_id, message_id), until=until)
         return None if fate is None else _fate_of(workflow_id, fate)
 
-    async def _from_history(self, workflow_id: WorkflowId, message_id: str) -> PromptFate | None:
-        """Return the fate of a prompt that waits in the history; `None` if it doesn't, or can't be read in time."""
-        try:
-            tail = await self._reader.tails.read(
-                workflow_id,
-                max_prompts=TAIL_PROMPTS,
-                max_bytes=TAIL_BYTES,
-                seconds=TAIL_SECONDS,
-                until_id=message_id,
-            )
-        except ProblemError:
-            return None
-        if message_id not in tail.sizes:
-            return None
-        return _closed_fate(workflow_id, message_id) if tail.is_closed else _waiting_fate(workflow_id, message_id, None)
-
-
-def _waiting_fate(workflow_id: WorkflowId, message_id: str, position: int | None) -> PromptFate:
-    return PromptFate(workflow_id=session_id_of(workflow_id), message_id=message_id, fate="waiting", position=position)
-
-
-def _started_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
-    return PromptFate(workflow_id=session_id_of(workflow_id), message_id=message_id, fate="started", turn_id=message_id)
-
-
-def _closed_fate(workflow_id: WorkflowId, message_id: str) -> PromptFate:
-    return PromptFate(
-        workflow_id=session_id_of(workflow_id),
-        message_id=message_id,
-        fate="discarded",
-        reason="The session was closed before the prompt was processed.",
-    )
+    async def _turn(self, workflow_id: WorkflowId, turn_id: str) -> ConversationMessage | None:
+        """Return a turn from the session or, with its texts, from the archive; `None` if it can't be read."""
+        update = await self._reader.updates(workflow_id, UpdatesRequest(last_seen_message_id=turn_id, limit=1))
+        until, turns = seconds_from_now(self._reader.timeouts.restore), update.updated_messages
+        if update.reset:
+            try:
+                archived_turn = await read_store(self._stores.archive.find(workflow_id, turn_id), until=until)
+            except StoreUnavailableError:
+                return None
+            turns = [archived_turn.turn] if archived_turn else []
+        whole = await self._texts.restore_answers(workflow_id, turns, until=until)
+        return whole[0] if whole else None
 
 
 def _fate_of(workflow_id: WorkflowId, fate: Fate) -> PromptFate:
-    return PromptFate(
-        workflow_id=session_id_of(workflow_id),
-        message_id=fate.id,
-        fate=fate.fate,
-        turn_id=fate.turn_id,
-        reason=fate.reason,
-        at=fate.at,
-    )
+    return _fate(workflow_id, fate.id, **dict(fate))
+
+
+def _fate(workflow_id: WorkflowId, message_id: str, **fields: object) -> PromptFate:
+    return PromptFate.model_validate({"workflow_id": session_id_of(workflow_id), "message_id": message_id, **fields})

@@ -1,10 +1,11 @@
 """Sending prompts, and reading the conversation."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.open_requests import until_credential_ends
@@ -13,15 +14,13 @@ from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, Sessi
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
-from turnkeeper.api.http.prefer import APPLIED_HEADER, PrefersAsync
 from turnkeeper.api.live.shared_reader import UpdateEvent
 from turnkeeper.api.problems import invalid
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
-from turnkeeper.api.prompts.new_prompt import chat_session_id, new_prompt, retry_prompt
+from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
-    ChatAccepted,
     ConversationResponse,
     FullConversation,
     PageLinks,
@@ -46,12 +45,38 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-_APPLIED: dict[int | str, dict[str, Any]] = {
+ACCEPTED: dict[int | str, dict[str, Any]] = {
     202: {
+        "model": PromptAccepted,
         "description": "The prompt is safe. It becomes a turn, or gets another fate that can be queried.",
-        "headers": {APPLIED_HEADER: {"description": "The preference that was honoured.", "schema": {"type": "string"}}},
+        "headers": {"Location": {"description": "Where its fate can be read.", "schema": {"type": "string"}}},
     }
 }
+
+
+def accepted(workflow_id: WorkflowId, message_id: str) -> JSONResponse:
+    """Return the response for a prompt that Temporal has."""
+    body = {"workflow_id": session_id_of(workflow_id), "message_id": message_id}
+    return JSONResponse(body, 202, {"Location": f"{session_path(workflow_id)}/queue/{message_id}"})
+
+
+async def get_wait(
+    wait: Annotated[
+        float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Maximum seconds to wait.")
+    ] = None,
+    prefer: Annotated[str | None, Header(description="`wait=30` (RFC 7240) is the same as `?wait=30`.")] = None,
+) -> float:
+    """Return how many seconds a prompt's turn is waited for; invalid preferences are ignored, as the RFC requires.
+
+    >>> import asyncio
+    >>> asyncio.run(get_wait(None, "respond-async, wait=90")), asyncio.run(get_wait(None, "wait=-1"))
+    (60.0, 0.0)
+    """
+    preferred = _PREFERRED_WAIT.search(prefer or "")
+    return wait if wait is not None else min(float(preferred[1]), 60.0) if preferred else 0.0
+
+
+_PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]|$)", re.IGNORECASE)
 
 
 @router.post(
@@ -60,11 +85,10 @@ _APPLIED: dict[int | str, dict[str, Any]] = {
     max_body_size=MAX_HISTORY_BYTES,
     operation_id="send_prompt",
     responses={
-        **_APPLIED,
+        **ACCEPTED,
         200: {"model": ConversationMessage, "description": "With `wait`: the finished turn."},
-        **errors(*PROMPT, "session-exists"),
+        **errors(*PROMPT, "session-exists", "state-full", "not-waiting"),
     },
-    response_model=PromptAccepted,
 )
 async def send_prompt(
     request: Request,
@@ -72,52 +96,42 @@ async def send_prompt(
     caller: CallerDep,
     workflow_id: SessionId,
     body: SendPrompt,
-    prefers_async: PrefersAsync,
-    wait: Wait = None,
+    wait: Annotated[float, Depends(get_wait)],
     start: Annotated[bool, Query(description="Start the session if it does not exist.")] = False,
     idempotency_key: IdempotencyKey = None,
-) -> Any:
+) -> JSONResponse:
     """Send a prompt. After a 202 it is safe and will be processed, even if no worker is running now.
 
-    A `wait` ends with a 202 too if the key or token ends meanwhile.
-
-    429 while the queue has `limits.max_queued_prompts` prompts. `GET /workflow/{id}/queue/{message_id}` returns its
-    fate.
+    With `wait`, the turn is returned once it has ended. A `wait` ends with a 202 too if the key or token ends
+    meanwhile. 429 if the queue was seen full a moment ago, or if no worker has processed very many prompts.
     """
     prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    if start:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
-    receipt = await services.sender.send(
+    message_id = await services.sender.send(
         workflow_id,
         prompt,
         start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
-        is_new=not (body.id or idempotency_key),
-        wants_receipt=not (wait or prefers_async),
         contents=contents,
     )
-    if wait and not prefers_async:
+    if wait:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
-            receipt, turn = await services.transcripts.wait_for_turn(workflow_id, receipt.message_id, seconds=wait)
+            turn = await services.fates.wait_for_turn(workflow_id, message_id, seconds=wait)
         if turn:
             return JSONResponse(turn.model_dump(mode="json"))
-    return PromptAccepted(
-        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-    )
+    return accepted(workflow_id, message_id)
 
 
 @router.post(
     "/workflow/{id}/retry",
     status_code=202,
     operation_id="retry_turn",
-    responses={**_APPLIED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
+    responses={**ACCEPTED, **errors(*WORKER, *PROMPT, "unknown-turn", "not-failed", "archive-unavailable")},
 )
 async def retry_turn(
     services: ServicesDep,
     workflow_id: SessionId,
-    prefers_async: PrefersAsync,
     body: Retry | None = None,
-) -> PromptAccepted:
+) -> JSONResponse:
     """Send the prompt of a failed turn again; 409 if the turn did not fail.
 
     With `message_id`, repeating the request has no effect. Without it the newest failed turn is retried, which may be
@@ -125,10 +139,7 @@ async def retry_turn(
     unless another turn ran in between.
     """
     turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
-    receipt = await services.sender.send(workflow_id, retry_prompt(workflow_id, turn), wants_receipt=not prefers_async)
-    return PromptAccepted(
-        workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-    )
+    return accepted(workflow_id, await services.sender.send(workflow_id, retry_prompt(workflow_id, turn)))
 
 
 @router.post(
@@ -136,38 +147,26 @@ async def retry_turn(
     status_code=202,
     max_body_size=MAX_HISTORY_BYTES,
     operation_id="chat",
-    responses={**_APPLIED, **errors(*PROMPT, "session-exists")},
+    responses={**ACCEPTED, **errors(*PROMPT, "session-exists")},
 )
 async def chat(
     services: ServicesDep,
     caller: CallerDep,
     body: Chat,
-    prefers_async: PrefersAsync,
     idempotency_key: IdempotencyKey = None,
-) -> ChatAccepted:
+) -> JSONResponse:
     """Start or continue a session in one call.
 
     Sending the same `Idempotency-Key` (or `id`) twice makes one prompt. The id of a new session is derived from the key
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    is_repeatable = prompt_id is not None
     workflow_id = caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
     prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    if body.workflow_id or is_repeatable:
-        await services.transcripts.raise_if_id_was_used(workflow_id)
     start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
-    receipt = await services.sender.send(
-        workflow_id,
-        prompt,
-        start=start,
-        is_new=not is_repeatable,
-        wants_receipt=not prefers_async,
-        contents=contents,
-    )
-    return ChatAccepted(workflow_id=session_id_of(workflow_id), message_id=receipt.message_id)
+    return accepted(workflow_id, await services.sender.send(workflow_id, prompt, start=start, contents=contents))
 
 
 @router.get(
@@ -251,7 +250,7 @@ async def get_queue(services: ServicesDep, workflow_id: SessionId) -> QueueView:
 async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> PromptFate:
     """Return the fate of any prompt that was ever accepted, even if the session has ended.
 
-    Without a worker the fate comes from Temporal and the archive, with `position` null; 504 if they don't have it.
+    Without a worker it comes from the archive; 504 if that doesn't have it.
     """
     return await services.fates.fate_of(workflow_id, message_id)
 

@@ -13,7 +13,7 @@ from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import SERVER, SESSION, WORKER, errors
 from turnkeeper.api.problems import problem
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
-from turnkeeper.api.prompts.new_prompt import new_prompt
+from turnkeeper.api.prompts.prompt_sender import new_prompt
 from turnkeeper.api.session_links import requested_input, session_links, session_path
 from turnkeeper.api.temporal.lists.listing import ListedStatus
 from turnkeeper.api.temporal.lists.visibility import visible_session

@@ -3,13 +3,15 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.roles import require_for_fields
 from turnkeeper.api.bodies import CancelTask, TaskMessage, TaskPreview
 from turnkeeper.api.dependencies import CallerDep, ServicesDep, TaskId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.openapi import TASK, WORKER, errors
-from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.api.routes.conversation import ACCEPTED, accepted
+from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import ID_PATTERN
 from turnkeeper.models.session.task import CreateTask
 from turnkeeper.models.transcript.task_view import TaskStatus
@@ -88,11 +90,11 @@ async def get_task(services: ServicesDep, workflow_id: TaskId, wait_seconds: Wai
     "/tasks/{id}/messages",
     status_code=202,
     operation_id="message_task",
-    responses=errors(*TASK, "too-large", "queue-full", "session-ended", "state-full", "not-waiting"),
+    responses={**ACCEPTED, **errors(*TASK, "too-large", "queue-full", "session-ended")},
 )
-async def message_task(services: ServicesDep, workflow_id: TaskId, body: TaskMessage) -> PromptAccepted:
+async def message_task(services: ServicesDep, workflow_id: TaskId, body: TaskMessage) -> JSONResponse:
     """Send a task a further prompt; once this answers 202 it is safe. A task that has answered works again."""
-    return await services.tasks.message(workflow_id, body)
+    return accepted(workflow_id, await services.tasks.message(workflow_id, body))
 
 
 @router.post("/tasks/{id}/cancel", status_code=202, operation_id="cancel_task", responses=errors(*TASK, "too-large"))

@@ -11,8 +11,7 @@ from turnkeeper.api.bodies import TaskMessage
 from turnkeeper.api.history.index_cursors import BEGINNING, index_cursor, index_position
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.problems import ProblemError, problem
-from turnkeeper.api.prompts.new_prompt import new_prompt
-from turnkeeper.api.prompts.prompt_sender import PromptSender
+from turnkeeper.api.prompts.prompt_sender import PromptSender, new_prompt
 from turnkeeper.api.session_links import chat_url, session_links
 from turnkeeper.api.store_calls import seconds_from_now
 from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
@@ -28,7 +27,7 @@ from turnkeeper.api.tasks.task_reader import CANCELLING, TaskReader
 from turnkeeper.api.temporal.lists.listing import list_task_executions
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
-from turnkeeper.models.http_responses import PromptAccepted, Task, TaskPage, TaskReceipt
+from turnkeeper.models.http_responses import Task, TaskPage, TaskReceipt
 from turnkeeper.models.ids import WorkflowId, session_id_of, sibling_id
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.queue.prompts import check_text
@@ -238,15 +237,12 @@ class Tasks:
 
     # ---- changing
 
-    async def message(self, workflow_id: WorkflowId, message: TaskMessage) -> PromptAccepted:
-        """Send a task a further prompt; a completed task starts working again."""
+    async def message(self, workflow_id: WorkflowId, message: TaskMessage) -> str:
+        """Send a task a further prompt, and return its id; a completed task starts working again."""
         check_text(message.text, limits=Limits(), field="text")
         await self._tasks.describe(workflow_id)
         prompt = new_prompt(message.text, message_id=message.id, mode=message.mode)
-        receipt = await self._sender.send(workflow_id, prompt, is_new=message.id is None)
-        return PromptAccepted(
-            workflow_id=session_id_of(workflow_id), message_id=receipt.message_id, position=receipt.position
-        )
+        return await self._sender.send(workflow_id, prompt)
 
     async def cancel(self, workflow_id: WorkflowId, *, reason: str | None = None) -> Task:
         """Cancel a task and all tasks below it, and return it after a moment; an ended one stays as it is."""

@@ -1,7 +1,6 @@
 """Commands that change a session: starts, signals and updates of its workflow.
 
-A prompt is a signal, so it is safe as soon as Temporal has it, even if no worker runs. Its position is read afterwards,
-within a time limit (`session_reader.py`, SES-6). Whether there is room for it is decided before (`prompt_sender.py`).
+A prompt is a signal, so it is safe as soon as Temporal has it, even if no worker runs (SES-6).
 """
 
 import asyncio
@@ -24,7 +23,6 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from turnkeeper.api.problems import ProblemError, problem
 from turnkeeper.api.store_calls import read_store, seconds_from_now
 from turnkeeper.api.temporal.deletions import used_id_error
-from turnkeeper.api.temporal.queue_estimates import initial_queue_read
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, retry_undone
 from turnkeeper.models.ids import WorkflowId, tenant_of
@@ -66,7 +64,6 @@ class SessionCommands:
         self._stores = stores
         self._watches = reader.watches
         self._timeouts = reader.timeouts
-        self._estimates = reader.estimates
         self._update_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     # ---- starting
@@ -92,10 +89,8 @@ class SessionCommands:
             priority=Priority(priority_key=priority_key),
             **options,
         )
-        asked_at = asyncio.get_running_loop().time()
         try:
             await call_temporal(start_call, workflow_id, seconds=self._timeouts.call)
-            self._estimates.of(workflow_id).note_read(initial_queue_read(start, asked_at=asked_at))
         except WorkflowAlreadyStartedError as error:
             raise await used_id_error(self._client, workflow_id, self._timeouts) from error
         self._list(workflow_id, start, start.first_prompt)

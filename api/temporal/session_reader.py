@@ -29,14 +29,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.api.coalescer import SerialCoalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
+from turnkeeper.api.temporal.admission import Admission
 from turnkeeper.api.temporal.commits import CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
-from turnkeeper.api.temporal.history_tail import HistoryTailReader
 from turnkeeper.api.temporal.query_backoff import QueryBackoff
 from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.queue_estimates import QueueEstimates, queue_read_of
-from turnkeeper.api.temporal.receipt_limit import ReceiptLimit
-from turnkeeper.api.temporal.receipts import Receipt, ReceiptReader, are_accepted, receipt_of
 from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
@@ -61,9 +58,6 @@ from turnkeeper.models.session.views import context_of, queue_of, replay_turns_o
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
 
 log = logging.getLogger(__name__)
-
-RECEIPT_SECONDS = 0.7
-"""How long a request waits for an accepted prompt's position; after that the position is null."""
 
 MAX_SESSIONS = 10_000
 """Sessions whose first run id is cached."""
@@ -119,8 +113,6 @@ class QueryKey:
     query: str
     argument: str
     view_type: type[BaseModel]
-    for_receipts: bool = False
-    """The result may be of an uncommitted state, if all it says is that the prompts were or will be accepted."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +145,8 @@ class SessionReader:
         self.timeouts = timeouts
         self._forgotten = forgotten
         self.watches = WatchRegistry(client, timeouts)
-        self.estimates = QueueEstimates()
-        self.receipt_limit = ReceiptLimit()
-        self.tails = HistoryTailReader(client)
+        self.admission = Admission(client, self.watches, timeouts)
         self._queries = SessionQueries(client, self.watches, timeouts)
-        self._receipts = ReceiptReader(partial(self.queue_result, for_receipts=True))
         self._first_run_ids = LRUCache[str, str](maxsize=MAX_SESSIONS)
 
     # ---- answered by a worker
@@ -223,56 +212,11 @@ class SessionReader:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
         return (await self.queue_result(workflow_id, message_ids)).view
 
-    async def queue_result(
-        self, workflow_id: WorkflowId, message_ids: Sequence[str] = (), *, for_receipts: bool = False
-    ) -> QueryResult[QueueView]:
-        """Return the same, and whether the session is closed.
-
-        `for_receipts`: the view may be of an uncommitted state, if all `message_ids` are accepted in it.
-        """
-        clock = asyncio.get_running_loop().time
-        asked_at = clock()
+    async def queue_result(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
+        """Return the same, and whether the session is closed."""
         read = partial(_queue_of, message_ids=message_ids)
         request = QueueRequest(message_ids=list(message_ids) or None)
-        result = await self._ask(workflow_id, "get_queue", request, QueueView, read, for_receipts=for_receipts)
-        self.estimates.note_answer(now=clock())
-        if result.closed is None:
-            self.estimates.of(workflow_id).note_read(queue_read_of(result.view, asked_at=asked_at))
-        return result
-
-    async def queue_in_time(
-        self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS, is_shared: bool = True
-    ) -> QueryResult[QueueView] | None:
-        """Return the answer about a prompt; `None` without one in time. Raises 404.
-
-        `is_shared` with concurrent callers. Otherwise the view says what would become of the prompt if it was new.
-        """
-        clock = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout(seconds):
-                if is_shared:
-                    result = await self._receipts.answer(workflow_id, message_id)
-                else:
-                    result = await self.queue_result(workflow_id, [message_id], for_receipts=True)
-                self.receipt_limit.note(is_answered=True)
-                return result
-        except TimeoutError:
-            pass
-        except ProblemError as problem:
-            if problem.problem.status == 404:
-                raise
-        self.estimates.of(workflow_id).note_silence(now=clock())
-        self.receipt_limit.note(is_answered=False)
-        return None
-
-    async def receipt(self, workflow_id: WorkflowId, message_id: str, *, seconds: float = RECEIPT_SECONDS) -> Receipt:
-        """Return a prompt's receipt, if a worker answers in time. Raises the session's rejection."""
-        result = await self.queue_in_time(workflow_id, message_id, seconds=seconds)
-        if result is None:
-            return Receipt(message_id)  # the prompt is safe; only its position is unknown
-        if any(fate.id == message_id and fate.fate == "rejected" for fate in result.view.fates):
-            self.estimates.note_rejected(workflow_id, message_id)
-        return receipt_of(result.view, message_id)
+        return await self._ask(workflow_id, "get_queue", request, QueueView, read)
 
     # ---- answered by Temporal
 
@@ -339,24 +283,22 @@ class SessionReader:
         argument: BaseModel,
         view_type: type[View],
         read: Callable[[Session], View],
-        *,
-        for_receipts: bool = False,
     ) -> QueryResult[View]:
         """Return the result of a query; `read` answers for a session that Temporal no longer has."""
         try:
-            result = await self._queries.ask(workflow_id, query, argument, view_type, for_receipts=for_receipts)
+            result = await self._queries.ask(workflow_id, query, argument, view_type)
         except ProblemError as problem:
             session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
             if session is None:
                 raise
             return QueryResult(read(session), closed=_CLOSED_AS.get(session.status, Status.COMPLETED))
+        self.admission.note_answer(workflow_id, result.view)
         if result.first_run_id:  # another gateway may have deleted the session that had the id before
             self._first_run_ids[workflow_id] = result.first_run_id
         return result
 
     def forget(self, workflow_id: WorkflowId) -> None:
         self._first_run_ids.pop(workflow_id, None)
-        self.estimates.forget(workflow_id)
 
     async def close(self) -> None:
         await self._queries.close()
@@ -381,14 +323,9 @@ class SessionQueries:
         query: str,
         argument: BaseModel,
         view_type: type[View],
-        *,
-        for_receipts: bool = False,
     ) -> QueryResult[View]:
-        """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`.
-
-        `for_receipts`: it is not necessarily committed, if all it says is that the prompts were accepted.
-        """
-        key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type, for_receipts)
+        """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
+        key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type)
         query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
         result = await call_worker(self._client, query_call, workflow_id, seconds=self._timeouts.call)
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
@@ -424,13 +361,7 @@ class SessionQueries:
             as_of = result.view.as_of
             if as_of is None:  # from a worker of an earlier release
                 return result
-            # An accepted prompt is safe by its signal, and its position is that of a moment (decision 22).
-            is_receipt = key.for_receipts and result.closed is None and _accepts(result.view, key.argument)
-            if (
-                is_receipt
-                or result.closed in _CLOSED_WITHOUT_TASK
-                or await self._commits.is_committed(workflow_id, as_of)
-            ):
+            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
                 view = result.view.model_copy(update={"as_of": None})
                 return replace(result, view=view, first_run_id=as_of.first_run_id)
             await asyncio.sleep(next(pauses))
@@ -487,11 +418,6 @@ def _snapshot_without_context(session: Session) -> SessionSnapshot:
 
 def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
     return queue_of(session, *message_ids)
-
-
-def _accepts(view: QueueView, request: str) -> bool:
-    """Return whether all prompts that a request in JSON names are accepted."""
-    return are_accepted(view, QueueRequest.model_validate_json(request).ids or ())
 
 
 def _with_final_status(result: QueryResult[Conversation]) -> Conversation:

@@ -11,6 +11,7 @@ export const TEXTS = {
   product: "Turnkeeper",
   newSession: "New session",
   unknownSession: "Session not found",
+  promptRefused: "The session refused this prompt",
   thisSession: "this session",
   demoModel: "Built-in demo model, works offline",
   contextSize: "What the model was sent last",

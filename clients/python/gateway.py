@@ -24,7 +24,7 @@ import httpx2
 from pydantic import RootModel
 
 from turnkeeper.clients.python.conversation import Cursor
-from turnkeeper.clients.python.errors import CopyFailedError
+from turnkeeper.clients.python.errors import CopyFailedError, GatewayProblemError, Problem
 from turnkeeper.clients.python.events import Event, follow
 from turnkeeper.clients.python.request_sender import TIMEOUT, RequestSender, parse_address, without_none
 from turnkeeper.clients.python.tasks import TaskCalls
@@ -35,7 +35,6 @@ from turnkeeper.models.http_responses import (
     AuditAction,
     AuditPage,
     Cancelling,
-    ChatAccepted,
     ConversationResponse,
     CopyReceipt,
     DeletionReceipt,
@@ -63,6 +62,12 @@ PATIENCE_SECONDS = 10.0
 
 EXPORT_SECONDS = 30.0
 """Without a part of an export; then the connection counts as lost."""
+
+CONFIRM_SECONDS = 1.0
+"""How long a worker has to say that it refuses a prompt."""
+
+_REFUSALS = {"rejected": (422, "invalid"), "discarded": (409, "session-ended"), "withdrawn": (409, "not-waiting")}
+"""The status and name of the problem, by fates of prompts that never run."""
 
 IMPORT_SECONDS = 300.0
 """How much longer than usual an import may take."""
@@ -240,7 +245,7 @@ class GatewayClient:
         user_name: str | None = None,
         message_id: str | None = None,
         attachments: Sequence[Attachment] = (),
-    ) -> ChatAccepted:
+    ) -> PromptAccepted:
         """Send a prompt to a session, or to a new one, by default with a random id.
 
         The same id again is the same prompt in the same session, even if the first call started that session.
@@ -248,7 +253,7 @@ class GatewayClient:
         message_id = message_id or str(uuid4())
         names = {"id": message_id, "workflow_id": session_id, "user_name": user_name}
         body = {"message": message, **without_none(names), **_attached(attachments)}
-        return await self._sender.ask(ChatAccepted, "POST", "/chat", body=body)
+        return await self._sender.ask(PromptAccepted, "POST", "/chat", body=body)
 
     async def upload(
         self, session_id: str, content: bytes, *, media_type: str, name: str | None = None
@@ -270,6 +275,27 @@ class GatewayClient:
     async def fate(self, session_id: str, message_id: str) -> PromptFate:
         """Return a prompt's fate, or that it is queued. The status is 404 if the session never had it."""
         return await self._sender.ask(PromptFate, "GET", _path(session_id, "queue", message_id))
+
+    async def raise_if_refused(self, session_id: str, message_id: str) -> None:
+        """Raise `GatewayProblemError` if a prompt that was sent will not run, with the reason.
+
+        It returns after a second if no worker has said so: the prompt is safe.
+        """
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS):
+                fate = await self.fate(session_id, message_id)
+        except TimeoutError:
+            return
+        except GatewayProblemError as error:
+            if error.is_temporary:
+                return
+            raise
+        if refusal := _REFUSALS.get(fate.fate):
+            status, name = refusal
+            detail = fate.reason or f"The prompt was {fate.fate}."
+            raise GatewayProblemError(
+                Problem(type=f"urn:turnkeeper:problem:{name}", title="Prompt refused", status=status, detail=detail)
+            )
 
     async def withdraw(self, session_id: str, message_id: str) -> None:
         """Remove a queued prompt. The status is 409 if it has started."""

@@ -89,7 +89,8 @@ async def _send_lines(gateway: GatewayClient, session_id: str) -> None:
         text = line.decode(errors="replace").removesuffix("\n")
         try:
             if text.strip():
-                await gateway.prompt(session_id, text)
+                accepted = await gateway.prompt(session_id, text)
+                await gateway.raise_if_refused(session_id, accepted.message_id)
         except GatewayProblemError as error:
             name, retry_after = error.problem.name, error.retry_after
             write_line("refused", RejectedLine(text=text, problem=name, reason=str(error), retry_after=retry_after))

@@ -85,6 +85,7 @@ class OneShotPrompt:
 
     async def _send(self) -> None:
         await self.gateway.prompt(self.session_id, self.text, message_id=self.message_id, attachments=self.attachments)
+        await self.gateway.raise_if_refused(self.session_id, self.message_id)
 
     async def _after(self, event: Event) -> Final | None:
         if event.event == "update":
@@ -107,8 +108,8 @@ class OneShotPrompt:
             and not turn
             and self.message_id not in {prompt.id for prompt in event.waiting}
         ):
-            # Another client may have withdrawn it: sending it again returns its fate.
-            await self._send()
+            # Another client may have withdrawn it.
+            await self.gateway.raise_if_refused(self.session_id, self.message_id)
         return None
 
     async def _needs_decision(self, sentence: str, **names: str) -> Final | None:

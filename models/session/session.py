@@ -20,7 +20,7 @@ from turnkeeper.models.session.archive.archive_messages import ArchiveMove
 from turnkeeper.models.session.carried_state import CarriedState
 from turnkeeper.models.session.messages import Configure, SessionInput, configuration_of, configured, title_of
 from turnkeeper.models.session.queue.prompt_queue import PromptQueue
-from turnkeeper.models.session.queue.prompts import Prompt, id_in, read_prompt
+from turnkeeper.models.session.queue.prompts import WIDEST, Prompt, id_in, read_prompt
 from turnkeeper.models.session.refused_parts import SessionRefusals
 from turnkeeper.models.session.room import Room
 from turnkeeper.models.session.tasks.allowance import Accounts, Allowance, AllowanceAnswer, AllowanceRequest, Amount
@@ -157,14 +157,23 @@ class Session:
 
     # ---- prompts
 
-    def receive(self, raw: object, *, extra_arguments: int, new_id: str, now: datetime) -> Prompt | None:
+    def receive(
+        self,
+        raw: object,
+        *,
+        extra_arguments: int,
+        new_id: str,
+        now: datetime,
+        max_chars: int = WIDEST.max_prompt_chars,
+    ) -> Prompt | None:
         """Accept a prompt, or record why it is rejected; a repeated id is the same prompt (SES-5, SES-6).
 
-        Returns the prompt if this call accepted it. It is only rejected if it is wrong in itself: a gateway may have
-        promised that it is processed. After the session has begun to end, it is discarded like those that wait.
+        Returns the prompt if this call accepted it. It is only rejected if it is wrong in itself, never for want of
+        room: a gateway has promised that it is processed. `max_chars` is for its text; what the session sends itself
+        may be as long as any prompt. After the session has begun to end, it is discarded like those that wait.
         """
         try:
-            prompt = read_prompt(raw, extra_arguments=extra_arguments, new_id=new_id, now=now)
+            prompt = read_prompt(raw, extra_arguments=extra_arguments, new_id=new_id, now=now, max_chars=max_chars)
         except RejectedError as rejection:
             sent_id = id_in(raw)
             # An id that was accepted before already has a fate or will get one, so this prompt needs a new id.

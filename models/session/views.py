@@ -79,19 +79,12 @@ def summary_of(session: Session) -> SessionSummary:
 def queue_of(session: Session, *message_ids: str) -> QueueView:
     """Return the waiting prompts and the last fates; with ids, of these prompts only (SES-6)."""
     rejection = rejection_when_ending(session)
-    is_new = len(message_ids) <= 1 and not any(map(session.has_prompt, message_ids))
     return session.queue.view(
         revision=session.revision,
         message_ids=message_ids or None,
         rejection=rejection,
         limits=session.config.limits,
-        next_position=_next_position(session) if is_new and rejection is None else None,
     )
-
-
-def _next_position(session: Session) -> int:
-    is_idle = session.turn is None and not len(session.queue)
-    return 0 if is_idle else len(session.queue) + 1
 
 
 def approvals_of(session: Session, *, max_bytes: int | None = None) -> PendingApprovals:

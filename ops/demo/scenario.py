@@ -148,10 +148,9 @@ class Scenario:
 
     async def send(self, message_id: str, text: str, *, answer: str | None = None) -> None:
         """Send a prompt; `answer` is its exact answer, if known. Raises `GatewayError`."""
-        receipt = await self.gateway.prompt(self.session_id, text, message_id=message_id)
+        await self.gateway.prompt(self.session_id, text, message_id=message_id)
         self.prompts.append(AcceptedPrompt(id=message_id, text=text, answer=answer))
-        position = f"   (number {receipt.position} in the queue)" if receipt.position else ""
-        self.report.event(f"> {text}{position}", "cyan")
+        self.report.event(f"> {text}", "cyan")
 
     async def kill_during_answer(self, message_id: str, name: str, program: Program) -> float:
         """Kill a process in the middle of an answer and restart it; return the report's seconds at the kill."""

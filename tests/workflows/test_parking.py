@@ -280,7 +280,7 @@ async def test_ses_6_prompts_beyond_every_limit_of_a_session_become_turns_in_ord
         text = f"{number} " + "x" * (90_000 if number == 30 else 1_000)
         await session.prompt(id=message_id, text=text)
         if number == 40:
-            lower = {"max_prompt_chars": 10, "max_queued_prompts": 1, "max_queued_bytes": 1_024}
+            lower = {"max_queued_prompts": 1, "max_queued_bytes": 1_024}
             await session.update("configure", {"limits": lower})
     env.vendor.gate.open()
     await worked_off(session, turns=len(ids))

@@ -20,7 +20,7 @@ READ_SECONDS = 2.0
 
 
 async def newest_pages(
-    client: Client, workflow_id: WorkflowId, *, run_id: str = "", first_page_events: int = PAGE_EVENTS
+    client: Client, workflow_id: WorkflowId, *, run_id: str = ""
 ) -> AsyncGenerator[Sequence[HistoryEvent], None]:
     """Yield all events of a run in pages, newest first; without `run_id`, of the newest run. Raises `RPCError`."""
     token = b""
@@ -29,7 +29,7 @@ async def newest_pages(
             GetWorkflowExecutionHistoryReverseRequest(
                 namespace=client.namespace,
                 execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-                maximum_page_size=LATER_PAGE_EVENTS if token else first_page_events,
+                maximum_page_size=LATER_PAGE_EVENTS if token else PAGE_EVENTS,
                 next_page_token=token,
             ),
             timeout=timedelta(seconds=READ_SECONDS),

@@ -13,6 +13,9 @@ import { TEXTS, unexpectedStatus } from "../words.js";
 const TIMEOUT_MS = 15_000;
 const UPLOAD_TIMEOUT_MS = 60_000;
 const MAX_NAME_CHARS = 200;
+const CONFIRM_MS = 1_000;
+/** Fates of prompts that never run. */
+const REFUSED = new Set(["rejected", "discarded", "withdrawn"]);
 /** How long a request over a limit is sent again, each time after the time that the gateway names. */
 const PATIENCE_MS = 10_000;
 /** Between two receipts of a copy. */
@@ -153,9 +156,19 @@ export const configure = (sessionId, change) => send("PATCH", path(sessionId), c
 export const endSession = (sessionId, discardQueue) =>
   send("POST", path(sessionId, "/end"), { discard_queue: discardQueue });
 
-/** @param {string} sessionId @param {{id: string, text: string, mode: PromptMode, attachments: Attachment[]}} prompt */
-export const sendPrompt = (sessionId, { id, text, mode, attachments }) =>
-  send("POST", path(sessionId, "/prompt"), { message: text, id, mode, ...(attachments.length ? { attachments } : {}) });
+/**
+ * Send a prompt, and have the session's answer if a worker gives one within a second; the prompt is safe in any case.
+ *
+ * @param {string} sessionId @param {{id: string, text: string, mode: PromptMode, attachments: Attachment[]}} prompt
+ * @throws {GatewayError} also if the session will not run the prompt
+ */
+export async function sendPrompt(sessionId, { id, text, mode, attachments }) {
+  const body = { message: text, id, mode, ...(attachments.length ? { attachments } : {}) };
+  await send("POST", path(sessionId, "/prompt"), body);
+  const silence = new Promise((resolve) => setTimeout(resolve, CONFIRM_MS, null));
+  const fate = await Promise.race([json("GET", path(sessionId, `/queue/${id}`)).catch(() => null), silence]);
+  if (fate !== null && REFUSED.has(fate.fate)) throw new GatewayError(409, "", fate.reason ?? TEXTS.promptRefused);
+}
 
 /** Store a file's content in the session. @param {string} sessionId @param {File} file @param {string} type @returns {Promise<Attachment>} */
 export const uploadFile = (sessionId, file, type) => {

@@ -149,6 +149,7 @@ class InputHandler:
                     attachments=prompt.attachments,
                 )
                 prompt.is_accepted = True
+                await self._gateway.raise_if_refused(self._session_id, prompt.message_id)
             except GatewayError as error:
                 self._session.error(texts.NOT_SENT.format(text=error))
                 self._session.live.pending = [other for other in self._session.live.pending if other != prompt]

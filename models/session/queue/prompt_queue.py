@@ -188,7 +188,6 @@ class PromptQueue:
         message_ids: Collection[str] | None = None,
         rejection: RejectedError | None = None,
         limits: Limits | None = None,
-        next_position: int | None = None,
     ) -> QueueView:
         """Return the waiting prompts and the last fates; with `message_ids`, of these prompts only."""
         limits, row = limits or Limits(), self.row
@@ -213,8 +212,6 @@ class PromptQueue:
             positions=positions,
             max_prompts=limits.max_queued_prompts,
             max_bytes=limits.queued_bytes,
-            max_prompt_chars=limits.max_prompt_chars,
-            next_position=next_position,
         )
 
     def _visible(self, places: Iterable[tuple[int, Prompt | ParkedPrompt]], *, max_bytes: int) -> list[QueuedPrompt]:

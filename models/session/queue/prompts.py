@@ -11,7 +11,7 @@ it waits, or has exactly one fate:
     late ──────────────────► discarded    the session had begun to end
     invalid ───────────────► rejected     with the reason; its id may be sent again
 
-Only what is wrong in itself is invalid: no setting of a session takes back what a gateway has accepted (SES-6).
+Only what is wrong in itself is invalid, such as a text over `limits.max_prompt_chars`; want of room never is (SES-6).
 
 Ids and times are arguments: this module does not depend on Temporal.
 """
@@ -122,23 +122,18 @@ class QueueView(Frozen):
     positions: dict[str, int] = {}
     """Positions in the whole queue, from 1, of the requested ids that are waiting, with parked ones."""
     max_prompts: int = 0
-    """`limits.max_queued_prompts`. Only the gateway enforces this limit and the next two, before a prompt is sent."""
+    """`limits.max_queued_prompts`. Only the gateway enforces this limit and the next one, as a courtesy."""
     max_bytes: int = 0
     """The same limit for the JSON bytes of all texts."""
-    max_prompt_chars: int = 0
-    """`limits.max_prompt_chars`."""
-    next_position: int | None = None
-    """Position of a prompt of mode `enqueue` that is sent now; 0: it starts at once.
-
-    Null: the session is ending, several ids were requested, or the session already has the requested one.
-    """
     as_of: Stamp = None
 
 
-def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime) -> Prompt:
+def read_prompt(
+    raw: object, *, extra_arguments: int, new_id: str, now: UtcDatetime, max_chars: int = WIDEST.max_prompt_chars
+) -> Prompt:
     """Parse the argument of the signal `prompt`. Raises `RejectedError` with a reason for people (SES-5).
 
-    The bounds are absolute: the session's own limits may be lower than those that a gateway has accepted the prompt by.
+    `max_chars` is the session's own limit of a text. The other bounds are absolute.
 
     >>> from datetime import datetime, UTC
     >>> at = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,7 +154,8 @@ def read_prompt(raw: object, *, extra_arguments: int, new_id: str, now: UtcDatet
         signal = PromptSignal.model_validate(raw)
     except ValidationError as error:
         raise rejection_for(error) from None
-    check_text(signal.text, limits=WIDEST, may_be_blank=bool(signal.attachments))
+    limits = WIDEST.model_copy(update={"max_prompt_chars": max_chars})
+    check_text(signal.text, limits=limits, may_be_blank=bool(signal.attachments))
     _check_attachments(signal.attachments)
     return Prompt(
         id=signal.id or new_id,

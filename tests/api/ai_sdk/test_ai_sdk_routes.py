@@ -298,13 +298,17 @@ async def test_agt_8_the_stream_of_a_queued_message_names_the_decision(url: str,
     assert (chunk["type"], chunk["data"]["text"]) == ("data-notice", DECISION_AWAITED_NOTICE)
 
 
-async def test_ses_6_a_full_queue_is_said_before_the_stream_begins(http: AsyncClient, env: Environment) -> None:
+async def test_ses_6_a_queue_read_as_full_gets_429_before_the_stream_begins(
+    http: AsyncClient, env: Environment, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "queue_read", BOUND)
     env.vendor.gate.close()
     body = posted(user())
     await http.post("/workflow", json={"id": body["id"], "limits": {"max_queued_prompts": 1}})
     await http.post(f"/workflow/{body['id']}/prompt", json={"message": "running"})
     await env.vendor.gate.until_arrived(1)
     await http.post(f"/workflow/{body['id']}/prompt", json={"message": "waiting"})
+    assert (await http.get(f"/workflow/{body['id']}/queue")).json()["length"] == 1
     full = await http.post("/api/chat", json=body)
     assert (full.status_code, problem_of(full)) == (429, "queue-full")
 

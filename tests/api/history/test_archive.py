@@ -669,4 +669,4 @@ async def test_api_1_the_id_of_a_session_that_temporal_has_forgotten_is_not_used
         "prompt": lambda: http.post(f"/workflow/{session_id}/prompt?start=true", json={"message": "hi"}),
         "chat": lambda: http.post("/chat", json={"message": "hi", "workflow_id": session_id}),
     }[way]()
-    assert (answer.status_code, problem_of(answer)) == (409, "session-exists")
+    assert (answer.status_code, problem_of(answer)) == (409, "session-exists" if way == "start" else "session-ended")

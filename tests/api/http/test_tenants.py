@@ -33,7 +33,6 @@ from turnkeeper.workflows import search_attributes
 from turnkeeper.workflows.hosting.endpoint import WEB_UI_PATH
 
 TENANTS = ("", "acme", "globex")
-LATER = {"Prefer": "respond-async"}
 ID = "<id>"
 """Stands for the session's id in a path, a query, a body, and an answer."""
 
@@ -129,7 +128,7 @@ REQUESTS: dict[str, list[Request]] = {
         Request(json={"message": "hi", "id": "m1"}),
         Request(json={"message": "hi", "id": "m1"}, params={"wait": "1"}),
         Request(json={"message": "hi", "id": "m1", "attachments": [{"type": "code", "content": "x" * 9_000}]}),
-        Request(202, starts=True, json={"message": "hi", "id": "m2"}, params={"start": "true"}, headers=LATER),
+        Request(202, starts=True, json={"message": "hi", "id": "m2"}, params={"start": "true"}),
     ],
     "retry_turn": [Request(), Request(json={"message_id": "m1"})],
     "get_conversation": [Request(), Request(params={"wait": "1"})],
@@ -150,7 +149,7 @@ REQUESTS: dict[str, list[Request]] = {
     "ai_sdk_resume": [Request(204)],
     "ai_sdk_messages": [Request(), Request(params={"before": "m1"})],
     "start_session": [Request(201, starts=True, json={"id": ID})],
-    "chat": [Request(202, starts=True, json={"message": "hi", "id": "m1", "workflow_id": ID}, headers=LATER)],
+    "chat": [Request(202, starts=True, json={"message": "hi", "id": "m1", "workflow_id": ID})],
     "ai_sdk_chat": [
         Request(json={"id": ID, "messages": [], "trigger": "regenerate-message"}),
         Request(200, starts=True, json={"id": ID, "message": USER_MESSAGE}),

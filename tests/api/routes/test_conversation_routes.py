@@ -44,8 +44,8 @@ async def test_api_1_a_session_is_started_prompted_and_polled(http: AsyncClient,
     assert started.headers["location"] == f"/workflow/{session}"
     answer = await http.post(f"/workflow/{session}/prompt", json={"message": "read README.md", "id": "p1"})
     assert answer.status_code == 202
-    assert answer.json()["message_id"] == "p1"
-    assert answer.json()["position"] in (0, 1)
+    assert answer.json() == {"workflow_id": session, "message_id": "p1"}
+    assert answer.headers["location"] == f"/workflow/{session}/queue/p1"
     (turn,) = await finished(http, session)
     assert turn["agent_message"] == "The heading is X"
     (call,) = turn["reasoning_trajectory"]["steps"][0]["tool_calls"]
@@ -110,7 +110,7 @@ async def test_api_1_a_waiting_prompt_that_is_withdrawn_does_not_keep_its_sender
         answer = await sending
         assert answer.status_code == 409
         assert "was withdrawn" in answer.json()["detail"]
-        again = await http.post(f"/workflow/{session}/prompt", json={"message": "second", "id": "p2"})
+        again = await http.post(f"/workflow/{session}/prompt?wait=30", json={"message": "second", "id": "p2"})
         assert again.status_code == 409
 
 

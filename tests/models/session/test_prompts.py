@@ -36,18 +36,14 @@ def fates(target) -> list[tuple[str, str]]:
     return [(fate.id, fate.fate) for fate in target.queue.fates]
 
 
-@given(text=st.text(min_size=1, max_size=40), waiting=st.integers(0, 4))
-def test_api_1_a_session_says_where_the_next_prompt_will_be(text: str, waiting: int) -> None:
-    target = session(limits=Limits(max_prompt_chars=1, max_queued_prompts=1, max_queued_bytes=1_024))
-    for number in range(waiting):
-        send(target, "x", id=f"m{number}")
-    view = queue_of(target, "new")
-    accepted = target.receive({"id": "new", "text": text}, extra_arguments=0, new_id="?", now=NOW)
-    assert (accepted is not None) == bool(text.strip() and "\0" not in text)
-    if accepted:
-        assert queue_of(target, "new").positions["new"] == (view.next_position or 1)
-        assert view.next_position == (waiting + 1 if waiting else 0)
-        assert queue_of(target, "new").next_position is None  # it would be the same prompt
+@given(text=st.text(min_size=1, max_size=40), max_chars=st.integers(1, 20))
+def test_ses_5_a_text_over_the_sessions_own_limit_is_rejected_with_the_reason(text: str, max_chars: int) -> None:
+    target, raw = session(), {"id": "new", "text": text}
+    accepted = target.receive(raw, extra_arguments=0, new_id="?", now=NOW, max_chars=max_chars)
+    is_valid = text.strip() and "\0" not in text
+    assert (accepted is not None) == bool(is_valid and len(text) <= max_chars)
+    if is_valid and accepted is None:
+        assert target.queue.fates[-1].refusal == "too_long"
 
 
 @given(raw=JSON, extra=st.integers(0, 2))
@@ -154,7 +150,6 @@ IDS = [f"{number:0128}" for number in range(100)]
 REFERENCE = {"type": "image", "hash": "0" * 64, "bytes": 9, "media_type": "image/png", "name": "n" * 100}
 
 ACCEPTED: dict[str, tuple[dict[str, int], list[dict[str, Any]]]] = {
-    "a lower max_prompt_chars": ({"max_prompt_chars": 5}, [{"text": "x" * 100_000}]),
     "a lower max_state_bytes": ({"max_state_bytes": 32_000}, [{"text": "\u4e2d" * 40_000}]),
     "more prompts than max_queued_prompts": ({"max_queued_prompts": 2}, [{"text": "hi"}] * 100),
     "more bytes than max_queued_bytes": ({"max_queued_bytes": 1_024}, [{"text": "x" * 60_000}] * 20),
