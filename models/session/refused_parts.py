@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import to_json
 
-from turnkeeper.models.session.tools.tool_list import digest_of
+from turnkeeper.models.session.tools.tool_list import tools_digest
 from turnkeeper.models.transcript.model_call import RequestHead
 from turnkeeper.models.transcript.refused_parts import RefusedPart
 from turnkeeper.models.wire import Compact, Items
@@ -90,7 +90,7 @@ class SessionRefusals:
         if head is self._head and model == self.state.model:
             return
         self._head = head
-        tools = digest_of(head.tools)
+        tools = tools_digest(head.tools)
         if (model, tools) != (self.state.model, self.state.tools):
             self.state = RefusalState(model=model, tools=tools, was_reset=self.state.was_reset)
 

@@ -17,7 +17,6 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from turnkeeper.models.command_line import command_line
-from turnkeeper.models.invalid_values import counted
 from turnkeeper.models.model_name import split_model
 from turnkeeper.models.settings.mcp_config import DEFAULT_FILE as MCP_FILE
 from turnkeeper.models.settings.mcp_config import load_foreign_servers
@@ -30,6 +29,7 @@ from turnkeeper.models.settings.settings import (
     load_settings,
     settings_file,
 )
+from turnkeeper.models.texts.counted import counted
 from turnkeeper.ops.checks.worker_report import WorkerReport
 from turnkeeper.ops.keys import HOW_TO_CREATE_KEY, NO_VALID_KEY, lacks_key
 from turnkeeper.ops.local.dev_server import is_in_use

@@ -1,13 +1,19 @@
-"""Asks the root of the session's tree for what the running turn may use (AGT-1, TSK-5)."""
+"""What a tree of tasks may use: a task asks the root of its tree, by signal (AGT-1, TSK-5)."""
+
+import asyncio
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.models.context.request_size import head_tokens
+    from turnkeeper.models.context.model_view import head_tokens
     from turnkeeper.models.errors import fail
-    from turnkeeper.models.ids import PublicId
-    from turnkeeper.models.session.tasks.allowance import Allowance, AllowanceAnswer, Amount
+    from turnkeeper.models.ids import PublicId, WorkflowId, sibling_id
+    from turnkeeper.models.session.session import Session
+    from turnkeeper.models.session.tasks.allowance import Allowance, AllowanceAnswer, AllowanceRequest, Amount
+    from turnkeeper.models.session.tasks.tree import budgets_of, register_task
     from turnkeeper.models.transcript.trajectory import Usage
+    from turnkeeper.workflows.background import run_in_background
     from turnkeeper.workflows.turn.turn_scope import TurnScope
 
 ANSWER_TOKENS = 1_000
@@ -27,18 +33,18 @@ class TurnAllowance:
     async def check_spent(self) -> None:
         """Raise `TurnFailedError` if nothing is left for a further step; a task asks for more first."""
         await self._draw()
-        self._session.budgets.check_spent()
+        budgets_of(self._session).check_spent()
 
     async def check_step(self, usage: Usage | None) -> None:
         """Check this before the calls of a step run, see `Budgets.check_step`; a task asks for more first."""
         await self._draw()
-        self._session.budgets.check_step(usage)
+        budgets_of(self._session).check_step(usage)
 
     async def start_of(self, task_id: PublicId) -> AllowanceAnswer:
         """Return the first portion of a task that this session starts, or why it may not be started."""
         session, allowance = self._session, self._session.allowance
         if allowance is None:
-            return session.register_task(task_id)
+            return register_task(session, task_id)
         number = allowance.ask_to_start(task_id)
         fallback = AllowanceAnswer(number=number, rejection=f"No task was started: {_has_ended(allowance)}")
         return await self._answer(allowance, number) or fallback
@@ -70,10 +76,69 @@ class TurnAllowance:
 
     def _need(self, used: Amount) -> Amount:
         """Estimate what the next step needs: the request as it is now, at the price of the steps so far."""
-        view = self._session.view
+        view = self._session.context.view
         tokens = head_tokens(self._session.head) + view.estimated_tokens + ANSWER_TOKENS
         return Amount(tokens=tokens, cost=used.cost * tokens / used.tokens if used.tokens else 0.0)
 
 
 def _has_ended(allowance: Allowance) -> str:
     return f"session {allowance.start.root}, whose budget it shares, has ended."
+
+
+class AllowanceMail:
+    """Sends a session's requests to the root of its tree, or a root's answers.
+
+    They are sent one after the other, in order, and beside the turn: so stopping a turn loses none. A session does not
+    continue as new while one is to be sent.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_sending = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether anything is to be sent."""
+        return self._is_sending or self._has_any()
+
+    def begin(self) -> None:
+        """Send everything from now on, until this run ends."""
+        self._task = asyncio.create_task(run_in_background(self._run))
+
+    async def flush(self) -> None:
+        """Wait until everything is sent."""
+        await workflow.wait_condition(lambda: not self.is_sending)
+
+    def _has_any(self) -> bool:
+        allowance = self._session.allowance
+        return bool(self._session.accounts.outbox or (allowance and allowance.outbox))
+
+    async def _run(self) -> None:
+        while True:
+            await workflow.wait_condition(self._has_any)
+            self._is_sending = True
+            if self._session.accounts.outbox:
+                await self._answer(*self._session.accounts.outbox.pop(0))
+            elif self._session.allowance:
+                await self._request(self._session.allowance.outbox.pop(0))
+            self._is_sending = False
+
+    async def _answer(self, task_id: PublicId, answer: AllowanceAnswer) -> None:
+        try:
+            await self._signal(task_id, "grant_allowance", answer)
+        except ApplicationError:
+            workflow.logger.info("%s has ended before it got its allowance", task_id)
+
+    async def _request(self, request: AllowanceRequest) -> None:
+        allowance = self._session.allowance
+        if allowance is None:
+            return
+        try:
+            await self._signal(allowance.start.root, "request_allowance", request)
+        except ApplicationError:  # Temporal reports an ended or unknown workflow as not found
+            allowance.is_root_gone = True
+
+    async def _signal(self, session_id: PublicId, name: str, message: AllowanceAnswer | AllowanceRequest) -> None:
+        target = sibling_id(session_id, of=WorkflowId(workflow.info().workflow_id))
+        await workflow.get_external_workflow_handle(target).signal(name, message)

@@ -21,7 +21,7 @@ MAX_BYTES = 1_000_000
 AT_ONCE = 8
 
 
-class TaskApprovals:
+class ApprovalReader:
     """Reads the calls that wait for approval. Methods raise `ProblemError`."""
 
     def __init__(self, reader: SessionReader, texts: TextRestorer) -> None:

@@ -1,10 +1,13 @@
-"""Activities that read and store the large texts of tasks, which a workflow can't do itself (SES-15, TSK-5)."""
+"""Activities for tasks, of what a workflow can't do itself: large texts, and a history that is ranked or condensed."""
+
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from turnkeeper.activities.task_texts import KeepResult, TaskTextActivities
+    from turnkeeper.activities.hand_off import HandOffActivities, KeepResult, TaskTextActivities
+    from turnkeeper.models.session.tasks.hand_off_messages import PreparedSubTask, PrepareSubTask
     from turnkeeper.models.session.tasks.outcome import TaskOutcome
     from turnkeeper.models.transcript.large_texts import cut_result
     from turnkeeper.models.transcript.trajectory import BlobRef, ToolResult
@@ -51,3 +54,20 @@ async def with_whole_answer(outcome: TaskOutcome) -> TaskOutcome:
         return outcome
     answer = await read_text(outcome.answer_blob)
     return outcome if answer is None else outcome.model_copy(update={"answer": answer, "answer_blob": None})
+
+
+async def prepare_in_activity(call: PrepareSubTask, *, time_left: timedelta) -> PreparedSubTask | None:
+    """Return the context of a task; `None` if the activity fails."""
+    try:
+        return await workflow.execute_activity_method(
+            HandOffActivities.prepare_sub_task,
+            call,
+            start_to_close_timeout=activity_options.HAND_OFF_TIMEOUT,
+            schedule_to_close_timeout=min(time_left, activity_options.HAND_OFF_PATIENCE),
+            retry_policy=activity_options.HAND_OFF_RETRIES,
+            summary=f"history of {call.task_id}",
+        )
+    except ActivityError as error:
+        check_cancelled(error)
+        workflow.logger.warning("The history of %s is only cut: %s", call.task_id, error.cause or error)
+        return None
