@@ -208,7 +208,12 @@ async def run_worker(settings: Settings, client: Client, *, activity_reports: in
                 partials=partials,
                 interceptors=interceptors,
             ) as worker,
-            reporting(worker, settings, tool_problems=lambda: tools.problems),
+            reporting(
+                worker,
+                settings,
+                tool_problems=lambda: tools.problems,
+                refused_parts=providers.refused_parts,
+            ),
         ):
             await stop_requested.wait()
 
