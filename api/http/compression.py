@@ -80,10 +80,10 @@ class CompressionMiddleware:
                 start = message
                 return
             if start is not None:
-                begun, start = start, None
+                head, start = start, None
                 if len(message.get("body", b"")) >= MIN_BYTES and not message.get("more_body"):
-                    begun, message = await _compressed(scope, begun, message)
-                await send(begun)
+                    head, message = await _compressed(scope, head, message)
+                await send(head)
             await send(message)
 
         await self._app(scope, receive, send_compressed)

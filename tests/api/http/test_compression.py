@@ -32,7 +32,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_ops_11_json_is_compressed_unless_it_is_short_or_shares_its_body_with_a_secret(name: str) -> None:
+async def test_ops_11_json_is_compressed_unless_it_is_short_or_comes_with_a_secret(name: str) -> None:
     is_compressed, body, media_type, status, headers = ANSWERS[name]
     app = Starlette(
         routes=[Route("/", lambda _: Response(body, status_code=status, media_type=media_type, headers=headers))]
@@ -79,7 +79,7 @@ async def test_ops_11_a_poll_is_compressed_under_one_etag_and_a_stream_is_not(ur
         packed = await http.get(path)
         plain = await http.get(path, headers={"Accept-Encoding": "identity"})
         head = await http.head(path)
-        known = [
+        unchanged = [
             await http.get(path, headers={"If-None-Match": packed.headers["etag"], **more})
             for more in ({}, {"Accept-Encoding": "identity"})
         ]
@@ -89,6 +89,6 @@ async def test_ops_11_a_poll_is_compressed_under_one_etag_and_a_stream_is_not(ur
     assert packed.headers["etag"].startswith("W/")
     for name in ("content-encoding", "content-length", "etag", "vary"):
         assert head.headers[name] == packed.headers[name]
-    for answer in known:
+    for answer in unchanged:
         assert (answer.status_code, answer.content) == (304, b"")
         assert (answer.headers["etag"], answer.headers["vary"]) == (packed.headers["etag"], "Accept-Encoding")

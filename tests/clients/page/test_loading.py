@@ -46,11 +46,11 @@ class Network:
     def _on_end(self, event: dict[str, Any]) -> None:
         self._bytes[event["requestId"]] = event["encodedDataLength"]
 
-    def taken(self) -> dict[str, int]:
-        """Return the bytes of each path since the last time."""
-        asked = {path: self._bytes.get(key, 0) for key, path in self._paths.items() if key not in self._cached}
-        self.__init__()  # type: ignore[misc]
-        return asked
+    def sizes_since_last_load(self) -> dict[str, int]:
+        """Return the bytes of each path."""
+        sizes = {path: self._bytes.get(key, 0) for key, path in self._paths.items() if key not in self._cached}
+        self._paths.clear()
+        return sizes
 
 
 async def test_ops_11_a_first_load_is_small_and_a_warm_one_asks_for_no_file_but_the_page(
@@ -69,7 +69,7 @@ async def test_ops_11_a_first_load_is_small_and_a_warm_one_asks_for_no_file_but_
         for _ in range(2):
             await tab.load(session.handle.id)
             await tab.shows(TURNS)
-            loads.append(network.taken())
+            loads.append(network.sizes_since_last_load())
     cold, warm = loads
     assert f"{page_files().path}/words.js" in cold
     assert len(cold) <= 60
