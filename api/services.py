@@ -5,9 +5,10 @@ from typing import Self
 
 from temporalio.client import Client
 
-from turnkeeper.api.audit.recorder import AuditRecorder
+from turnkeeper.api.audit import AuditRecorder
 from turnkeeper.api.copies.copying import SessionCopier
 from turnkeeper.api.copies.exporting import SessionExporter
+from turnkeeper.api.history.approval_reader import ApprovalReader
 from turnkeeper.api.history.deletion import SessionDeleter
 from turnkeeper.api.history.forgotten_sessions import ForgottenSessions
 from turnkeeper.api.history.index_repair import IndexRepair
@@ -17,19 +18,13 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.history.transcript_reader import TranscriptReader
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.live.feed import UpdateFeed
-from turnkeeper.api.live.poller import Poller
-from turnkeeper.api.live.shared_reader import SharedReader
 from turnkeeper.api.markdown import MarkdownRenderer
 from turnkeeper.api.prompts.attachment_keeper import AttachmentKeeper
 from turnkeeper.api.prompts.fate_reader import FateReader
 from turnkeeper.api.prompts.prompt_sender import PromptSender
 from turnkeeper.api.session_limits import SessionLimits
-from turnkeeper.api.tasks.forgotten_tasks import ForgottenTasks
-from turnkeeper.api.tasks.task_approvals import TaskApprovals
-from turnkeeper.api.tasks.task_preparer import TaskPreparer
 from turnkeeper.api.tasks.task_reader import TaskReader
 from turnkeeper.api.tasks.tasks import Tasks
-from turnkeeper.api.temporal.cache_warmer import CacheWarmer
 from turnkeeper.api.temporal.session_commands import SessionCommands
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.api.timeouts import Timeouts
@@ -76,12 +71,10 @@ class Services:
     copier: SessionCopier
 
     # Tasks
-    approvals: TaskApprovals
+    approvals: ApprovalReader
     tasks: Tasks
 
     # Updates for watching and polling clients
-    cache_warmer: CacheWarmer
-    poller: Poller
     feed: UpdateFeed
 
     markdown: MarkdownRenderer
@@ -96,7 +89,6 @@ class Services:
         closing: Closing,
         timeouts: Timeouts,
     ) -> Self:
-        repair = IndexRepair(client, stores.index, timeouts)
         forgotten = ForgottenSessions(client, stores, timeouts)
         reader = SessionReader(client, forgotten, timeouts)
         sessions = SessionCommands(client, settings, reader, stores)
@@ -105,12 +97,9 @@ class Services:
         attachments = AttachmentKeeper(reader, stores, inline_bytes=settings.limits.attachments_bytes)
         sender = PromptSender(sessions, reader, attachments, stores)
         exporter = SessionExporter(settings, reader, stores)
-        approvals = TaskApprovals(reader, texts)
+        approvals = ApprovalReader(reader, texts)
+        lists = SessionLists(stores, timeouts)
         task_reader = TaskReader(settings, reader, texts, approvals, closing)
-        forgotten_tasks = ForgottenTasks(client, stores.index, timeouts)
-        preparer = TaskPreparer(settings, reader, transcripts, stores.blobs)
-        cache_warmer = CacheWarmer(client, settings.task_queue, timeouts)
-        shared_reader = SharedReader(reader, texts, cache_warmer)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -123,8 +112,8 @@ class Services:
             sessions=sessions,
             attachments=attachments,
             sender=sender,
-            repair=repair,
-            lists=SessionLists(client, stores, repair, timeouts),
+            repair=IndexRepair(client, stores.index, timeouts),
+            lists=lists,
             texts=texts,
             transcripts=transcripts,
             fates=FateReader(reader, stores, texts, closing),
@@ -133,10 +122,8 @@ class Services:
             exporter=exporter,
             copier=SessionCopier(settings, reader, sessions, transcripts, exporter, stores),
             approvals=approvals,
-            tasks=Tasks(settings, reader, sessions, sender, transcripts, preparer, task_reader, forgotten_tasks),
-            cache_warmer=cache_warmer,
-            poller=Poller(shared_reader, reader.watches, closing, timeouts),
-            feed=UpdateFeed(shared_reader, reader.watches, partials, closing),
+            tasks=Tasks(settings, reader, sessions, sender, transcripts, stores, lists, task_reader),
+            feed=UpdateFeed(reader, texts, partials, closing),
             markdown=MarkdownRenderer(timeouts),
         )
 
@@ -144,6 +131,5 @@ class Services:
         """End all waits, streams and background tasks."""
         self.closing.begin()
         await self.repair.close()
-        await self.cache_warmer.close()
         await self.reader.close()
         await self.audit.close()

@@ -20,8 +20,8 @@ class Timeouts:
     """Between two checks whether Temporal answers, while sessions are watched: an outage is noticed after 2.5 s."""
     watch_poll: float = 30.0
     """One long poll for a watched session's next events."""
-    worker_list: float = 5.0
-    """How long the list of workers is cached. Temporal itself lists a dead worker for another minute."""
+    watch_linger: float = 30.0
+    """How long a session is watched after its last watcher has left, and until a long poll ends: clients return."""
 
     # ---- stores
     request: float = 2.7

@@ -36,6 +36,8 @@ class AsOf(Frozen):
     """The last one that changed the session."""
     earlier_tasks: tuple[WorkflowTaskStart, ...] = ()
     """Earlier tasks after which this worker answered a query, and which it did not replay; `task` builds on them."""
+    is_replayed: bool = False
+    """The worker has only replayed the session: Temporal doesn't know that it has the session in memory."""
 
     @property
     def tasks(self) -> tuple[WorkflowTaskStart, ...]:

@@ -35,6 +35,7 @@ class LastChange:
     def __init__(self) -> None:
         self._last = (0, 0)
         self._is_replayed = True
+        self._has_live_task = False
         self._was_queried = False
         self._earlier: deque[tuple[int, int]] = deque(maxlen=MAX_EARLIER_TASKS)
         self.note()
@@ -47,6 +48,10 @@ class LastChange:
         if self._was_queried and not self._is_replayed:
             self._earlier.append(self._last)
         self._last, self._is_replayed, self._was_queried = task, workflow.unsafe.is_replaying(), False
+
+    def note_live_task(self) -> None:
+        """Record that this worker has processed a task that may have changed nothing: it gets the next queries."""
+        self._has_live_task = True
 
     def note_query(self) -> None:
         """Record that a query was answered from the present state."""
@@ -61,6 +66,7 @@ class LastChange:
             first_run_id=info.first_execution_run_id,
             task=_task_start(*self._last),
             earlier_tasks=earlier,
+            is_replayed=self._is_replayed and not self._has_live_task,
         )
         return answer.model_copy(update={"as_of": as_of})
 

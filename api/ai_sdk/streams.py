@@ -12,9 +12,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from turnkeeper.api.ai_sdk.turn_chunks import Chunks, TurnChunks
-from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent
+from turnkeeper.api.live.feed import RETRY_SECONDS, Event, ProblemEvent, QueueEvent, UpdateEvent
 from turnkeeper.api.live.live_output import PartialEvent
-from turnkeeper.api.live.shared_reader import QueueEvent, UpdateEvent
 from turnkeeper.api.problems import ProblemError
 from turnkeeper.api.services import Services
 from turnkeeper.api.store_calls import seconds_from_now

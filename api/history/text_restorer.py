@@ -4,18 +4,13 @@ A turn whose answer is stored by reference is sent to all watching clients at th
 changes, so callers that need it while it is being read share that read, and the latest answers are cached. Turns
 without references don't touch the store.
 
-While the store is down or slow, clients get an excerpt. A finished answer never changes again, so a watching client
-would keep the excerpt forever. `ExcerptRetries` says what such a client still needs: its resume cursor stays before the
-turn for when it reconnects, and meanwhile the answer is read again, with growing pauses.
+While the store is down or slow, clients get an excerpt. Watching clients get the whole answer later (`live/feed.py`).
 """
 
-import asyncio
-from collections.abc import Awaitable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Collection, Sequence
 
 from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.store_calls import read_store
-from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.texts.legible import with_legible_args
 from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationUpdate
@@ -24,10 +19,6 @@ from turnkeeper.stores.blobs import Blobs, RecentTexts
 from turnkeeper.stores.database.database import StoreUnavailableError
 
 CACHED_CHARS = 8 * 1024 * 1024
-
-FIRST_PAUSE_SECONDS = 1.0
-MAX_PAUSE_SECONDS = 30.0
-"""Between two attempts to restore an excerpt."""
 
 
 class TextRestorer:
@@ -81,60 +72,3 @@ async def _texts_in_time(reading: Awaitable[dict[str, str]], until: float) -> di
         return await read_store(reading, until=until)
     except StoreUnavailableError:
         return {}
-
-
-@dataclass
-class ExcerptRetries:
-    """The turns whose answers one watcher has as excerpts, and when to retry the next one."""
-
-    _turns: dict[str, ConversationMessage] = field(default_factory=dict)
-    _pauses: Iterator[float] = field(default_factory=lambda: _longer_pauses())
-    _due_at: float = 0.0
-
-    def __bool__(self) -> bool:
-        return bool(self._turns)
-
-    def note_update(self, update: ConversationUpdate) -> None:
-        if update.reset:
-            self._turns.clear()
-        for turn in [*update.updated_messages, *update.new_messages]:
-            self._turns.pop(turn.id, None)
-            if turn.agent_message_blob:
-                self._retry_in(FIRST_PAUSE_SECONDS)
-                self._turns[turn.id] = turn
-
-    def note_retry(self, turn: ConversationMessage) -> bool:
-        """Note that a turn was read again; return whether it is whole. If not, another one is retried next."""
-        del self._turns[turn.id]
-        if not turn.agent_message_blob:
-            self._retry_in(0.0)
-            self._pauses = _longer_pauses()
-            return True
-        self._turns[turn.id] = turn
-        self._retry_in(next(self._pauses))
-        return False
-
-    @property
-    def resume_revision(self) -> int | None:
-        """The latest revision from which a client gets all these turns again."""
-        return min((turn.revision - 1 for turn in self._turns.values()), default=None)
-
-    @property
-    def due_at(self) -> float | None:
-        """When to retry the next turn, on the loop's clock; `None` if there is none."""
-        return self._due_at if self._turns else None
-
-    @property
-    def is_due(self) -> bool:
-        return bool(self._turns) and asyncio.get_running_loop().time() >= self._due_at
-
-    @property
-    def next(self) -> ConversationMessage:
-        return next(iter(self._turns.values()))
-
-    def _retry_in(self, seconds: float) -> None:
-        self._due_at = asyncio.get_running_loop().time() + seconds
-
-
-def _longer_pauses() -> Iterator[float]:
-    return growing_pauses(2 * FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)

@@ -1,38 +1,120 @@
-"""A session live: updates, the queue, and what the model is writing (API-1, API-3).
+"""What is new in a session, for clients that poll and for clients that watch (API-1, API-3, SES-12).
 
-Every watcher runs the same loop: read what is new since its cursor, send it, wait until the session changes. All
-watchers at the same cursor share one read (`shared_reader.py`), so a change costs one query and one encoding for any
-number of watchers, and an idle session costs nothing. A slow watcher just comes back later and reads from its own
-cursor: it gets what it missed as one update, and nobody else waits for it.
+All clients at the same cursor share one read: the first one after a change causes a query, and the others use its
+result and its JSON. So a change costs one query and one encoding for any number of clients, and an idle
+session costs nothing.
 
-An answer that could be read only as an excerpt is sent again once the whole can be read (`text_restorer.py`).
+A watcher reads what is new since its cursor, sends it, and waits until the session changes (`watch.py`). A slow one
+just comes back later and reads from its own cursor: it gets what it missed as one update, and nobody else waits for it.
+While the store of large texts is down, a watcher gets excerpts of answers. It resumes before the first of them when it
+reconnects, and meanwhile they are read again, with growing pauses, until it has the whole answers. A feed never fails
+once it has begun: while Temporal or the workers are away it says so and tries again. It ends when the session has ended
+or was deleted, or when the gateway stops; its cursor says where to resume.
 
-A feed never fails once it has begun: while Temporal or the workers are away it says so and tries again. It ends when
-the session has ended or was deleted, or when the gateway stops; its cursor says where to resume.
+A poll is the first event of a feed; with `wait`, the first one that the client has not seen. A client that sends only
+`last_seen_message_id` (decision 34) doesn't say in which form it has seen that turn: running or ended. So it gets the
+turn again while it runs and for `Timeouts.repeat` after its end, and a `wait` for it lasts `UNCLEAR_SECONDS`. That
+follows from the turn alone, so no gateway remembers its clients.
 """
 
 import asyncio
+import math
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from fastapi.sse import format_sse_event
+from pydantic_core import to_json
 
-from turnkeeper.api.history.text_restorer import ExcerptRetries
+from turnkeeper.api.coalescer import Coalescer
+from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
-from turnkeeper.api.live.live_output import LiveOutput, LiveOutputRegistry, PartialEvent, SeenSteps, Snapshot
-from turnkeeper.api.live.shared_reader import QueueEvent, SharedReader, UpdateEvent
+from turnkeeper.api.live.live_output import LiveOutput, PartialEvent, SeenSteps, Snapshot
 from turnkeeper.api.problems import Problem, ProblemError, invalid, problem
-from turnkeeper.api.temporal.watch import Watch, WatchRegistry
-from turnkeeper.models.ids import WorkflowId
+from turnkeeper.api.store_calls import seconds_from_now
+from turnkeeper.api.temporal.session_reader import SessionReader
+from turnkeeper.api.temporal.watch import Watch
+from turnkeeper.models.ids import PublicId, WorkflowId
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import QueuedPrompt
 from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationMessage, ConversationUpdate
+from turnkeeper.models.wire import Frozen
 from turnkeeper.stores.partials.carrier import PartialCarrier
 
 RETRY_SECONDS = 1.0
-"""Between two attempts while a session can't be read."""
+"""Between two attempts while a session can't be read, or has no watch."""
+
+FIRST_EXCERPT_SECONDS = 1.0
+MAX_EXCERPT_SECONDS = 30.0
+"""Between two attempts to read whole answers in place of excerpts."""
+
+UNCLEAR_SECONDS = 1.0
+"""How long to hold a client that may or may not have seen the answer."""
+
+
+class WaitingPrompts(Frozen):
+    """The prompts in a session's queue, in order."""
+
+    waiting: list[QueuedPrompt]
+
+
+@dataclass(frozen=True)
+class UpdateEvent:
+    """What is new in a session since a cursor, with whole answers."""
+
+    update: ConversationUpdate
+    first_run_id: str = ""
+    """The first run of the session; empty if Temporal no longer has it."""
+    resume_revision: int | None = None
+    """Where a client resumes, if that is before the update: since then it has an excerpt of an answer."""
+
+    @property
+    def id(self) -> str:
+        """The resume cursor, which clients send as `Last-Event-ID`; held back while they have an excerpt."""
+        resume_revision = self.update.revision if self.resume_revision is None else self.resume_revision
+        return f"{min(self.update.revision, resume_revision)}.{self.update.last_seen_message_id or ''}"
+
+    @property
+    def revision(self) -> int:
+        return self.update.revision
+
+    @property
+    def turns(self) -> list[ConversationMessage]:
+        return [*self.update.updated_messages, *self.update.new_messages]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all answers could be restored. If not, the store is down."""
+        return not any(turn.agent_message_blob for turn in self.turns)
+
+    @cached_property
+    def json(self) -> str:
+        return self.update.model_dump_json()
+
+    def as_answer(self, session_id: PublicId) -> str:
+        """Return the JSON of a `ConversationResponse`."""
+        return f'{{"workflow_id":{to_json(session_id).decode()},"conversation_update":{self.json}}}'
+
+    @cached_property
+    def sse(self) -> bytes:
+        return format_sse_event(event="update", id=self.id, data_str=self.json)
+
+
+@dataclass(frozen=True)
+class QueueEvent:
+    """The current queue."""
+
+    waiting: list[QueuedPrompt]
+    revision: int
+    is_whole = True
+
+    @cached_property
+    def sse(self) -> bytes:
+        return format_sse_event(event="queue", data_str=WaitingPrompts(waiting=self.waiting).model_dump_json())
 
 
 @dataclass(frozen=True)
@@ -47,6 +129,7 @@ class ProblemEvent:
 
 
 Event = UpdateEvent | QueueEvent | PartialEvent | ProblemEvent
+Result = TypeVar("Result", UpdateEvent, QueueEvent)
 
 EVENT_ID_PATTERN = r"^[0-9]{1,15}\.[^\n]{0,200}$"
 """`<revision>.<last_seen_message_id>`"""
@@ -78,7 +161,12 @@ class _Watcher:
     """The queue may have changed with the last update."""
     steps: SeenSteps = field(default_factory=SeenSteps)
     snapshot: Snapshot | None = None
-    retries: ExcerptRetries = field(default_factory=ExcerptRetries)
+    excerpts: dict[str, int] = field(default_factory=dict)
+    """Turns whose answers it has as excerpts, by id, each with the revision before it."""
+    retry_at: float | None = None
+    """When to read them again, on the loop's clock."""
+    retry_seconds: float = 0.0
+    """How long the pause before is."""
     problem_types: set[str] = field(default_factory=set)
     """The problems that it was sent since the session could last be read."""
     is_deleted: bool = False
@@ -91,33 +179,55 @@ class _Watcher:
     def is_at_end(self) -> bool:
         """Return whether the session has ended and the watcher has everything."""
         is_closed = self.last is not None and self.last.status in FINAL_STATUSES
-        return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.retries))
+        return self.is_deleted or (is_closed and not (self.has_more or self.queue_is_stale or self.excerpts))
+
+    def is_retry_due(self) -> bool:
+        return self.retry_at is not None and asyncio.get_running_loop().time() >= self.retry_at
+
+    def has_changed(self, watch: Watch) -> bool:
+        return self.has_more or watch.task_count > self.task_count
 
     def is_due(self, watch: Watch, output: LiveOutput) -> bool:
-        is_behind = self.queue_is_stale or self.has_more or watch.task_count > self.task_count
-        return is_behind or watch.is_unreachable or self.retries.is_due or self._growth_in(output) is not None
+        is_behind = self.queue_is_stale or self.has_changed(watch) or self.is_retry_due()
+        return is_behind or watch.is_unreachable or self._growth_in(output) is not None
 
-    def next_update(self, event: UpdateEvent) -> UpdateEvent | None:
+    def next_cursor(self, watch: Watch) -> UpdatesRequest:
+        """Return where to read: from before the first excerpt, if only excerpts are to be read again."""
+        since = self.cursor.since_revision if self.has_changed(watch) else min(self.excerpts.values())
+        return self.cursor.model_copy(update={"since_revision": since})
+
+    def next_update(self, event: UpdateEvent, *, is_retry: bool) -> UpdateEvent | None:
         """Move to the cursor after `event`; return the event to send, if it has anything new."""
         cursor, last, update = self.cursor, self.last, event.update
-        had_problem = self._clear_problems()
-        self.cursor, self.last = event.next_cursor, update
+        had_problem, is_restored = self._clear_problems(), self._note_excerpts(event, is_retry=is_retry)
+        self.last = update
+        self.cursor = UpdatesRequest(last_seen_message_id=update.last_seen_message_id, since_revision=update.revision)
         self.steps.learn(update)
-        self.retries.note_update(update)
         self.queue_is_stale = not update.has_more and bool(self.waiting or update.queue_length)
-        if not (update.reset or update.new_messages or update.updated_messages or had_problem):
+        has_updated = is_restored if is_retry else bool(update.updated_messages)
+        if not (update.reset or update.new_messages or has_updated or had_problem):
             if last is None and self.is_at_end and self.cursor == cursor:
                 return None
             if last is not None and (update.revision, update.status) == (last.revision, last.status):
                 return None
-        return self._resumable(event)
+        # With an id from which the client gets again what it has as excerpts.
+        return replace(event, resume_revision=min(self.excerpts.values())) if self.excerpts else event
 
-    def next_restored(self, turn: ConversationMessage) -> UpdateEvent | None:
-        """Return the event with a turn that was sent as an excerpt, if it is whole now."""
-        if self.last is None or not self.retries.note_retry(turn):
-            return None
-        only_turn = {"new_messages": [], "updated_messages": [turn], "reset": False}
-        return self._resumable(UpdateEvent(self.last.model_copy(update=only_turn)))
+    def _note_excerpts(self, event: UpdateEvent, *, is_retry: bool) -> bool:
+        """Note which answers are excerpts now, and when to read them again; return whether one is whole at last."""
+        before = {} if event.update.reset else self.excerpts
+        turns = {turn.id: turn for turn in event.turns}
+        self.excerpts = {turn_id: revision for turn_id, revision in before.items() if turn_id not in turns}
+        self.excerpts |= {turn.id: turn.revision - 1 for turn in turns.values() if turn.agent_message_blob}
+        is_restored = not self.excerpts.keys() >= before.keys()
+        if is_retry or not before:
+            has_failed = is_retry and not is_restored
+            self.retry_seconds = (
+                min(2 * self.retry_seconds, MAX_EXCERPT_SECONDS) if has_failed else FIRST_EXCERPT_SECONDS
+            )
+            self.retry_at = asyncio.get_running_loop().time() + self.retry_seconds
+        self.retry_at = self.retry_at if self.excerpts else None
+        return is_restored
 
     def next_queue(self, queue: QueueEvent) -> QueueEvent | None:
         waiting, self.waiting, self.queue_is_stale = self.waiting, queue.waiting, False
@@ -138,11 +248,6 @@ class _Watcher:
             self.snapshot = output.latest
         return growth
 
-    def _resumable(self, event: UpdateEvent) -> UpdateEvent:
-        """Return `event` with an id from which the watcher gets again what it has as excerpts."""
-        resume_revision = self.retries.resume_revision
-        return event if resume_revision is None else replace(event, resume_revision=resume_revision)
-
     def _clear_problems(self) -> bool:
         """Note that the session could be read; return whether the watcher was sent a problem before."""
         had_problem = bool(self.problem_types)
@@ -156,15 +261,57 @@ class _Watcher:
 
 
 class UpdateFeed:
-    """The live feeds of all sessions."""
+    """Polls and live feeds of all sessions."""
 
-    def __init__(
-        self, shared_reader: SharedReader, watches: WatchRegistry, partials: PartialCarrier, closing: Closing
-    ) -> None:
-        self._outputs = LiveOutputRegistry(partials)
-        self._reader = shared_reader
-        self._watches = watches
+    def __init__(self, reader: SessionReader, texts: TextRestorer, partials: PartialCarrier, closing: Closing) -> None:
+        self._reader = reader
+        self._watches = reader.watches
+        self._texts = texts
+        self._reads = Coalescer[Hashable, Any]()
+        self._partials = partials
+        self._outputs: dict[Watch, LiveOutput] = {}
         self._closing = closing
+
+    async def poll(
+        self,
+        workflow_id: WorkflowId,
+        cursor: UpdatesRequest,
+        *,
+        seconds: float = 0.0,
+        is_known: Callable[[UpdateEvent], bool] | None = None,
+    ) -> UpdateEvent:
+        """Return what is new now, or within `seconds` as soon as there is something that the client has not seen.
+
+        `is_known`: whether the client has this answer, by the `ETag` that it sends.
+
+        Raises:
+            ProblemError: The session can't be read, or Temporal can't be reached any more.
+        """
+        comes_back = cursor.last_seen_message_id or cursor.since_revision is not None or is_known or seconds
+        if not comes_back and self._watches.get(workflow_id) is None:
+            return await self._read_update(workflow_id, cursor, None)  # starting a watch costs more than one read
+        clock = asyncio.get_running_loop().time
+        asked_at, first_revision = clock(), -1
+        while True:
+            async with self._watches.watching(workflow_id) as watch:
+                version = watch.version
+                event = await self._read_update(workflow_id, cursor, watch)
+                event = _without_old_repeats(
+                    event, cursor, before=datetime.now(UTC) - timedelta(seconds=self._reader.timeouts.repeat)
+                )
+                first_revision = event.revision if first_revision < 0 else first_revision
+                hold = seconds if is_known and is_known(event) else _hold_seconds(event, cursor, first_revision)
+                until = asked_at + min(seconds, hold)
+                is_closed = event.update.status in FINAL_STATUSES
+                may_have_news = partial(_may_have_news, watch, version, is_closed)
+                if self._closing.is_time_up(until) or not await self._closing.wait_for(
+                    watch, may_have_news, until=until
+                ):
+                    return event
+                if watch.is_unreachable:
+                    raise problem("temporal-unreachable")
+            if watch.version == version:  # it is over; another session may start with the same id
+                await self._pause(until=min(until, clock() + RETRY_SECONDS))
 
     async def events(self, workflow_id: WorkflowId, cursor: UpdatesRequest) -> AsyncGenerator[Event, None]:
         """Yield what is new since `cursor`: first an update, then all events until the session ends.
@@ -176,17 +323,33 @@ class UpdateFeed:
         """
         watcher = _Watcher(workflow_id, cursor)
         while not (watcher.is_at_end or self._closing.has_begun):
-            async with self._watches.watching(workflow_id) as watch:
-                with self._outputs.watching(workflow_id, watch) as output:
-                    async with aclosing(self._events_in(watch, watcher, output)) as events:
-                        async for event in events:
-                            yield event
+            async with self._watching(workflow_id) as (watch, output):
+                watcher.task_count = -1
+                async with aclosing(self._events_in(watch, watcher, output)) as events:
+                    async for event in events:
+                        yield event
+            # Either another session has started with the same id, or an excerpt is still to be restored.
+            if not watcher.is_at_end:
+                await self._pause(until=watcher.retry_at)
         if watcher.last is None:
             raise problem("stopping")  # yielding nothing would mean that the session has ended
 
+    @asynccontextmanager
+    async def _watching(self, workflow_id: WorkflowId) -> AsyncIterator[tuple[Watch, LiveOutput]]:
+        """Yield the session's watch, and its live output, which is followed while anyone watches it."""
+        async with self._watches.watching(workflow_id) as watch:
+            output = self._outputs.setdefault(watch, LiveOutput(self._partials, workflow_id, watch))
+            output.watchers += 1
+            try:
+                yield watch, output
+            finally:
+                output.watchers -= 1
+                if not output.watchers:
+                    output.stop_following()
+                    del self._outputs[watch]
+
     async def _events_in(self, watch: Watch, watcher: _Watcher, output: LiveOutput) -> AsyncGenerator[Event, None]:
         """Yield events until there is nothing more to send, or `watch` is over."""
-        watcher.task_count = -1
         while not (watcher.is_at_end or self._closing.has_begun):
             try:
                 event = await self._next(watcher, watch, output)
@@ -201,11 +364,9 @@ class UpdateFeed:
             if event:
                 yield event
             if watch.is_over and not watcher.is_due(watch, output):
-                # Either another session has started with the same id, or an excerpt is still to be restored.
-                await self._pause(until=watcher.retries.due_at)
                 return
             await self._closing.wait_for(
-                watch, lambda: watcher.is_due(watch, output) or watch.is_over, until=watcher.retries.due_at
+                watch, lambda: watcher.is_due(watch, output) or watch.is_over, until=watcher.retry_at
             )
 
     async def _next(self, watcher: _Watcher, watch: Watch, output: LiveOutput) -> Event | None:
@@ -213,20 +374,91 @@ class UpdateFeed:
         if watch.is_unreachable:
             raise problem("temporal-unreachable")
         if watcher.queue_is_stale:
-            return watcher.next_queue(await self._reader.queue(watcher.workflow_id, watch))
-        if watcher.has_more or watch.task_count > watcher.task_count:
+            return watcher.next_queue(await self._read_queue(watcher.workflow_id, watch))
+        if watcher.has_changed(watch) or watcher.is_retry_due():
             if watcher.last is not None:
                 await output.wait_for_watchers()
-            task_count = watch.task_count
-            event = await self._reader.update(watcher.workflow_id, watcher.cursor, watch)
+            task_count, is_retry = watch.task_count, not watcher.has_changed(watch)
+            event = await self._read_update(watcher.workflow_id, watcher.next_cursor(watch), watch)
             watcher.task_count = task_count
             output.learn(event.update, since=watcher.cursor.since_revision)
-            return watcher.next_update(event)
-        if watcher.retries.is_due:
-            turn = await self._reader.with_whole_answer(watcher.workflow_id, watcher.retries.next)
-            return watcher.next_restored(turn)
+            return watcher.next_update(event, is_retry=is_retry)
         return watcher.next_output(output)
+
+    async def _read_update(self, workflow_id: WorkflowId, cursor: UpdatesRequest, watch: Watch | None) -> UpdateEvent:
+        """Return what is new since `cursor`, at least as new as the last change that `watch` has counted."""
+
+        async def read() -> UpdateEvent:
+            try:
+                update = await self._reader.updates(workflow_id, cursor)
+                first_run_id = await self._reader.first_run_id(workflow_id)  # of the answer: the query has noted it
+            except ProblemError:
+                if watch:
+                    watch.note_failure()  # without a worker nothing else would make the other watchers read
+                raise
+            until = seconds_from_now(self._reader.timeouts.restore)
+            return UpdateEvent(await self._texts.restore_update(workflow_id, update, until=until), first_run_id)
+
+        return await self._shared(cursor, watch, read) if watch else await read()
+
+    async def _read_queue(self, workflow_id: WorkflowId, watch: Watch) -> QueueEvent:
+        async def read() -> QueueEvent:
+            queue = await self._reader.queue(workflow_id)
+            return QueueEvent(queue.waiting, queue.revision)
+
+        return await self._shared("queue", watch, read)
+
+    async def _shared(
+        self, question: Hashable, watch: Watch, read: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Return a result that all clients of the session share.
+
+        It is current as long as four things hold: the watch has seen no workflow task since it was requested, this
+        gateway has written nothing to the session since, Temporal has been answering, so that a change would have been
+        seen, and no client was shown anything newer. So a caller that has just written never gets an older result.
+        """
+        version = (watch.task_count, watch.writes)
+        cached: Result
+        if question in watch.results and watch.is_live:
+            cached_version, cached = watch.results[question]
+            if cached_version == version and cached.is_whole and cached.revision >= watch.revision:
+                return cached
+        result: Result = await self._reads.run((watch, version, question), read)
+        watch.results[question] = (version, result)
+        return result
 
     async def _pause(self, *, until: float | None = None) -> None:
         """Wait for `RETRY_SECONDS`, or `until` a time on the loop's clock; ends early when the gateway stops."""
         await self._closing.sleep(until=until or asyncio.get_running_loop().time() + RETRY_SECONDS)
+
+
+def _hold_seconds(event: UpdateEvent, cursor: UpdatesRequest, first_revision: int) -> float:
+    """Return how long to hold an answer: 0 if the client has not seen all of it.
+
+    `first_revision`: that of the first answer to the same poll.
+    """
+    update, seen_revision = event.update, cursor.since_revision
+    if update.reset or (update.new_messages and (cursor.last_seen_message_id or seen_revision is None)):
+        return 0.0
+    if update.revision > (first_revision if seen_revision is None else seen_revision):
+        return 0.0
+    is_unclear = seen_revision is None and (update.updated_messages or update.status in FINAL_STATUSES)
+    return UNCLEAR_SECONDS if is_unclear else math.inf
+
+
+def _without_old_repeats(event: UpdateEvent, cursor: UpdatesRequest, *, before: datetime) -> UpdateEvent:
+    """Return the event without the last seen turn, if the client sends no revision and that ended `before`.
+
+    With new messages it is repeated once more, for a client that comes back after a pause.
+    """
+    update = event.update
+    if cursor.since_revision is not None or update.new_messages or not update.updated_messages:
+        return event
+    if not all(turn.is_complete and (turn.agent_timestamp or before) < before for turn in update.updated_messages):
+        return event
+    return replace(event, update=update.model_copy(update={"updated_messages": []}))
+
+
+def _may_have_news(watch: Watch, version: int, is_closed: bool) -> bool:
+    """Return whether the session has changed after `version`, or might change without `watch` noticing."""
+    return watch.is_beyond(version) or watch.is_unreachable or (watch.is_over and not is_closed)

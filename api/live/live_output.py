@@ -10,8 +10,6 @@ anyone here learns of its step.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -148,26 +146,3 @@ class LiveOutput:
                 self.latest, self._growths = Snapshot(latest) if latest and is_news else None, {}
                 self._watch.notify()
                 await asyncio.sleep(PAUSE_SECONDS)
-
-
-class LiveOutputRegistry:
-    """The live output of all watched sessions."""
-
-    def __init__(self, carrier: PartialCarrier) -> None:
-        self._carrier = carrier
-        self._outputs: dict[Watch, LiveOutput] = {}
-
-    @contextmanager
-    def watching(self, workflow_id: WorkflowId, watch: Watch) -> Iterator[LiveOutput]:
-        """Yield the session's live output, which is followed while the block runs."""
-        output = self._outputs.get(watch)
-        if output is None:
-            output = self._outputs[watch] = LiveOutput(self._carrier, workflow_id, watch)
-        output.watchers += 1
-        try:
-            yield output
-        finally:
-            output.watchers -= 1
-            if not output.watchers:
-                output.stop_following()
-                del self._outputs[watch]

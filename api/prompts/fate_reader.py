@@ -13,6 +13,7 @@ from turnkeeper.api.history.text_restorer import TextRestorer
 from turnkeeper.api.http.closing import Closing
 from turnkeeper.api.problems import ProblemError, problem, rejected
 from turnkeeper.api.store_calls import read_store, seconds_from_now
+from turnkeeper.api.temporal.deletions import raise_if_deleted
 from turnkeeper.api.temporal.session_reader import SessionReader
 from turnkeeper.models.http_responses import PromptFate
 from turnkeeper.models.ids import WorkflowId, session_id_of
@@ -53,7 +54,7 @@ class FateReader:
             silence = error
         is_final = silence is None or silence.problem.status == 404
         if silence is not None and is_final:
-            await self._reader.raise_if_deleted(workflow_id)
+            await raise_if_deleted(self._reader.client, workflow_id, self._reader.timeouts)
         try:
             # The prompt may have been archived meanwhile, or Temporal may no longer have the session.
             fate = await self._from_archive(workflow_id, message_id)

@@ -1,7 +1,9 @@
-"""Sending prompts, and reading the conversation."""
+"""Sending prompts, and reading the conversation: by polls, by a stream of events (API-1), or as a whole."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -10,15 +12,17 @@ from fastapi.responses import JSONResponse
 
 from turnkeeper.api.auth.open_requests import until_credential_ends
 from turnkeeper.api.bodies import Chat, Retry, SendPrompt
-from turnkeeper.api.dependencies import CallerDep, MessageId, ServicesDep, SessionId
+from turnkeeper.api.dependencies import AuditDep, MessageId, ServicesDep, SessionId
 from turnkeeper.api.http.body_limits import MAX_HISTORY_BYTES
 from turnkeeper.api.http.etags import matches, poll_etag
+from turnkeeper.api.http.event_stream import EventStreamResponse
 from turnkeeper.api.http.openapi import PROMPT, WORKER, errors
-from turnkeeper.api.live.shared_reader import UpdateEvent
-from turnkeeper.api.problems import invalid
+from turnkeeper.api.live.feed import EVENT_ID_PATTERN, Event, UpdateEvent, WaitingPrompts, cursor_of
+from turnkeeper.api.problems import Problem, invalid
 from turnkeeper.api.prompts.attachment_bodies import attachments_of
 from turnkeeper.api.prompts.prompt_sender import chat_session_id, new_prompt, retry_prompt
 from turnkeeper.api.services import Services
+from turnkeeper.api.session_limits import Starts
 from turnkeeper.api.session_links import default_input, session_path
 from turnkeeper.models.http_responses import (
     ConversationResponse,
@@ -31,11 +35,16 @@ from turnkeeper.models.ids import ID_PATTERN, WorkflowId, session_id_of
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.session.queue.prompts import PromptSignal, QueueView, check_text
-from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState
+from turnkeeper.models.transcript.conversation import ConversationMessage, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.partial_output import PartialGrowth
 
 router = APIRouter(tags=["conversation"])
 
 Wait = Annotated[float | None, Query(ge=0, le=60, allow_inf_nan=False, description="Maximum seconds to wait.")]
+
+LastSeen = Annotated[str | None, Query(max_length=200, description="From the last response or update.")]
+
+SinceRevision = Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response or update.")]
 
 IdempotencyKey = Annotated[
     str | None,
@@ -52,6 +61,10 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {
         "headers": {"Location": {"description": "Where its fate can be read.", "schema": {"type": "string"}}},
     }
 }
+
+
+EventBody = ConversationUpdate | WaitingPrompts | PartialGrowth | Problem
+"""The `data` of the events `update`, `queue`, `partial` and `problem`."""
 
 
 def accepted(workflow_id: WorkflowId, message_id: str) -> JSONResponse:
@@ -93,7 +106,7 @@ _PREFERRED_WAIT = re.compile(r"(?:^|,)\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?:[,;]
 async def send_prompt(
     request: Request,
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     body: SendPrompt,
     wait: Annotated[float, Depends(get_wait)],
@@ -105,13 +118,16 @@ async def send_prompt(
     With `wait`, the turn is returned once it has ended. A `wait` ends with a 202 too if the key or token ends
     meanwhile. 429 if the queue was seen full a moment ago, or if no worker has processed very many prompts.
     """
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    message_id = await services.sender.send(
-        workflow_id,
-        prompt,
-        start=default_input(services.settings, workflow_id, user=caller.user) if start else None,
-        contents=contents,
-    )
+    message_id = _prompt_id(body, idempotency_key)
+    starts: Starts = "unless it exists" if start else "nothing"
+    async with audit.change("prompt", workflow_id, message_id=message_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, message_id)
+        entry.message_id = message_id = await services.sender.send(
+            workflow_id,
+            prompt,
+            start=default_input(services.settings, workflow_id, user=audit.caller.user) if start else None,
+            contents=contents,
+        )
     if wait:
         turn: ConversationMessage | None = None
         with until_credential_ends(request.scope):
@@ -129,6 +145,7 @@ async def send_prompt(
 )
 async def retry_turn(
     services: ServicesDep,
+    audit: AuditDep,
     workflow_id: SessionId,
     body: Retry | None = None,
 ) -> JSONResponse:
@@ -138,8 +155,11 @@ async def retry_turn(
     an earlier retry. The conversation has both turns; for the model the new one takes the place of the failed one,
     unless another turn ran in between.
     """
-    turn = await services.transcripts.failed_turn(workflow_id, body.message_id if body else None)
-    return accepted(workflow_id, await services.sender.send(workflow_id, retry_prompt(workflow_id, turn)))
+    turn_id = body.message_id if body else None
+    async with audit.change("retry", workflow_id, message_id=turn_id) as entry:
+        prompt = retry_prompt(workflow_id, await services.transcripts.failed_turn(workflow_id, turn_id))
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt)
+    return accepted(workflow_id, message_id)
 
 
 @router.post(
@@ -151,7 +171,7 @@ async def retry_turn(
 )
 async def chat(
     services: ServicesDep,
-    caller: CallerDep,
+    audit: AuditDep,
     body: Chat,
     idempotency_key: IdempotencyKey = None,
 ) -> JSONResponse:
@@ -161,12 +181,15 @@ async def chat(
     and `user_name`, so that a repeated call finds the session.
     """
     prompt_id = _prompt_id(body, idempotency_key)
-    workflow_id = caller.workflow_id(
+    workflow_id = audit.caller.workflow_id(
         body.workflow_id or (chat_session_id(prompt_id, user=body.user_name) if prompt_id else str(uuid4()))
     )
-    prompt, contents = await _prompt_of(services, workflow_id, body, idempotency_key)
-    start = default_input(services.settings, workflow_id, user=body.user_name or caller.user)
-    return accepted(workflow_id, await services.sender.send(workflow_id, prompt, start=start, contents=contents))
+    starts: Starts = "unless it exists" if body.workflow_id or prompt_id else "new"
+    async with audit.change("prompt", workflow_id, message_id=prompt_id, starts=starts) as entry:
+        prompt, contents = await _prompt_of(services, workflow_id, body, prompt_id)
+        start = default_input(services.settings, workflow_id, user=body.user_name or audit.caller.user)
+        entry.message_id = message_id = await services.sender.send(workflow_id, prompt, start=start, contents=contents)
+    return accepted(workflow_id, message_id)
 
 
 @router.get(
@@ -182,8 +205,8 @@ async def chat(
 async def get_conversation(
     services: ServicesDep,
     workflow_id: SessionId,
-    last_seen_message_id: Annotated[str | None, Query(max_length=200, description="From the last response.")] = None,
-    since_revision: Annotated[int | None, Query(ge=0, le=2**53, description="`revision` of the last response.")] = None,
+    last_seen_message_id: LastSeen = None,
+    since_revision: SinceRevision = None,
     limit: Annotated[int | None, Query(ge=1, le=10_000, description="Maximum number of new messages.")] = None,
     wait: Wait = None,
     if_none_match: Annotated[str | None, Header(max_length=2_000)] = None,
@@ -202,18 +225,78 @@ async def get_conversation(
         return poll_etag(event.first_run_id, request, event.update.revision)
 
     def is_known(event: UpdateEvent) -> bool:
-        return bool(if_none_match) and matches(etag_of(event), if_none_match or "")
+        return matches(etag_of(event), if_none_match or "")
 
-    if wait:
-        event = await services.poller.wait_for_news(workflow_id, request, seconds=wait, is_known=is_known)
-    else:
-        event = await services.poller.poll(workflow_id, request)
+    event = await services.feed.poll(
+        workflow_id, request, seconds=wait or 0.0, is_known=is_known if if_none_match else None
+    )
     etag = etag_of(event)
-    if is_known(event):
+    if if_none_match and is_known(event):
         return Response(status_code=304, headers={"ETag": etag, "Vary": "Accept-Encoding"})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
+
+
+@dataclass(frozen=True)
+class OpenFeed:
+    """A feed whose first event has been read. `first` is `None` if there will never be an event."""
+
+    first: Event | None
+    rest: AsyncGenerator[Event, None]
+
+
+async def open_feed(
+    services: ServicesDep,
+    workflow_id: SessionId,
+    last_seen_message_id: LastSeen = None,
+    since_revision: SinceRevision = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            max_length=300,
+            json_schema_extra={"pattern": EVENT_ID_PATTERN},
+            description="`id` of the last event. Takes precedence over the parameters.",
+        ),
+    ] = None,
+) -> AsyncGenerator[OpenFeed, None]:
+    """Read the first event before the response begins, so that an error is a problem and not a broken stream."""
+    cursor = UpdatesRequest(last_seen_message_id=last_seen_message_id or None, since_revision=since_revision)
+    if last_event_id:
+        cursor = cursor_of(last_event_id)
+    async with aclosing(services.feed.events(workflow_id, cursor)) as events:
+        yield OpenFeed(await anext(events, None), events)
+
+
+@router.get(
+    "/workflow/{id}/events",
+    status_code=200,
+    operation_id="watch_session",
+    response_class=EventStreamResponse,
+    responses={
+        200: {"model": EventBody},
+        204: {"description": "The session is closed and the client has everything."},
+        **errors(*WORKER),
+    },
+)
+async def watch_session(services: ServicesDep, feed: Annotated[OpenFeed, Depends(open_feed)]) -> Response:
+    """Watch a session live: server-sent events that resume at `Last-Event-ID` without loss or repetition.
+
+    - `update`: what is new, as in `GET /workflow/{id}/conversation`: first since the cursor, then after every change.
+      Its `id` is the new cursor. If an answer is only an excerpt, with an `agent_message_blob`, another update has the
+      whole answer once it can be read.
+    - `queue`: the queued prompts, if there are any, and after every change.
+    - `partial`: what the model is writing. With `fresh` it replaces what was shown before; otherwise append the text of
+      each part. Show it only for the running turn, until an update contains its step.
+    - `problem`: why the session can't be read now, such as a stuck session or missing workers. The stream continues;
+      the next `update` or `queue` means that the session can be read again.
+
+    More kinds of events may be added; ignore those that you don't know. The stream ends with the session.
+    """
+    if feed.first is None:
+        # A browser's `EventSource` would reconnect to an ended session forever; 204 stops it.
+        return Response(status_code=204)
+    return EventStreamResponse(_encoded(feed.first, feed.rest), services.timeouts)
 
 
 @router.get(
@@ -261,9 +344,12 @@ async def get_prompt_fate(services: ServicesDep, workflow_id: SessionId, message
     operation_id="withdraw_prompt",
     responses=errors(*WORKER, "session-ended", "unknown-prompt", "not-waiting"),
 )
-async def withdraw_prompt(services: ServicesDep, workflow_id: SessionId, message_id: MessageId) -> None:
+async def withdraw_prompt(
+    services: ServicesDep, audit: AuditDep, workflow_id: SessionId, message_id: MessageId
+) -> None:
     """Withdraw a queued prompt; 409 if it has started, 404 if there is none."""
-    await services.sessions.withdraw(workflow_id, message_id)
+    async with audit.change("withdraw", workflow_id, message_id=message_id):
+        await services.sessions.withdraw(workflow_id, message_id)
 
 
 def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | None:
@@ -274,10 +360,9 @@ def _prompt_id(body: SendPrompt | Chat, idempotency_key: str | None) -> str | No
 
 
 async def _prompt_of(
-    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, idempotency_key: str | None
+    services: Services, workflow_id: WorkflowId, body: SendPrompt | Chat, message_id: str | None
 ) -> tuple[PromptSignal, Mapping[str, bytes]]:
     """Return the signal, and the contents of its attachments to store before it."""
-    message_id = _prompt_id(body, idempotency_key)
     check_text(body.message, limits=Limits(), field="message", may_be_blank=bool(body.attachments))
     prepared = await services.attachments.prepare(workflow_id, attachments_of(body.attachments))
     mode = body.mode if isinstance(body, SendPrompt) else "enqueue"
@@ -290,3 +375,9 @@ def _older(workflow_id: WorkflowId, state: ConversationState, limit: int | None)
         return None
     page = f"&limit={limit}" if limit else ""
     return f"{session_path(workflow_id)}/conversation/full?before={state.messages[0].id}{page}"
+
+
+async def _encoded(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    yield first.sse
+    async for event in rest:
+        yield event.sse

@@ -1,16 +1,25 @@
 """Reading sessions: shared queries to their workflows, whose results are returned only once they are committed.
 
-Temporal has few places for the queries of one workflow, so a session gets one query at a time, and callers with the
-same question share the result (`SessionQueries`). `commits.py` waits until Temporal has committed what a result
-depends on, and `query_backoff.py` delays queries to sessions that don't answer. `SessionReader` has a method for each
-query.
+`SessionReader` has a method for each query. `SessionQueries` sends them:
+
+- Temporal has few places for the queries of one workflow, so a session gets one query at a time, and callers with the
+  same question share the next one.
+- A result is returned once Temporal has committed what it depends on (`commits.py`).
+- A session that doesn't answer is not asked again and again: each query takes a place, and may make a worker replay
+  the whole history, which keeps overloaded workers overloaded. The next query waits for a completed workflow task, or
+  for a pause. Callers wait as long as they would for an answer.
+- Temporal sends queries to the worker that completed the session's last workflow task. Once that worker is gone, each
+  query goes to another one with the whole history, until there is a next task: in an idle session that may take months.
+  So if a worker says that it had to replay an idle session that is watched, it gets an update that it rejects. That is
+  a workflow task too, which leaves no trace in the history (measured at 448 events: 30 ms per query before, 4 after).
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -22,21 +31,27 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
+    WorkflowUpdateFailedError,
 )
 from temporalio.client import WorkflowExecutionStatus as Status
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateTimeoutError
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.api.coalescer import SerialCoalescer
+from turnkeeper.api.coalescer import Coalescer
 from turnkeeper.api.problems import ProblemError, invalid, problem
 from turnkeeper.api.temporal.admission import Admission
-from turnkeeper.api.temporal.commits import CommitChecker
+from turnkeeper.api.temporal.commits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_SESSIONS, CommitChecker
 from turnkeeper.api.temporal.deletions import first_run_of, raise_if_deleted
-from turnkeeper.api.temporal.query_backoff import QueryBackoff
-from turnkeeper.api.temporal.query_client import query_client
-from turnkeeper.api.temporal.temporal_calls import call_temporal, call_worker, keeps_failing
+from turnkeeper.api.temporal.temporal_calls import (
+    call_temporal,
+    call_worker,
+    keeps_failing,
+    without_retries,
+)
 from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
+from turnkeeper.models.as_of import AsOf
 from turnkeeper.models.backoff import growing_pauses
 from turnkeeper.models.context.context_view import ContextView
 from turnkeeper.models.errors import REJECTION_PREFIX
@@ -55,16 +70,28 @@ from turnkeeper.models.session.messages import (
 from turnkeeper.models.session.queue.prompts import QueueView
 from turnkeeper.models.session.session import Session
 from turnkeeper.models.session.views import context_of, queue_of, replay_turns_of, state_of, updates_of
-from turnkeeper.models.transcript.conversation import FINAL_STATUSES, ConversationState, ConversationUpdate
+from turnkeeper.models.transcript.conversation import (
+    FINAL_STATUSES,
+    ConversationState,
+    ConversationUpdate,
+    SessionStatus,
+)
 
 log = logging.getLogger(__name__)
 
-MAX_SESSIONS = 10_000
-"""Sessions whose first run id is cached."""
+SILENCE_SECONDS = 0.5
+FAILING_SECONDS = 3.0
+"""After a query without an answer: where workers are just absent, fewer queries don't help; where tasks fail, they do.
+"""
 
-FIRST_PAUSE_SECONDS = 0.05
-MAX_PAUSE_SECONDS = 0.4
-"""After a query that Temporal could not accept, or whose result was not committed."""
+IDLE_STATUSES: tuple[SessionStatus, ...] = ("idle", "awaiting_approval")
+"""Statuses in which there may be no workflow task for months."""
+
+WAKE_SECONDS = 60.0
+"""Between two wakes of a session: a worker that evicts it after each query can't be helped."""
+
+REJECTED_UPDATE = "cancel_turn"
+"""Without a turn's id its validator always rejects it (SES-8)."""
 
 _TEMPORARY = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
@@ -78,9 +105,7 @@ _TEMPORARY = {
 _NO_ANSWER = {RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 """No answer in time, or none because the session's workflow task is failing."""
 
-FinalStatus = Literal["ended", "cancelled", "terminated"]
-
-FINAL_STATUS_OF: dict[Status, FinalStatus] = {
+FINAL_STATUS_OF: dict[Status, Literal["ended", "cancelled", "terminated"]] = {
     Status.COMPLETED: "ended",
     Status.CANCELED: "cancelled",
     Status.FAILED: "terminated",
@@ -93,26 +118,18 @@ _CLOSED_WITHOUT_TASK = {Status.FAILED, Status.TERMINATED, Status.TIMED_OUT}
 
 _CLOSED_AS = {"cancelled": Status.CANCELED, "terminated": Status.TERMINATED}
 
-View = TypeVar(
-    "View",
-    ConversationState,
-    ConversationUpdate,
-    ContextView,
-    PendingApprovals,
-    QueueView,
-    ReplayTurns,
-    SessionSnapshot,
-)
+View = TypeVar("View", bound=BaseModel)
 Conversation = TypeVar("Conversation", ConversationState, ConversationUpdate)
 
-
-@dataclass(frozen=True)
-class QueryKey:
-    """A query, its argument as JSON, and the type of its result. Callers with equal keys share one result."""
-
-    query: str
-    argument: str
-    view_type: type[BaseModel]
+_QUERIES: dict[type[BaseModel], str] = {
+    ConversationState: "get_conversation_state",
+    ConversationUpdate: "get_conversation_updates",
+    ContextView: "get_context_view",
+    PendingApprovals: "get_pending_approvals",
+    QueueView: "get_queue",
+    ReplayTurns: "internal_replay_turns",
+    SessionSnapshot: "internal_session_snapshot",
+}
 
 
 @dataclass(frozen=True)
@@ -130,11 +147,9 @@ class ForgottenSource(Protocol):
 
     async def find(self, workflow_id: WorkflowId) -> Session | None:
         """Return the session as it was when it had ended; `None` if there is none. Raises `ProblemError`."""
-        ...
 
     async def exists(self, workflow_id: WorkflowId) -> bool:
         """Return whether there is one. Raises `ProblemError`."""
-        ...
 
 
 class SessionReader:
@@ -153,10 +168,14 @@ class SessionReader:
 
     async def state(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState:
         """Return the newest complete view, or an older page of it (SES-11)."""
-        result = await self._ask(
-            workflow_id, "get_conversation_state", request, ConversationState, partial(_page_of, request=request)
-        )
-        return _with_final_status(result)
+
+        def read(session: Session) -> ConversationState:
+            try:
+                return state_of(session, request)
+            except KeyError:
+                raise invalid("before", f"this session has no turn {request.before!r}.") from None
+
+        return _with_final_status(await self._ask(workflow_id, request, ConversationState, read))
 
     async def page_in_session(self, workflow_id: WorkflowId, request: StateRequest) -> ConversationState | None:
         """Return a page of the turns in the session itself; `None` if the turn `before` is not among them."""
@@ -169,44 +188,36 @@ class SessionReader:
             raise
 
     async def updates(self, workflow_id: WorkflowId, request: UpdatesRequest) -> ConversationUpdate:
-        result = await self._ask(
-            workflow_id, "get_conversation_updates", request, ConversationUpdate, partial(updates_of, request=request)
-        )
+        """Return what is new since a cursor (SES-12)."""
+        read = partial(updates_of, request=request)
+        result = await self._ask(workflow_id, request, ConversationUpdate, read)
         final = _with_final_status(result)
         if request.since_revision == final.revision > result.view.revision:
             # The client has already seen the final status, which only the gateway counts as a revision.
             request_seen = request.model_copy(update={"since_revision": result.view.revision})
-            result = await self._queries.ask(workflow_id, "get_conversation_updates", request_seen, ConversationUpdate)
-            final = _with_final_status(result)
+            return _with_final_status(await self._queries.ask(workflow_id, request_seen, ConversationUpdate))
         return final
 
     async def pending_approvals(self, workflow_id: WorkflowId) -> PendingApprovals:
         """Return the tool calls that wait for approval; none if the session has ended (AGT-8)."""
-        result = await self._ask(
-            workflow_id, "get_pending_approvals", NoArgument(), PendingApprovals, lambda session: PendingApprovals()
-        )
+        result = await self._ask(workflow_id, NoArgument(), PendingApprovals, lambda session: PendingApprovals())
         return result.view if result.closed is None else PendingApprovals()
 
     async def replay_turns(self, workflow_id: WorkflowId, request: ReplayRequest) -> ReplayTurns:
-        result = await self._ask(
-            workflow_id,
-            "internal_replay_turns",
-            request,
-            ReplayTurns,
-            partial(replay_turns_of, max_history=request.max_history),
-        )
+        read = partial(replay_turns_of, max_history=request.max_history)
+        result = await self._ask(workflow_id, request, ReplayTurns, read)
         return result.view if result.closed is None else result.view.cut_off("The session was closed.")
 
     async def context_view(self, workflow_id: WorkflowId, request: ContextRequest) -> ContextView:
-        read = partial(context_of, request=request)
-        return (await self._ask(workflow_id, "get_context_view", request, ContextView, read)).view
+        return (await self._ask(workflow_id, request, ContextView, partial(context_of, request=request))).view
 
     async def snapshot(self, workflow_id: WorkflowId) -> SessionSnapshot:
-        """Return what a copy of the session is made of (SES-18)."""
-        result = await self._ask(
-            workflow_id, "internal_session_snapshot", NoArgument(), SessionSnapshot, _snapshot_without_context
-        )
-        return result.view
+        """Return what a copy of the session is made of (SES-18), without the context if Temporal has forgotten it."""
+
+        def read(session: Session) -> SessionSnapshot:
+            return snapshot_of(session).model_copy(update={"context": None})
+
+        return (await self._ask(workflow_id, NoArgument(), SessionSnapshot, read)).view
 
     async def queue(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueueView:
         """Return the queue and recent fates, or only those of `message_ids` (SES-6)."""
@@ -214,9 +225,8 @@ class SessionReader:
 
     async def queue_result(self, workflow_id: WorkflowId, message_ids: Sequence[str] = ()) -> QueryResult[QueueView]:
         """Return the same, and whether the session is closed."""
-        read = partial(_queue_of, message_ids=message_ids)
         request = QueueRequest(message_ids=list(message_ids) or None)
-        return await self._ask(workflow_id, "get_queue", request, QueueView, read)
+        return await self._ask(workflow_id, request, QueueView, lambda session: queue_of(session, *message_ids))
 
     # ---- answered by Temporal
 
@@ -253,40 +263,22 @@ class SessionReader:
 
         Empty if Temporal no longer has the session. Raises 404 if there is none.
         """
-        first_run_id = await self.first_run_id_in_temporal(workflow_id)
-        if not first_run_id and not await self._forgotten.exists(workflow_id):
-            raise problem("unknown-session", workflow_id=workflow_id)
-        return first_run_id
-
-    async def first_run_id_in_temporal(self, workflow_id: WorkflowId) -> str:
-        """Return the same; empty also if there is no such session."""
         first_run_id = self._first_run_ids.get(workflow_id)
         if first_run_id is None:
-            try:
-                description = await self.describe(workflow_id)
-            except ProblemError as problem:
-                if problem.problem.status == 404:
-                    return ""
-                raise
+            description = await self.describe_if_retained(workflow_id)
+            if description is None:
+                return ""
             first_run_id = self._first_run_ids[workflow_id] = first_run_of(description)
         return first_run_id
-
-    async def raise_if_deleted(self, workflow_id: WorkflowId) -> None:
-        await raise_if_deleted(self.client, workflow_id, self.timeouts)
 
     # ----
 
     async def _ask(
-        self,
-        workflow_id: WorkflowId,
-        query: str,
-        argument: BaseModel,
-        view_type: type[View],
-        read: Callable[[Session], View],
+        self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View], read: Callable[[Session], View]
     ) -> QueryResult[View]:
         """Return the result of a query; `read` answers for a session that Temporal no longer has."""
         try:
-            result = await self._queries.ask(workflow_id, query, argument, view_type)
+            result = await self._queries.ask(workflow_id, request, view_type)
         except ProblemError as problem:
             session = await self._forgotten.find(workflow_id) if problem.problem.status == 404 else None
             if session is None:
@@ -312,88 +304,79 @@ class SessionQueries:
         self._client = client
         self._timeouts = timeouts
         self._watches = watches
-        self._query_client = query_client(client)
-        self._commits = CommitChecker(self._query_client, watches)
-        self._backoff = QueryBackoff(watches)
-        self._calls = SerialCoalescer[QueryKey, QueryResult[Any]]()
+        self._query_client = without_retries(client)
+        self._commits = CommitChecker(self._query_client, watches.live_tasks)
+        self._calls = Coalescer[Hashable, Any]()
+        self._silences = LRUCache[WorkflowId, tuple[float, int]](maxsize=MAX_SESSIONS)
+        """Until when sessions that didn't answer are not queried, and the version of their watch when that began."""
+        self._waking: set[asyncio.Task[None]] = set()
 
-    async def ask(
-        self,
-        workflow_id: WorkflowId,
-        query: str,
-        argument: BaseModel,
-        view_type: type[View],
-    ) -> QueryResult[View]:
+    async def ask(self, workflow_id: WorkflowId, request: BaseModel, view_type: type[View]) -> QueryResult[View]:
         """Return the result of a query that starts after this moment and is committed. Raises `ProblemError`."""
-        key = QueryKey(query, argument.model_dump_json(exclude_none=True), view_type)
-        query_call = self._calls.run(workflow_id, key, partial(self._answer, workflow_id, key))
-        result = await call_worker(self._client, query_call, workflow_id, seconds=self._timeouts.call)
+        argument = request.model_dump_json(exclude_none=True)
+        answer = partial(self._answer, workflow_id, argument, view_type)
+        query_call = self._calls.run((view_type, argument), answer, lane=workflow_id)
+        result: QueryResult[View] = await call_worker(
+            self._client, query_call, workflow_id, seconds=self._timeouts.call
+        )
         self._watches.note_revision(workflow_id, getattr(result.view, "revision", 0))
         return result
 
     async def close(self) -> None:
+        await self._calls.close()
         await self._commits.close()
 
-    async def _answer(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
+    async def _answer(self, workflow_id: WorkflowId, argument: str, view_type: type[View]) -> QueryResult[View]:
         """Return a committed result. Raises `TimeoutError` if there is none in time."""
         was_sent = False
         try:
             # Bounded here too: a query that continues after its callers have given up would block the next one.
             async with asyncio.timeout(self._timeouts.call):
-                await self._backoff.wait(workflow_id)
+                await self._wait_until_due(workflow_id)
                 was_sent = True
-                result = await self._ask_until_committed(workflow_id, key)
+                result = await self._ask_until_committed(workflow_id, argument, view_type)
         except (TimeoutError, RPCError) as error:
             if was_sent and (isinstance(error, TimeoutError) or error.status in _NO_ANSWER):
-                self._backoff.note_silence(workflow_id)
+                watch = self._watches.get(workflow_id)
+                seconds = FAILING_SECONDS if watch and watch.tasks.failures else SILENCE_SECONDS
+                until = asyncio.get_running_loop().time() + seconds
+                self._silences[workflow_id] = (until, watch.version if watch else 0)
             raise
         except WorkflowQueryFailedError:
-            self._backoff.note_answer(workflow_id)
+            self._silences.pop(workflow_id, None)
             raise
-        self._backoff.note_answer(workflow_id)
+        self._silences.pop(workflow_id, None)
         return result
 
-    async def _ask_until_committed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
-        """Query until the result is committed: a worker that dies may have shown an uncommitted state (SES-12)."""
-        pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
-        while True:
-            result = await self._ask_open_or_closed(workflow_id, key)
-            as_of = result.view.as_of
-            if as_of is None:  # from a worker of an earlier release
-                return result
-            if result.closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
-                view = result.view.model_copy(update={"as_of": None})
-                return replace(result, view=view, first_run_id=as_of.first_run_id)
-            await asyncio.sleep(next(pauses))
+    async def _ask_until_committed(
+        self, workflow_id: WorkflowId, argument: str, view_type: type[View]
+    ) -> QueryResult[View]:
+        """Query until there is a committed result. The caller bounds the time.
 
-    async def _ask_open_or_closed(self, workflow_id: WorkflowId, key: QueryKey) -> QueryResult[Any]:
-        """Query the workflow; if it is closed, query it once more as such, unless it is being deleted."""
-        while True:
-            try:
-                return QueryResult(
-                    await self._query_with_retries(workflow_id, key, QueryRejectCondition.NOT_OPEN), closed=None
-                )
-            except WorkflowQueryRejectedError as error:
-                if error.status != Status.CONTINUED_AS_NEW:
-                    await raise_if_deleted(self._client, workflow_id, self._timeouts)
-                    view = await self._query_with_retries(workflow_id, key, QueryRejectCondition.NONE)
-                    return QueryResult(view, closed=error.status)
-            # The session continued as new between Temporal's two lookups of its run.
-            await asyncio.sleep(FIRST_PAUSE_SECONDS)
-
-    async def _query_with_retries(self, workflow_id: WorkflowId, key: QueryKey, condition: QueryRejectCondition) -> Any:
-        """Retry the query after temporary errors. The caller bounds the time."""
+        A worker that dies may have shown an uncommitted state (SES-12). A closed workflow is asked as such.
+        """
         handle: WorkflowHandle[Any, Any] = self._query_client.get_workflow_handle(workflow_id)
+        closed: Status | None = None
         pauses = growing_pauses(FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
         while True:
             try:
-                return await handle.query(
-                    key.query,
-                    json.loads(key.argument),
-                    result_type=key.view_type,
-                    reject_condition=condition,
+                view: Any = await handle.query(
+                    _QUERIES[view_type],
+                    json.loads(argument),
+                    result_type=view_type,
+                    reject_condition=QueryRejectCondition.NONE if closed else QueryRejectCondition.NOT_OPEN,
                     rpc_timeout=self._timeouts.rpc,
                 )
+                as_of: AsOf = view.as_of
+                if closed in _CLOSED_WITHOUT_TASK or await self._commits.is_committed(workflow_id, as_of):
+                    if as_of.is_replayed and closed is None and getattr(view, "status", None) in IDLE_STATUSES:
+                        self._wake(workflow_id)
+                    return QueryResult(view.model_copy(update={"as_of": None}), closed, as_of.first_run_id)
+            except WorkflowQueryRejectedError as error:
+                if error.status != Status.CONTINUED_AS_NEW:  # else it did so between Temporal's two lookups of its run
+                    await raise_if_deleted(self._client, workflow_id, self._timeouts)
+                    closed = error.status
+                    continue
             except RPCError as error:
                 if error.status not in _TEMPORARY:
                     raise
@@ -401,23 +384,33 @@ class SessionQueries:
                 if str(error).startswith(REJECTION_PREFIX):
                     raise
                 # The worker was out of time, or has just evicted the session; or a bug of ours, which is in its log.
-                log.warning("a worker could not answer the query %s", key.query)
+                log.warning("a worker could not answer the query %s", _QUERIES[view_type])
             await asyncio.sleep(next(pauses))
 
+    async def _wait_until_due(self, workflow_id: WorkflowId) -> None:
+        """Wait until the session may be queried: its pause is over, or a workflow task has completed meanwhile."""
+        until, version = self._silences.get(workflow_id, (0.0, 0))
+        if until > asyncio.get_running_loop().time():
+            if watch := self._watches.get(workflow_id):
+                await watch.wait_for(lambda: watch.version != version, until=until)
+            else:
+                await asyncio.sleep(until - asyncio.get_running_loop().time())
 
-def _page_of(session: Session, *, request: StateRequest) -> ConversationState:
-    try:
-        return state_of(session, request)
-    except KeyError:
-        raise invalid("before", f"this session has no turn {request.before!r}.") from None
+    def _wake(self, workflow_id: WorkflowId) -> None:
+        """Begin to make a worker load a watched session, before its next query."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(workflow_id)
 
+        async def send_rejected_update() -> None:
+            with suppress(WorkflowUpdateFailedError, RPCError, TimeoutError, UpdateTimeoutError):
+                async with asyncio.timeout(self._timeouts.call):
+                    await handle.execute_update(REJECTED_UPDATE, {}, rpc_timeout=self._timeouts.rpc)
 
-def _snapshot_without_context(session: Session) -> SessionSnapshot:
-    return snapshot_of(session).model_copy(update={"context": None})
-
-
-def _queue_of(session: Session, *, message_ids: Sequence[str]) -> QueueView:
-    return queue_of(session, *message_ids)
+        watch, now = self._watches.get(workflow_id), asyncio.get_running_loop().time()
+        if watch and now >= watch.woken_at + WAKE_SECONDS:
+            watch.woken_at = now
+            waking = asyncio.create_task(self._calls.run(REJECTED_UPDATE, send_rejected_update, lane=workflow_id))
+            self._waking.add(waking)
+            waking.add_done_callback(self._waking.discard)
 
 
 def _with_final_status(result: QueryResult[Conversation]) -> Conversation:

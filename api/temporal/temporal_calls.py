@@ -6,10 +6,11 @@ no worker, tells which one it is.
 """
 
 import asyncio
+import copy
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio.client import (
     Client,
@@ -20,11 +21,11 @@ from temporalio.client import (
 )
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError as UpdateTimeoutError
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError, RPCStatusCode, WorkflowService
 
 from turnkeeper.api.http.body_limits import MAX_BODY_BYTES
 from turnkeeper.api.problems import REJECTIONS, ProblemError, invalid, problem, rejected
-from turnkeeper.api.temporal.workflow_tasks import newest_tasks
+from turnkeeper.api.temporal.commits import newest_tasks
 from turnkeeper.models.errors import REJECTION_PREFIX
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.models.session.copies.order import COPYING
@@ -53,6 +54,26 @@ _log = logging.getLogger(__name__)
 
 DOWN = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED, RPCStatusCode.UNKNOWN}
 """Statuses of a call that the server has not answered."""
+
+
+def without_retries(client: Client) -> Client:
+    """Return a client on the same connection that sends each query and each request for a list once.
+
+    The SDK itself retries a query that finds a full buffer only after a second or more, so that a caller that waits two
+    seconds gets one retry, and a list with a page token that Temporal can't read. Its other calls are retried as usual.
+    """
+    config = client.config()
+    config["service_client"] = copy.copy(client.service_client)
+    config["service_client"].workflow_service = _UnretriedCalls(client.service_client)
+    return Client(**config)
+
+
+class _UnretriedCalls(WorkflowService):
+    async def query_workflow(self, *request: Any, **options: Any) -> Any:
+        return await super().query_workflow(*request, **{**options, "retry": False})
+
+    async def list_workflow_executions(self, *request: Any, **options: Any) -> Any:
+        return await super().list_workflow_executions(*request, **{**options, "retry": False})
 
 
 async def call_temporal(call: Awaitable[Answer], workflow_id: WorkflowId, *, seconds: float) -> Answer:

@@ -18,10 +18,12 @@ seconds in which the event loop ran are counted, so a pause of this process is n
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from typing import Any
 
+from cachetools import LRUCache
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
@@ -33,14 +35,13 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.api.temporal.commits import CLOSING_EVENTS, COMPLETED, FAILURE_EVENTS, WorkflowTasks
 from turnkeeper.api.temporal.temporal_calls import DOWN
-from turnkeeper.api.temporal.workflow_tasks import CLOSING_EVENTS, FAILURE_EVENTS, WorkflowTasks
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.ids import WorkflowId
 from turnkeeper.stores.cancellation import cancel_until_done
 from turnkeeper.stores.version_counter import VersionCounter
 
-LINGER_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 
 MAX_MISSED_BEFORE_STALE = 1
@@ -49,8 +50,6 @@ MIN_MISSED_OF_OUTAGE = 4
 
 CALL_TIMEOUT = timedelta(seconds=30)
 """Of one call, which may wait longer than an outage takes to be noticed: its late answer ends the outage."""
-
-_CHANGED = CLOSING_EVENTS | {EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED}
 
 
 class ConnectionMonitor:
@@ -82,10 +81,6 @@ class ConnectionMonitor:
         if self._task is not None:
             self._task.cancel()
             self._task, self._missed = None, 0
-
-    async def close(self) -> None:
-        if self._task is not None:
-            await cancel_until_done([self._task])
 
     def note_answer(self) -> None:
         """Note that Temporal has answered a call."""
@@ -135,16 +130,14 @@ class Watch(VersionCounter):
         self.revision = 0
         """The newest revision that any caller has read: no other gets an older one."""
         self.tasks = WorkflowTasks()
-        """The outcomes of the workflow tasks of the followed runs."""
-        self.workers: frozenset[str] = frozenset()
-        """Identities of workers, one of which has the session in memory; empty if unknown."""
-        self.is_being_warmed = False
-        """A worker is being made to load the session."""
+        """The outcomes of the workflow tasks of the run that is followed."""
+        self.results = LRUCache[Hashable, tuple[Any, Any]](maxsize=4)
+        """The newest results of reads, about 1 MB each at most, with the session's version when they were requested."""
+        self.woken_at = float("-inf")
+        """When a worker was last made to load the session, on the loop's clock."""
         self.watchers = 0
         self.left_at = 0.0
         """When the last watcher left, on the loop's clock."""
-        self.has_timer = False
-        """A timer will check whether a watcher has come since."""
         self.was_answered = False
         """The last poll was answered, and another is on its way."""
         self.is_over = False
@@ -177,7 +170,7 @@ class WatchRegistry:
         self._client = client
         self._timeouts = timeouts
         self._watches: dict[str, Watch] = {}
-        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._followers: set[asyncio.Task[None]] = set()
         self._connection = ConnectionMonitor(client, self._notify_all, timeouts)
 
     @asynccontextmanager
@@ -186,27 +179,27 @@ class WatchRegistry:
         watch = self._watches.get(workflow_id)
         if watch is None:
             watch = self._watches[workflow_id] = Watch(self._connection)
-            self._followers[workflow_id] = asyncio.create_task(self._follow(workflow_id, watch))
+            follower = asyncio.create_task(self._follow(workflow_id, watch))
+            self._followers.add(follower)
+            follower.add_done_callback(self._followers.discard)
             self._connection.start()
         watch.watchers += 1
         try:
             yield watch
         finally:
             watch.watchers -= 1
-            if not watch.watchers:
-                watch.left_at = asyncio.get_running_loop().time()
-                if not watch.has_timer:  # one timer a watch, for any number of watchers
-                    self._leave_after(LINGER_SECONDS, workflow_id, watch)
-
-    def __contains__(self, workflow_id: object) -> bool:
-        return workflow_id in self._watches
+            watch.left_at = asyncio.get_running_loop().time()
 
     def get(self, workflow_id: WorkflowId) -> Watch | None:
         return self._watches.get(workflow_id)
 
-    def note_revision(self, workflow_id: WorkflowId, revision: int) -> None:
+    def live_tasks(self, workflow_id: WorkflowId) -> WorkflowTasks | None:
+        """Return the session's workflow tasks; `None` unless their outcomes are noticed within moments."""
         watch = self._watches.get(workflow_id)
-        if watch is not None:
+        return watch.tasks if watch and watch.is_live else None
+
+    def note_revision(self, workflow_id: WorkflowId, revision: int) -> None:
+        if watch := self._watches.get(workflow_id):
             watch.revision = max(watch.revision, revision)
 
     @contextmanager
@@ -215,106 +208,72 @@ class WatchRegistry:
         try:
             yield
         finally:
-            watch = self._watches.get(workflow_id)
-            if watch is not None:
+            if watch := self._watches.get(workflow_id):
                 watch.writes += 1
 
     async def close(self) -> None:
-        await cancel_until_done(self._followers.values())
-        await self._connection.close()
+        await cancel_until_done(self._followers)
+        self._connection.stop()
 
     def _notify_all(self) -> None:
         for watch in self._watches.values():
             watch.notify()
 
-    def _leave_after(self, seconds: float, workflow_id: WorkflowId, watch: Watch) -> None:
-        watch.has_timer = True
-        asyncio.get_running_loop().call_later(seconds, self._leave, workflow_id, watch)
-
-    def _leave(self, workflow_id: WorkflowId, watch: Watch) -> None:
-        watch.has_timer = False
-        if watch.watchers or self._watches.get(workflow_id) is not watch:
-            return
-        remaining = watch.left_at + LINGER_SECONDS - asyncio.get_running_loop().time()
-        if remaining > 0:
-            self._leave_after(remaining, workflow_id, watch)
-        else:
-            # Forget it first: a watcher that comes now must start a new watch and not wait for a dead one.
-            follower = self._followers[workflow_id]
-            self._forget(workflow_id)
-            follower.cancel()
-
-    def _forget(self, workflow_id: WorkflowId) -> None:
-        self._watches.pop(workflow_id, None)
-        self._followers.pop(workflow_id, None)
-        if not self._watches:
-            self._connection.stop()
-
     async def _follow(self, workflow_id: WorkflowId, watch: Watch) -> None:
-        """Count every change until the session is closed, from run to run."""
-        run_id: str | None = ""
-        try:
-            while run_id is not None:
-                run_id = await self._follow_run(workflow_id, run_id, watch)
-        except RPCError:  # the session doesn't exist, or no longer
-            watch.advance()
-        finally:
-            watch.was_answered, watch.is_over = False, True
-            watch.notify()
-            if self._watches.get(workflow_id) is watch:
-                self._forget(workflow_id)
-
-    async def _follow_run(self, workflow_id: WorkflowId, run_id: str, watch: Watch) -> str | None:
-        """Count every change of a run; return the id of the run that continues it, if any."""
-        token = b""
-        while True:
-            page = await self._next_events(workflow_id, run_id, token, watch)
-            events = page.history.events
-            _note_worker(events, watch)
-            watch.tasks.learn(events)
-            if any(event.event_type in _CHANGED for event in events):
-                watch.advance()
-            elif any(event.event_type in FAILURE_EVENTS for event in events):
-                watch.note_failure()
-            if not page.next_page_token:
-                return _next_run(events[-1]) if events else None
-            token = page.next_page_token
-
-    async def _next_events(
-        self, workflow_id: WorkflowId, run_id: str, token: bytes, watch: Watch
-    ) -> GetWorkflowExecutionHistoryResponse:
+        """Count every change, from run to run, until the session is closed or nobody needs the watch."""
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
-            execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-            next_page_token=token,
+            execution=WorkflowExecution(workflow_id=workflow_id),
             wait_new_event=True,
             history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
         )
-        while True:
-            try:
-                async with asyncio.timeout(self._timeouts.watch_poll):
-                    page = await self._client.workflow_service.get_workflow_execution_history(
-                        request, timeout=timedelta(seconds=self._timeouts.watch_poll)
-                    )
-            except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
-                watch.was_answered = False
-                if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
-                    raise
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                watch.was_answered = True
-                self._connection.note_answer()
-                return page
+        clock = asyncio.get_running_loop().time
+        try:
+            while watch.watchers or clock() < watch.left_at + self._timeouts.watch_linger:
+                page = await self._next_page(request, watch)
+                if page is None:
+                    continue
+                events = page.history.events
+                watch.tasks.learn(events)
+                if any(event.event_type == COMPLETED or event.event_type in CLOSING_EVENTS for event in events):
+                    watch.advance()
+                elif any(event.event_type in FAILURE_EVENTS for event in events):
+                    watch.note_failure()
+                request.next_page_token = page.next_page_token
+                if not page.next_page_token:  # the run is closed
+                    last = events[-1] if events else HistoryEvent()
+                    if last.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                        break
+                    next_run = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+                    request.execution.run_id = next_run
+        except RPCError:  # the session doesn't exist, or no longer
+            watch.advance()
+        finally:
+            # Forgotten without a pause after the last check: a watcher that comes now starts a new watch.
+            watch.was_answered, watch.is_over = False, True
+            del self._watches[workflow_id]
+            if not self._watches:
+                self._connection.stop()
+            watch.notify()
 
+    async def _next_page(
+        self, request: GetWorkflowExecutionHistoryRequest, watch: Watch
+    ) -> GetWorkflowExecutionHistoryResponse | None:
+        """Return the next events, once there are any; `None` if Temporal didn't answer. Raises `RPCError` without one.
 
-def _note_worker(events: Sequence[HistoryEvent], watch: Watch) -> None:
-    for event in reversed(events):
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            watch.workers = frozenset([event.workflow_task_completed_event_attributes.identity])
-            return
-
-
-def _next_run(last: HistoryEvent) -> str | None:
-    if last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
-        return last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-    return None
+        Temporal answers after 20 s without events too.
+        """
+        try:
+            async with asyncio.timeout(self._timeouts.watch_poll):
+                page = await self._client.workflow_service.get_workflow_execution_history(
+                    request, timeout=timedelta(seconds=self._timeouts.watch_poll)
+                )
+        except (RPCError, TimeoutError, RuntimeError) as error:  # `RuntimeError`: a client that never connected
+            watch.was_answered = False
+            if isinstance(error, RPCError) and error.status == RPCStatusCode.NOT_FOUND:
+                raise
+            await asyncio.sleep(RETRY_SECONDS)
+            return None
+        watch.was_answered = True
+        self._connection.note_answer()
+        return page

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import BOUND
 from tests.waiting import run_other_tasks
-from turnkeeper.api.coalescer import Coalescer, SerialCoalescer, SharedCall
+from turnkeeper.api.coalescer import Coalescer
 
 
 class Calls:
@@ -39,35 +39,6 @@ async def failing() -> str:
 @pytest.fixture
 async def calls() -> Calls:
     return Calls()
-
-
-# ---- one call, several callers
-
-
-async def test_the_result_is_there_for_whoever_comes_later() -> None:
-    calls = Calls()
-    shared = SharedCall(calls.named("a")())
-    assert (shared.is_done, shared.peek()) == (False, None)
-    calls.may_answer.set()
-    async with asyncio.timeout(BOUND):
-        assert await shared.result() == await shared.result() == "answer to a"
-    assert (shared.is_done, shared.peek()) == (True, "answer to a")
-
-
-async def test_a_failed_call_has_no_result_and_every_caller_is_told() -> None:
-    shared = SharedCall(failing())
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no answer"):
-            await shared.result()
-    assert (shared.is_done, shared.peek()) == (True, None)
-
-
-async def test_a_failure_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    shared = SharedCall(failing())
-    await settled()
-    assert shared.is_done
-    del shared
-    assert caplog.records == []
 
 
 # ---- joining a call in progress
@@ -108,6 +79,16 @@ async def test_a_call_that_is_done_is_not_joined(calls: Calls) -> None:
     assert calls.started == ["a", "a", "a"]
 
 
+async def test_a_failure_that_nobody_waits_for_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    coalescer = Coalescer[str, str]()
+    caller = asyncio.create_task(coalescer.run("a", failing))
+    await run_other_tasks(times=1)
+    caller.cancel()
+    await settled()
+    del coalescer, caller
+    assert caplog.records == []
+
+
 async def test_closing_stops_every_call_before_it_returns(calls: Calls) -> None:
     coalescer = Coalescer[str, str]()
     callers = [asyncio.create_task(coalescer.run(key, calls.named(key))) for key in ("a", "b")]
@@ -122,10 +103,10 @@ async def test_closing_stops_every_call_before_it_returns(calls: Calls) -> None:
 # ---- joining a call that has not started
 
 
-async def test_the_calls_of_a_group_run_one_after_the_other_and_those_of_another_beside_them(calls: Calls) -> None:
-    coalescer = SerialCoalescer[str, str]()
-    callers = [asyncio.create_task(coalescer.run("s", key, calls.named(key))) for key in ("a", "b")]
-    callers.append(asyncio.create_task(coalescer.run("t", "c", calls.named("c"))))
+async def test_calls_in_a_lane_run_one_by_one_and_those_of_other_lanes_beside_them(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run(key, calls.named(key), lane="s")) for key in ("a", "b")]
+    callers.append(asyncio.create_task(coalescer.run("c", calls.named("c"), lane="t")))
     await settled()
     assert calls.started == ["a", "c"]
     calls.may_answer.set()
@@ -135,10 +116,10 @@ async def test_the_calls_of_a_group_run_one_after_the_other_and_those_of_another
 
 
 async def test_a_call_is_joined_until_it_starts_and_never_after(calls: Calls) -> None:
-    coalescer = SerialCoalescer[str, str]()
-    callers = [asyncio.create_task(coalescer.run("s", "a", calls.named("a")))]
+    coalescer = Coalescer[str, str]()
+    callers = [asyncio.create_task(coalescer.run("a", calls.named("a"), lane="s"))]
     await settled()
-    callers += [asyncio.create_task(coalescer.run("s", "a", calls.named("a again"))) for _ in range(3)]
+    callers += [asyncio.create_task(coalescer.run("a", calls.named("a again"), lane="s")) for _ in range(3)]
     await settled()
     assert calls.started == ["a"]
     calls.may_answer.set()
@@ -148,24 +129,24 @@ async def test_a_call_is_joined_until_it_starts_and_never_after(calls: Calls) ->
 
 
 async def test_a_call_that_nobody_waits_for_any_more_is_not_made(calls: Calls) -> None:
-    coalescer = SerialCoalescer[str, str]()
-    first = asyncio.create_task(coalescer.run("s", "a", calls.named("a")))
+    coalescer = Coalescer[str, str]()
+    first = asyncio.create_task(coalescer.run("a", calls.named("a"), lane="s"))
     await settled()
-    gives_up = asyncio.create_task(coalescer.run("s", "b", calls.named("b")))
+    gives_up = asyncio.create_task(coalescer.run("b", calls.named("b"), lane="s"))
     await settled()
     gives_up.cancel()
     await settled()
     calls.may_answer.set()
     async with asyncio.timeout(BOUND):
         await first
-        await coalescer.run("s", "c", calls.named("c"))
+        await coalescer.run("c", calls.named("c"), lane="s")
     assert calls.started == ["a", "c"]
 
 
 async def test_a_failure_is_told_and_the_next_call_is_made(calls: Calls) -> None:
-    coalescer = SerialCoalescer[str, str]()
-    failed = asyncio.create_task(coalescer.run("s", "a", failing))
-    after = asyncio.create_task(coalescer.run("s", "b", calls.named("b")))
+    coalescer = Coalescer[str, str]()
+    failed = asyncio.create_task(coalescer.run("a", failing, lane="s"))
+    after = asyncio.create_task(coalescer.run("b", calls.named("b"), lane="s"))
     calls.may_answer.set()
     async with asyncio.timeout(BOUND):
         with pytest.raises(ValueError, match="no answer"):
@@ -173,9 +154,9 @@ async def test_a_failure_is_told_and_the_next_call_is_made(calls: Calls) -> None
         assert await after == "answer to b"
 
 
-async def test_nothing_is_kept_of_a_group_whose_calls_are_done(calls: Calls) -> None:
-    coalescer = SerialCoalescer[str, str]()
+async def test_nothing_remains_of_a_lane_whose_calls_are_done(calls: Calls) -> None:
+    coalescer = Coalescer[str, str]()
     calls.may_answer.set()
-    await coalescer.run("s", "a", calls.named("a"))
+    await coalescer.run("a", calls.named("a"), lane="s")
     await settled()
-    assert coalescer._groups == {}
+    assert (dict(coalescer._calls), dict(coalescer._locks)) == ({}, {})

@@ -16,7 +16,7 @@ from temporalio.worker import Replayer
 
 from tests.api.temporal.test_committed_states import taken_task
 from tests.harness import BOUND, environment
-from turnkeeper.api.temporal.workflow_tasks import WorkflowTasks
+from turnkeeper.api.temporal.commits import WorkflowTasks
 from turnkeeper.models.limits import Limits
 from turnkeeper.models.session.messages import SessionInput
 from turnkeeper.models.transcript.conversation import ConversationState
@@ -74,7 +74,7 @@ def rests_on_no_task(answer: ConversationState, histories: list[WorkflowHistory]
     assert answer.as_of is not None
     task, tasks = answer.as_of.task, WorkflowTasks()
     tasks.learn(next(history for history in histories if history.run_id == answer.as_of.run_id).events)
-    return tasks.is_committed(task.started_at, history_length=task.history_length) is False
+    return tasks.verdict([task]) is False
 
 
 async def idle_session(temporal: Client, queue: str, *, history_events: int, turns: int = TURNS) -> Handle:

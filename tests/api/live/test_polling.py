@@ -1,6 +1,7 @@
 """A poll with `wait` ends when there is something its client has not seen, and only then (SES-12, API-1)."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,14 +12,14 @@ from uuid import uuid4
 import httpx
 import pytest
 from httpx import AsyncClient, Response
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryResponse
 
 from tests.api.conftest import gateway
 from tests.api.waits import until_not
 from tests.harness import BOUND, Environment
 from tests.waiting import run_other_tasks, until
-from turnkeeper.api.live.poller import UNCLEAR_SECONDS, _News, without_old_repeats
-from turnkeeper.api.live.shared_reader import UpdateEvent
-from turnkeeper.api.temporal.watch import LINGER_SECONDS, WatchRegistry
+from turnkeeper.api.live.feed import UNCLEAR_SECONDS, UpdateEvent, _hold_seconds, _without_old_repeats
+from turnkeeper.api.temporal.watch import WatchRegistry
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.session.messages import UpdatesRequest
 from turnkeeper.models.transcript.conversation import (
@@ -172,29 +173,26 @@ def test_ses_12_only_a_turn_that_ended_long_ago_is_not_repeated(
     turn: ConversationMessage, fields: dict[str, Any], is_repeated: bool
 ) -> None:
     cursor = UpdatesRequest(last_seen_message_id="p1", since_revision=fields.pop("since_revision", None))
-    event = without_old_repeats(event_of(turn, **fields), cursor, Timeouts(), now=NOW)
+    event = _without_old_repeats(event_of(turn, **fields), cursor, before=NOW - timedelta(seconds=Timeouts().repeat))
     assert event.update.updated_messages == ([turn] if is_repeated else [])
 
 
 @pytest.mark.parametrize(
-    ("first", "event", "seconds"),
+    ("event", "first_revision", "seconds"),
     [
-        (event_of(RUNNING), event_of(RUNNING), UNCLEAR_SECONDS),
-        (event_of(RUNNING), event_of(ENDED), 0),
-        (event_of(ENDED), event_of(ENDED), UNCLEAR_SECONDS),
-        (event_of(ENDED), event_of(None), None),
-        (event_of(None), event_of(None), None),
-        (event_of(None), event_of(None, status="ended"), 0),
-        (event_of(None, status="ended"), event_of(None, status="ended"), UNCLEAR_SECONDS),
-        (event_of(None), event_of(None, new=[RUNNING]), 0),
+        (event_of(RUNNING), 9, UNCLEAR_SECONDS),
+        (event_of(ENDED), 8, 0),
+        (event_of(ENDED), 9, UNCLEAR_SECONDS),
+        (event_of(None), 9, math.inf),
+        (event_of(None, status="ended"), 8, 0),
+        (event_of(None, status="ended"), 9, UNCLEAR_SECONDS),
+        (event_of(None, new=[RUNNING]), 9, 0),
     ],
 )
 def test_ses_12_a_client_without_a_revision_waits_a_second_for_a_repeated_turn(
-    first: UpdateEvent, event: UpdateEvent, seconds: float | None
+    event: UpdateEvent, first_revision: int, seconds: float
 ) -> None:
-    news = _News(UpdatesRequest(last_seen_message_id="p1"), lambda _: False)
-    news.hold_seconds(first)
-    assert news.hold_seconds(event) == seconds
+    assert _hold_seconds(event, UpdatesRequest(last_seen_message_id="p1"), first_revision) == seconds
 
 
 async def test_ses_12_the_etag_of_a_deleted_session_does_not_match_its_successor(
@@ -316,12 +314,16 @@ async def test_ses_12_the_end_of_a_session_is_told_once_and_then_holds_whoever_k
     assert (update_of(answer)["status"], took >= SHORT) == ("ended", True)
 
 
-async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_comes_as_it_ends() -> None:
-    """P12: a caller that came in the moment in which a watch was let go waited for changes that nobody noted."""
+async def test_api_3_whoever_comes_as_a_watch_ends_gets_a_new_one() -> None:
+    """P12: a caller that came at that moment waited for changes that nobody noted."""
+    polls = asyncio.Semaphore(0)
 
     class Service:
-        async def get_workflow_execution_history(self, *args: object, **kwargs: object) -> None:
-            await asyncio.Event().wait()
+        async def get_workflow_execution_history(
+            self, *args: object, **kwargs: object
+        ) -> GetWorkflowExecutionHistoryResponse:
+            await polls.acquire()
+            return GetWorkflowExecutionHistoryResponse(next_page_token=b"more")
 
         async def get_system_info(self, *args: object, **kwargs: object) -> None:
             pass
@@ -330,14 +332,17 @@ async def test_api_3_a_watch_that_nobody_needed_any_more_is_not_given_to_who_com
         namespace = "n"
         workflow_service = Service()
 
-    watches = WatchRegistry(Silent(), Timeouts())  # type: ignore[arg-type]
+    watches = WatchRegistry(Silent(), Timeouts(watch_linger=0))  # type: ignore[arg-type]
     async with watches.watching("s") as first:
-        await run_other_tasks()
-    first.left_at -= 2 * LINGER_SECONDS
-    watches._leave("s", first)
+        polls.release()
+        await run_other_tasks(times=5)
+        assert not first.is_over
+    async with watches.watching("s") as again:  # while its last poll waits
+        assert again is first
+    polls.release()
+    await until(lambda: first.is_over)
     async with watches.watching("s") as second:
         await run_other_tasks(times=5)
-        assert first.is_over
+        assert watches.get("s") is second is not first
         assert not second.is_over
-        assert watches.get("s") is second
     await watches.close()

@@ -1,7 +1,7 @@
 """What watching and polling cost the workers: API-3."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.api.live.test_events import started
 from tests.api.live.watching import Watcher, idle_after
 from tests.harness import BOUND, Environment, environment, patient
 from tests.waiting import until
-from turnkeeper.api.temporal import cache_warmer
+from turnkeeper.api.temporal.session_reader import REJECTED_UPDATE
 from turnkeeper.api.timeouts import Timeouts
 from turnkeeper.models.settings.settings import Settings
 from turnkeeper.stores.partials.in_process import InProcessCarrier
@@ -108,43 +108,29 @@ async def test_api_3_who_has_written_reads_what_it_wrote_however_many_poll(
             assert (await polled(http, session))["queue_length"] == 9 - number
 
 
-async def test_api_3_a_session_is_woken_once_when_its_worker_has_gone(
-    temporal: Client, session_requests: SessionRequests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_api_3_a_watched_session_is_woken_once_after_a_worker_restart(
+    temporal: Client, session_requests: SessionRequests, tmp_path: Path
 ) -> None:
     queue, partials = f"q-{tmp_path.name}", InProcessCarrier()
-    gone_workers: set[str] = set()
-    looks: list[Sequence[str]] = []
-
-    async def present(client: Client, task_queue: str) -> Sequence[str]:
-        """What Temporal says a minute later: for so long it lists a worker that has left."""
-        looks.append([worker for worker in await polling_workers(client, task_queue) if worker not in gone_workers])
-        return looks[-1]
-
-    polling_workers = cache_warmer.polling_workers
-    monkeypatch.setattr(cache_warmer, "polling_workers", present)
     client = Client(**{**temporal.config(), "interceptors": [session_requests]})
     settings = Settings(task_queue=queue, state_dir=tmp_path)
     async with (
-        served(client, settings, partials=partials, timeouts=patient(worker_list=0)) as url,
+        served(client, settings, partials=partials, timeouts=patient()) as url,
         httpx.AsyncClient(base_url=url, timeout=BOUND) as http,
     ):
         async with environment(temporal, task_queue=queue, partials=partials):
             session = await started(http, "hi")
             await Watcher(http, session).until(idle_after(1))
-            gone_workers.update(await polling_workers(temporal, queue))
-        assert len(gone_workers) == 1
         before = await temporal.get_workflow_handle(session).fetch_history()
         async with environment(temporal, task_queue=queue, partials=partials):
             watchers = [Watcher(http, session), Watcher(http, session)]
             for number, watcher in enumerate(watchers):
-                watcher.last_event_id = f"{number}."  # where nobody else is: what is there is read for each
+                watcher.last_event_id = f"{number}."  # a cursor of its own, and so a query
             async with watchers[0].stream() as one, watchers[1].stream() as other:
                 await asyncio.gather(anext(one), anext(other))
                 await until(lambda: session_requests.updates != [])
                 for number in range(2, 7):
-                    count = len(looks)
                     await polled(http, session, since_revision=number)
-                    await until(lambda seen=count: len(looks) > seen)
-            assert session_requests.updates == [cache_warmer.REJECTED_UPDATE]
+            assert session_requests.updates == [REJECTED_UPDATE]
     after = await temporal.get_workflow_handle(session).fetch_history()
     assert len(after.events) == len(before.events)

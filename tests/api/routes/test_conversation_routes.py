@@ -198,9 +198,9 @@ async def test_api_3_many_clients_that_wait_share_one_watch_and_one_query(http: 
     questions: list[object] = []
     query = reader._queries._answer
 
-    async def counted(session_id: str, question: object) -> object:
+    async def counted(session_id: str, *question: object) -> object:
         questions.append(question)
-        return await query(session_id, question)
+        return await query(session_id, *question)
 
     reader._queries._answer = counted
     waiting = [
@@ -227,9 +227,9 @@ async def test_api_3_an_idle_watcher_asks_nothing(http: AsyncClient, env: Enviro
     questions: list[object] = []
     query = reader._queries._answer
 
-    async def counted(session_id: str, question: object) -> object:
+    async def counted(session_id: str, *question: object) -> object:
         questions.append(question)
-        return await query(session_id, question)
+        return await query(session_id, *question)
 
     reader._queries._answer = counted
     params = {"since_revision": update["revision"], "last_seen_message_id": update["last_seen_message_id"], "wait": 3}

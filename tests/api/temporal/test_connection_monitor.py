@@ -43,7 +43,7 @@ async def monitored(tick: float = 0.01) -> AsyncIterator[tuple[Server, Connectio
     monitor = ConnectionMonitor(server, lambda: server.changes.append(monitor.is_unreachable), Timeouts(tick=tick))  # type: ignore[arg-type]
     monitor.start()
     yield server, monitor
-    await monitor.close()
+    monitor.stop()
 
 
 def test_api_2_an_outage_is_noticed_within_three_seconds() -> None:

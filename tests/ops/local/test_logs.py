@@ -85,7 +85,7 @@ def test_ops_6_below_info_only_our_own_code_is_heard_whatever_library_there_may_
     set_levels(logging.DEBUG)
     for ours in (
         "turnkeeper.workflows.turn.turn",
-        "turnkeeper.api.temporal.cache_warmer",
+        "turnkeeper.api.temporal.session_reader",
         "turnkeeper.stores.database.database",
     ):
         assert logging.getLogger(ours).isEnabledFor(logging.DEBUG)
