@@ -21,8 +21,7 @@ from tests.api.long_chats import LIMITS, SMALL, archived_chat, chat
 from tests.api.waits import until_not
 from tests.harness import LONG_PAUSE, SLACK, DrivenSession, Environment, asks, broken, heal, says
 from tests.waiting import BOUND, run_other_tasks, until
-from turnkeeper.models.deletion import deletion_id
-from turnkeeper.models.session.messages import SessionInput
+from turnkeeper.models.session.messages import SessionInput, deletion_id
 from turnkeeper.models.settings.settings import AuthSettings
 from turnkeeper.models.transcript.conversation import ConversationMessage
 from turnkeeper.models.transcript.model_call import (

@@ -9,8 +9,8 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from turnkeeper.api.app import create_app
+from turnkeeper.api.bodies import default_input
 from turnkeeper.api.routes.page import PageFiles, page_files
-from turnkeeper.api.session_links import default_input
 from turnkeeper.models.settings.settings import Settings
 
 ROOT = Path(__file__).parents[3]
