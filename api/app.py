@@ -13,6 +13,7 @@ from turnkeeper.api.auth.credentials import Authenticator
 from turnkeeper.api.dependencies import reject_unknown_parameters
 from turnkeeper.api.http.authentication import AuthenticationMiddleware
 from turnkeeper.api.http.closing import Closing
+from turnkeeper.api.http.compression import CompressionMiddleware
 from turnkeeper.api.http.limits import BodyLimitMiddleware, RateLimitMiddleware, RequestRates
 from turnkeeper.api.http.methods import HeadRequestMiddleware
 from turnkeeper.api.http.openapi import TAGS, with_media_types
@@ -119,6 +120,7 @@ def create_app(
     page.install(app, settings)
     api_docs.install(app)
     web_ui.install(app)
+    app.add_middleware(CompressionMiddleware)
     app.add_middleware(HeadRequestMiddleware)
     app.add_middleware(BodyLimitMiddleware, max_import_bytes=settings.api_max_import_bytes)
     app.add_middleware(StalledStreamMiddleware, timeouts=timeouts)

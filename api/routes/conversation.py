@@ -231,7 +231,7 @@ async def get_conversation(
     )
     etag = etag_of(event)
     if if_none_match and is_known(event):
-        return Response(status_code=304, headers={"ETag": etag})
+        return Response(status_code=304, headers={"ETag": etag, "Vary": "Accept-Encoding"})
     # Without an ETag where an answer is only an excerpt because the store is down: the client must read it again.
     headers = {"ETag": etag} if event.is_whole else {}
     return Response(event.as_answer(session_id_of(workflow_id)), headers=headers, media_type="application/json")
